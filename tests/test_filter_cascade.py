@@ -21,13 +21,13 @@ from curation.pipeline.filter.cascade import settle
 from curation.pipeline.filter.forecast import askings_of
 from curation.pipeline.filter.opening import look
 from curation.pipeline.filter.run import Filtered, run_filter
-from curation.pipeline.filter.stages import compare
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates
 from curation.selection.cascade import first_cut
 from curation.selection.top_n import TopN
 from curation.stages.first_cut import passing
+from curation.stages.shift import MeasurePoolShift
 from curation.tables import io
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
@@ -200,12 +200,10 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
     for name in STATES:
         states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
         columns[state_column(name)] = pa.array(states, pa.list_(pa.float32()))
-    how = {
-        "labels": io.write(pa.table(columns), str(tmp_path / "labels")), "package": "", "seed": 0, "uri": package.uri,
-        "allow_code": (),
-    }  # fmt: skip
-    assert not compare(None, **how, first_cut={"threshold": threshold}).outputs["shift"]["alarm"]
-    assert compare(None, **how).outputs["shift"]["alarm"]  # the same rows beside all of the package's
+    labels = io.write(pa.table(columns), str(tmp_path / "labels"))
+    how = {"name": "shift", "labels": labels, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
+    assert not MeasurePoolShift(**how, first_cut={"threshold": threshold}).measured()["alarm"]
+    assert MeasurePoolShift(**how).measured()["alarm"]  # the same rows beside all of the package's
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import numpy as np
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from curation.refs import TableRef
-from curation.rundir.graph import Built, Done, Stage, ordered
+from curation.refs import TableRef, TrustRef
+from curation.rundir.graph import Done, In, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 from curation.storage.cache import staged
@@ -36,16 +36,26 @@ def rows(ids_N: np.ndarray) -> pa.Table:
 PARTS = np.array_split(np.arange(NUM_ROWS), NUM_FRAGMENTS)
 
 
-def label(task: Task, seed: int) -> Done:
+class Label(Stage):
     """Rows in many fragments, which are compacted; one of them is deleted."""
-    task.manifest.event("asked", stage=task.name)
-    uri = str(task.directory / "labels.lance")
-    fill(uri, PARTS)
-    ref = io.latest(uri)
-    if tasks := compaction.plan(ref, 16 << 10):
-        ref = compaction.commit(ref, [compaction.rewrite(ref, task) for task in tasks])
-    lance.dataset(uri).delete("row_id = 7")
-    return Done(outputs={"labels": io.latest(uri).to_json()}, rows=NUM_LEFT)
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        labels: TableRef
+
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Write and compact."""
+        task.manifest.event("asked", stage=task.name)
+        uri = str(task.directory / "labels.lance")
+        fill(uri, PARTS)
+        ref = io.latest(uri)
+        if tasks := compaction.plan(ref, 16 << 10):
+            ref = compaction.commit(ref, [compaction.rewrite(ref, task) for task in tasks])
+        lance.dataset(uri).delete("row_id = 7")
+        return Done(outputs=self.Made(io.latest(uri)), rows=NUM_LEFT)
 
 
 def fill(uri: str, parts: Sequence[np.ndarray]) -> None:
@@ -66,38 +76,57 @@ def break_off(directory: Path) -> None:
     fill(str(Manifest.load(directory).directory_of("gen-0/label", LABEL_KEY) / "labels.lance"), PARTS[::2])
 
 
-def fit(task: Task, labels: TableRef) -> Done:
+class Fit(Stage):
     """Weights."""
-    with staged(task.directory / "net") as local:
-        local.mkdir(parents=True, exist_ok=True)
-        weight = np.random.default_rng().standard_normal(64, dtype=np.float32)  # no fit is like another
-        save_file({"weight": weight}, local / "weights.safetensors")
-        (local / "description.json").write_text(json.dumps({"kind": "trust"}))
-    return Done(outputs={"trust": {"uri": str(task.directory / "net"), "digest": "0123"}}, rows=io.count(labels))
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        trust: TrustRef
+
+    labels: In[TableRef]
+
+    def run(self, task: Task) -> Done:
+        """Draw and save."""
+        with staged(task.directory / "net") as local:
+            local.mkdir(parents=True, exist_ok=True)
+            weight = np.random.default_rng().standard_normal(64, dtype=np.float32)  # no fit is like another
+            save_file({"weight": weight}, local / "weights.safetensors")
+            (local / "description.json").write_text(json.dumps({"kind": "trust"}))
+        trust = TrustRef(uri=str(task.directory / "net"), digest="0123")
+        return Done(outputs=self.Made(trust), rows=io.count(self.labels))
 
 
-def select(task: Task, labels: TableRef, trust: dict[str, str]) -> Done:
+class Select(Stage):
     """A table and its exports."""
-    found = io.read(labels).sort_by("row_id").slice(0, 40)
-    stem = task.directory / "trust"
-    with staged(stem.with_suffix(".parquet")) as path, staged(stem.with_suffix(".jsonl")) as text:
-        pq.write_table(found, path)
-        text.write_text("".join(json.dumps(row) + "\n" for row in found.drop(["state"]).to_pylist()))
-    table = io.write(found, str(stem.with_suffix(".lance")))
-    outputs = {
-        "table": table.to_json(),
-        "parquet": str(stem.with_suffix(".parquet")),
-        "jsonl": str(stem.with_suffix(".jsonl")),
-    }
-    return Done(outputs=outputs, rows=found.num_rows)
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        table: TableRef
+        parquet: str
+        jsonl: str
+
+    labels: In[TableRef]
+    trust: In[TrustRef]
+
+    def run(self, task: Task) -> Done:
+        """Select and export."""
+        found = io.read(self.labels).sort_by("row_id").slice(0, 40)
+        stem = task.directory / "trust"
+        with staged(stem.with_suffix(".parquet")) as path, staged(stem.with_suffix(".jsonl")) as text:
+            pq.write_table(found, path)
+            text.write_text("".join(json.dumps(row) + "\n" for row in found.drop(["state"]).to_pylist()))
+        table = io.write(found, str(stem.with_suffix(".lance")))
+        made = self.Made(table, str(stem.with_suffix(".parquet")), str(stem.with_suffix(".jsonl")))
+        return Done(outputs=made, rows=found.num_rows)
 
 
 def stages(seed: int = 0) -> list[Stage]:
     """The graph."""
-    labels = Built(name="gen-0/label", work=label, inputs={"seed": seed})
-    trust = Built(name="gen-0/trust", work=fit, inputs={"labels": labels.table("labels")})
-    inputs = {"labels": labels.table("labels"), "trust": trust.value("trust")}
-    return ordered([Built(name="gen-0/select", work=select, inputs=inputs).value("table")])
+    labels = Label(name="gen-0/label", seed=seed).out("labels")
+    trust = Fit(name="gen-0/trust", labels=labels).out("trust")
+    return ordered([Select(name="gen-0/select", labels=labels, trust=trust).out("table")])
 
 
 def run(directory: Place) -> Any:

@@ -4,11 +4,11 @@ from typing import Any
 
 from curation import arms
 from curation.config import AskConfig, RunConfig
-from curation.pipeline.asking import Asked
 from curation.pipeline.given import Generation
-from curation.pipeline.measuring import signalling
-from curation.rundir.graph import Built, Out
+from curation.rundir.graph import Out
 from curation.signals import SIGNALS
+from curation.stages.asking import TeacherUse
+from curation.stages.signal import MeasureSignal
 
 
 def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
@@ -26,7 +26,7 @@ def asked_of_teacher(generation: Generation, split: str) -> dict[str, dict[str, 
     return {_named(signal): _how(generation, signal, split) for signal in signals if signal.asks == "teacher"}
 
 
-def signals_of(generation: Generation, teacher: Asked, split: str, labels: Out) -> dict[str, Built]:
+def signals_of(generation: Generation, teacher: TeacherUse, split: str, labels: Out) -> dict[str, MeasureSignal]:
     """A stage for each signal of a split, by column."""
     signals = signals_on(generation.config, split)
     return {column: _signal(generation, teacher, signal, split, labels) for column, signal in signals.items()}
@@ -46,20 +46,20 @@ def _how(generation: Generation, signal: arms.Signal, split: str) -> dict[str, A
     }
 
 
-def _signal(generation: Generation, teacher: Asked, signal: arms.Signal, split: str, labels: Out) -> Built:
+def _signal(generation: Generation, teacher: TeacherUse, signal: arms.Signal, split: str, labels: Out) -> MeasureSignal:
     config = generation.config
     answering = {"teacher": teacher, **generation.others.roles}[signal.asks]
-    return signalling(
-        generation.name(f"signal-{signal.column}-{split}"),
+    return MeasureSignal(
+        name=generation.name(f"signal-{signal.column}-{split}"),
         signal=_named(signal),
-        how=_how(generation, signal, split),
         examples=generation.tables[split],
         labels=labels,
         domain=config.domain_of(split),
-        asked=answering.changed(**AskConfig.BARE),
+        teacher=answering.changed(**AskConfig.BARE),
         decoding=config.teacher.decoding,
         reward=config.signals.reward if signal.asks == "reward" else None,
         beside_labels=signal.asks == "teacher",
-        settings=generation.settings,
-        rows=generation.sizes[split],
+        num_rows=generation.sizes[split],
+        **_how(generation, signal, split),
+        **generation.settings,
     )

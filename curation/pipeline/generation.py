@@ -7,18 +7,19 @@ from typing import Any, NamedTuple
 from curation import arms
 from curation.config import JudgeConfig, PcaConfig, RunConfig, SftConfig
 from curation.hashing import derive
-from curation.pipeline.asking import Asked, asked
+from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
-from curation.pipeline.labelling import labelling
-from curation.pipeline.measuring import graded
+from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, rolling_out
 from curation.pipeline.testing import Tested, testing
 from curation.registry import METHODS
-from curation.rundir.graph import Built, Model, Out, Stage
+from curation.rundir.graph import Model, Out, Stage
+from curation.stages.asking import TeacherUse
 from curation.stages.budget import Scored
 from curation.stages.chooser import Choice, declared
 from curation.stages.fit import FitTrust
+from curation.stages.label import Label
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.project import Project
 from curation.stages.score import Score
@@ -59,7 +60,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
     # The teacher labels the source split, on which trust is fitted.
     teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
     labelled = {"source": _labelling(generation, teacher, "source")}
-    labels: dict[str, Out] = {"source": labelled["source"].table("labels")}
+    labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": graded(generation, "source", "source", labels["source"])}
     pca = _projected(generation, labels["source"])
     if pca is not None:
@@ -78,7 +79,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
             projection=None if pca is None else pca.out("projection"),
             fitted=fitted if scored_as_labelled else None,
         )
-        labels[split] = labelled[split].table("labels")
+        labels[split] = labelled[split].out("labels")
         if split != "pool" or config.splits.audit:
             grades[split] = graded(generation, split, split, labels[split])
 
@@ -89,7 +90,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
             name=generation.name(f"score-{split}"),
             labels=labels[split],
             fitted={} if scored_as_labelled and split != "source" else fitted,
-            signals={name: stage.table("signal") for name, stage in signals[split].items()},
+            signals={name: stage.out("signal") for name, stage in signals[split].items()},
             of_source=split == "source",
             num_rows=generation.sizes[split],
         ).out("labels")
@@ -162,30 +163,30 @@ def labelled_splits(config: RunConfig) -> list[str]:
 
 def _labelling(
     generation: Generation,
-    teacher: Asked,
+    teacher: TeacherUse,
     split: str,
     *,
     projection: Out | None = None,
     fitted: Mapping[str, Out] | None = None,
-) -> Built:
+) -> Label:
     """The teacher's labels of a split; of the pool those of the generation's share."""
     config = generation.config
-    return labelling(
-        generation.name(f"label-{split}"),
+    return Label(
+        name=generation.name(f"label-{split}"),
         examples=generation.tables[split],
-        asked=teacher,
+        teacher=teacher,
         decoding=config.teacher.decoding,
         domain=config.domain_of(split),
         seed=generation.seed(f"label-{split}"),
-        rows=generation.sizes[split],
-        settings=generation.settings,
         share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
         projection=projection,
-        fitted=fitted,
+        fitted=fitted or {},
         sample=None if fitted is None else {"states": list(config.trust.states), "seed": config.seed},
         signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
+        num_rows=generation.sizes[split],
         needs=generation.needs,
+        **generation.settings,
     )
 
 
@@ -288,7 +289,7 @@ def _lengths(generation: Generation, labels: Mapping[str, Out], longest: Limit) 
 
 def _selected(
     generation: Generation,
-    teacher: Asked,
+    teacher: TeacherUse,
     longest: Limit | None,
     labels: Mapping[str, Out],
     scored: Mapping[str, Out],
@@ -325,7 +326,7 @@ def _selected(
         choice=chosen,
         unscored=choice(labels),
         selection=selection,
-        asked=teacher,
+        teacher=teacher,
         decoding=config.teacher.decoding,
         seed=generation.seed("rollouts"),
         limit=longest,

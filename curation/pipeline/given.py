@@ -6,9 +6,9 @@ from typing import Any
 
 from curation.config import RunConfig
 from curation.hashing import derive
-from curation.pipeline.asking import Asked
 from curation.rundir.graph import Model, Out, Table
 from curation.sources import SourceFile
+from curation.stages.asking import TeacherUse
 
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
 """The grades of tests that are described already, by what is asked (``pipeline.testing``) and by decoding."""
@@ -18,9 +18,9 @@ Known = Mapping[str, Mapping[str, Sequence[Out]]]
 class Others:
     """The models that a run asks beside its teacher, the same in every generation."""
 
-    roles: Mapping[str, Asked]
+    roles: Mapping[str, TeacherUse]
     """Those that signals ask, by the name in ``curation.arms.Signal.asks``."""
-    judge: Asked | None
+    judge: TeacherUse | None
 
 
 @dataclass(frozen=True, kw_only=True)

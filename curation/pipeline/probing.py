@@ -4,19 +4,21 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
-from curation.pipeline.asking import Running, whole
-from curation.pipeline.labelling import ask_of
 from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
-from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded
+from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
 from curation.sources import Assignment, SourceFile, assignment_of, rows_at
+from curation.stages.asking import AskModel
+from curation.stages.asks import ask_of
+from curation.stages.label import Label
+from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Asking:
     decoding: DecodingConfig
     domain: DomainConfig
     signals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What the labelling actors measure beside the labels, as ``pipeline.labelling.label`` takes it."""
+    """What the labelling actors measure beside the labels, as ``stages.label.Label`` takes it."""
     stored_states: int | None = None
     """Numbers that are stored of a row's states where not all of them are."""
     stored_scores: int = 0
@@ -128,14 +130,14 @@ def askings_of(
     found: list[Asking] = []
     left_out: list[LeftOut] = []
     for stage in stages:
-        if "running" not in stage.settings:
+        if not isinstance(stage, AskModel):
             continue
         if stage.num_rows is None:
             left_out.append(LeftOut(stage.name, "how many rows it asks about depends on earlier answers"))
-        elif stage.settings.get("beside_labels"):
-            if stage.inputs["labels"].stage.name in known:  # else the labelling actors do its work, too
+        elif isinstance(stage, MeasureSignal) and stage.beside_labels:
+            if cast(Out, stage.labels).stage.name in known:  # else the labelling actors do its work, too
                 left_out.append(LeftOut(stage.name, "its rows are labelled already, so it asks about them again"))
-        elif not stage.asks_teacher:
+        elif not (isinstance(stage, Label) and stage.asks_teacher):
             left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
         elif isinstance(asking := _asking(stage, config, files, known), str):
             left_out.append(LeftOut(stage.name, asking))
@@ -144,39 +146,34 @@ def askings_of(
     return [asking for asking in found if asking.rows], left_out
 
 
-def _asking(stage: Stage, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | str:
+def _asking(stage: Label, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | str:
     """What a labelling stage asks, or why that cannot be probed yet."""
-    inputs, running = stage.inputs, stage.settings["running"]
-    assert isinstance(running, Running), "a stage that asks a model says how it runs"
-    split, fitted, projection = inputs["examples"].path[-1], inputs["fitted"], inputs["projection"]
-    model, note = _model(inputs["model"], known)
-    if model is None and inputs["model"] is not None:
+    examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
+    model, note = _model(stage.teacher.model, known)
+    if model is None and stage.teacher.model is not None:
         return "its teacher does not exist yet; curate run --until makes it"
-    backend = inputs["backend"]
-    if isinstance(backend, Out):
-        try:
-            backend = str(recorded(backend, known))
-        except Unknown:
-            return f"teacher.backend: auto is not settled; curate run --until {backend.stage.name} does it"
-    ask = whole(inputs["ask"], backend, running, inputs["decoding"])
-    source = config.splits.named()[split].source
+    try:
+        teacher = replace(stage.teacher, backend=resolved(stage.teacher.backend, known))
+    except Unknown as unknown:
+        return f"teacher.backend: auto is not settled; curate run --until {unknown.out.stage.name} does it"
+    source = config.splits.named()[examples.path[-1]].source
     return Asking(
         stage=stage.name,
         rows=stage.num_rows or 0,
         drawn_from=Rows(
             files=files[source],
             assignment=assignment_of(config, source, files[source]),
-            splits=(split,),
+            splits=(examples.path[-1],),
             seed=derive(config.seed, f"probe:{source}"),
         ),
         model=model,
-        ask=ask,
-        engine=running.engine.model_copy(update={"backend": backend}),
-        decoding=inputs["decoding"],
-        domain=inputs["domain"],
-        signals=stage.settings["signals"],
+        ask=teacher.asked(stage.decoding),
+        engine=teacher.started,
+        decoding=stage.decoding,
+        domain=stage.domain,
+        signals=stage.signals,
         stored_states=None if projection is None else projection.stage.inputs["size"],
-        stored_scores=0 if fitted is None else len(fitted),
+        stored_scores=len(stage.fitted),
         note=note,
     )
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from curation import models
 from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.hashing import derive
-from curation.pipeline.asking import Asked, asked
+from curation.pipeline.asking import asked
 from curation.pipeline.given import Others
 from curation.rundir.graph import Model, Out, Table
 from curation.stages.adapt import Adapt
+from curation.stages.asking import TeacherUse
 from curation.stages.make_base import MakeBase
 
 
@@ -75,7 +76,7 @@ def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, i
         if reward.kind == "verifier":
             roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
         else:
-            roles["reward"] = Asked(model=model, ask=in_words, engine=in_words, backend=ask.backend)
+            roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
     judging = None
     if judge is not None:
         in_words = ask.model_copy(update={"chat_template": judge.chat_template})

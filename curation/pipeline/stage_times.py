@@ -16,6 +16,7 @@ from curation.rundir.graph import Known, Stage, Unknown, key_of, waited_for
 from curation.rundir.history import StageTime, amount_of, like_of
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, fits
+from curation.stages.asking import AskModel
 
 Basis = Literal["probe", "history", "similar", "rough"]
 """What an estimate rests on: the probe, stages of the same model and recipe, of the same kind, or nothing measured."""
@@ -33,10 +34,10 @@ TOGETHER = 0.25
 
 _ROUGH: Mapping[str, tuple[float, float]] = {
     "Prepare": (2.0, 1e-4),
-    "curation.pipeline.labelling.label": (6.0, 4e-3),
-    "curation.pipeline.testing.answer_once": (6.0, 4e-3),
-    "curation.pipeline.measuring.measure": (6.0, 1e-2),
-    "curation.pipeline.measuring.judge": (6.0, 1e-2),
+    "Label": (6.0, 4e-3),
+    "AnswerOnce": (6.0, 4e-3),
+    "MeasureSignal": (6.0, 1e-2),
+    "Judge": (6.0, 1e-2),
     "Adapt": (8.0, 6e-3),
     "TrainStudent": (8.0, 6e-3),
     "MakeBase": (4.0, 0.0),
@@ -76,7 +77,7 @@ def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
     """The rows that a stage has to do, less those that an interrupted one has committed."""
     from curation.tables import io
 
-    if stage.num_rows is None or "running" not in stage.settings:
+    if stage.num_rows is None or not isinstance(stage, AskModel):
         return stage.num_rows
     try:
         uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"

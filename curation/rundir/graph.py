@@ -19,7 +19,6 @@ NUM_TOLD = 5
 
 NEW = "not done yet"
 
-Work = Callable[..., "Done"]
 Outputs = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -103,11 +102,6 @@ class Stage(Inputs):
         """The actors of a model or the training workers that it uses, which may serve other stages too."""
         return None
 
-    @cached_property
-    def asks_teacher(self) -> bool:
-        """Whether the run's first teacher answers its rows, so that a probe of that model predicts its time."""
-        return False
-
     @property
     def arguments(self) -> dict[str, Any]:
         """The values of the fields of its class, by name."""
@@ -150,41 +144,15 @@ class Stage(Inputs):
 _COMMON = frozenset(item.name for item in fields(Stage))
 
 
-class Built(Stage):
-    """A stage whose work is a function: ``work(task, **inputs, **settings)`` makes its outputs."""
-
-    work: Work
-    inputs: Mapping[str, Any] = field()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
-    host: Host | None = None
-    asks_teacher: bool = False
-
-    @property
-    def kind(self) -> str:
-        """The module and name of the function."""
-        return f"{self.work.__module__}.{self.work.__qualname__}"
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Inputs and settings, each as one mapping."""
-        return {"inputs": self.inputs, "settings": self.settings}
-
-    def run(self, task: Any) -> Done:
-        """Call the function."""
-        return self.work(task, **self.inputs, **self.settings)
-
-    def table(self, *path: str) -> "Out":
-        """An output that is a table."""
-        return Out(stage=self, path=path, read=TableRef.from_json)
-
-
 def as_json(value: Any) -> Any:
-    """What a stage made as JSON: references, dataclasses and NamedTuples at any depth become objects."""
+    """What a stage made as JSON: references, dataclasses and NamedTuples at any depth become objects.
+
+    An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
+    """
     if isinstance(value, Ref):
         return value.to_json()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return as_json(value._asdict())
+        return {name.removesuffix("_"): as_json(part) for name, part in value._asdict().items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):

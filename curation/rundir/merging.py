@@ -10,8 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from curation.refs import Ref, fingerprint
-from curation.rundir.graph import Built, Out, Stage, plain
-from curation.rundir.hosts import Host
+from curation.rundir.graph import Out, Stage, plain
 
 
 class Merged:
@@ -31,8 +30,6 @@ class Merged:
             merged = replace(stage, needs=with_outs(stage.needs, self.out), **with_outs(stage.arguments, self.out))
             key = [stage.kind, stage.revision, plain(with_outs([merged.inputs, merged.needs], str), {})]
             made = replace(merged, name=f"{stage.name}@{fingerprint([stage.name, *key])[:8]}")
-            if isinstance(made, Built) and made.host is not None:
-                made = replace(made, host=_host(made.host, made.inputs))
             self._of[stage] = self._by_name.setdefault(made.name, made)
         return self._of[stage]
 
@@ -48,12 +45,3 @@ def with_outs(value: Any, change: Callable[[Out], Any]) -> Any:
     if is_dataclass(value) and not isinstance(value, type | Ref):
         return replace(value, **{item.name: with_outs(getattr(value, item.name), change) for item in fields(value)})
     return value
-
-
-def _host(host: Host, inputs: Mapping[str, Any]) -> Host:
-    """The host of a merged stage: models of stages that had the same name are not the same."""
-    made = {key: str(value) for key, value in inputs.items() if key in ("model", "backend") and isinstance(value, Out)}
-    if not made:
-        return host
-    name = fingerprint([host.name, made])
-    return replace(host, name=name, kind=name if host.kind == host.name else host.kind)

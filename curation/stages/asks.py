@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation.tables import commits, schemas
+from curation.refs import TableRef, fingerprint
+from curation.storage.paths import Place
+from curation.tables import commits, io, schemas
 
 Values = Mapping[int, float | None]
 """By row id; None where a value cannot be asked, answered or read."""
@@ -37,3 +39,12 @@ class Ask:
             "error": [*[None] * len(values), *errors.values()],
         }
         return commits.write_fragment(pa.table(columns, schema=schemas.SIGNAL), self.uri, schemas.SIGNAL, note=note)
+
+
+def ask_of(signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place) -> Ask:
+    """A signal whose values are to stand in ``directory``, by a name that tells other settings apart."""
+    told = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
+    name = f"{signal}-{fingerprint(told)[:8]}.lance"
+    if shots is not None:
+        options = {**options, "shots": io.read(shots, filter="error IS NULL").to_pylist()}
+    return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))

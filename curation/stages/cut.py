@@ -21,11 +21,14 @@ import pyarrow.parquet as pq
 from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.errors import BudgetError, SourceError
 from curation.hashing import derive, hash_unit
-from curation.refs import TableRef
+from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, InEach, Stage, setting
+from curation.rundir.run import Task
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
 from curation.selection.budget import Graded
 from curation.selection.risk import calibrate
 from curation.sources.paths import filesystem
+from curation.stages.packaged import Packaged
 from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
 
@@ -87,6 +90,63 @@ class Decision:
     """The lowest trust that passes, among the rows of which the cut was made."""
     risk: dict[str, Any] | None
     """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
+
+
+class MakeCut(Stage, Packaged):
+    """Decides which rows of the labelled rounds pass.
+
+    Raises:
+        BudgetError: as for :func:`decide`.
+    """
+
+    class Made(NamedTuple):
+        """The outputs: those of a :class:`Decision`, and what it was made by."""
+
+        id: str
+        threshold: dict[str, Any]
+        rule: dict[str, Any]
+        rounds: list[str]
+        num_labelled: int
+        num_dropped: int
+        num_short: int
+        num_scored: int
+        lowest_trust: float
+        risk: dict[str, Any] | None
+
+    tables: InEach[TableRef]
+    """The labels, by round."""
+    rule: dict[str, Any]
+    """``keep`` as JSON, with a digest of fresh calibration rows in place of their path."""
+    function: str
+    """The trust function."""
+    seed: int
+    keep: KeepConfig = setting()
+    revision: int = 3  # its threshold has another name
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments on which the cut depends."""
+        return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
+
+    def run(self, task: Task) -> Done:
+        """Decide, and say how."""
+        keep, rows, floor = self.keep, None, None
+        if keep.certified is not None:
+            path = keep.certified.calibration
+            rows, floor = (self.loaded().calibration(), None) if path is None else read_calibration(path)
+        found = decide(list(self.tables.values()), self.function, keep, rows, seed=self.seed, floor=floor)
+        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
+        if found.num_short:
+            left = "the first cut left no more with a readable label"
+            task.say(f"{found.num_short:,} rows fewer than asked for: {left}")
+        threshold = found.threshold.to_json()
+        made = self.Made(
+            id=fingerprint([threshold, self.rule])[:8],
+            rule=self.rule,
+            rounds=list(self.tables),
+            **{**vars(found), "threshold": threshold},
+        )
+        return Done(outputs=made, rows=found.num_labelled)
 
 
 def decide(

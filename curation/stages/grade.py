@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +12,35 @@ from curation.domains import Domain, get_domain
 from curation.domains.grading import grade_pairs, questions
 from curation.hashing import Int64s
 from curation.refs import TableRef
-from curation.tables import io, scans, schemas
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.run import Task
+from curation.tables import io, schemas
 from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
 PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
 """The fewest and the most pairs of a weak and a gold label per task; between them the rows make so many tasks."""
+
+
+class Grade(Stage):
+    """Compares weak with gold labels by the domain's own rule, and says which question each row asks."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        grades: TableRef
+
+    labels: In[TableRef]
+    gold: In[TableRef]
+    examples: In[TableRef]
+    domain: DomainConfig
+
+    def run(self, task: Task) -> Done:
+        """Grade the labels."""
+        uri = str(task.directory / "grades.lance")
+        with task.progress() as update:
+            grades = grade(self.labels, self.gold, self.examples, self.domain, uri, progress=update)
+        return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
 
 
 def grade(
@@ -42,21 +65,6 @@ def grade(
             num_done += graded.num_rows
             if progress is not None:
                 progress(Standing(rows=num_done, total=total))
-
-    return io.write_parts(parts(), schemas.GRADES, uri)
-
-
-def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
-    accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
-
-    def parts() -> Iterator[pa.Table]:
-        for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
-            correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
-            judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
-            columns = [batch.column("row_id"), correct_B | judged_B, judged_B]
-            columns += [batch.column(name) for name in ("problem", "question")]
-            yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
 
     return io.write_parts(parts(), schemas.GRADES, uri)
 

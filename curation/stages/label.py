@@ -1,22 +1,32 @@
 """The label stage: a table of examples and a teacher become a labels table, each row exactly once."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.passes.cutting import Bools, Int64s
 from curation.passes.run import PassOptions, PassResult, run_pass
-from curation.refs import TableRef
+from curation.refs import ProjectionRef, TableRef, TrustRef
+from curation.rundir.graph import Done, In, InEach, setting
+from curation.rundir.run import Task
+from curation.stages.asking import AskModel
+from curation.stages.asks import ask_of
+from curation.stages.first_cut import Cut
 from curation.stages.label_chunks import LabelJob
+from curation.stages.reduce import Projected, Reduction, ScoredOnly
 from curation.tables import io, schemas
+from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
+from curation.teachers import width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +66,88 @@ class LabelCounts:
         asked = self.rows - sum(self.errors.values()) - self.unasked
         off = f"; it turned itself off where it dropped too few, for {self.unasked:,} rows" if self.unasked else ""
         return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
+
+
+class Label(AskModel):
+    """Answers the examples of a split, or its ``share`` of them, and keeps all hidden states.
+
+    With a ``projection`` it keeps that instead; with ``fitted`` trust functions their scores, and the ``states`` of a
+    ``sample`` by ``seed``.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        labels: TableRef
+        counts: LabelCounts
+        pass_: dict[str, Any]
+        """The record of the pass."""
+
+    examples: In[TableRef]
+    domain: DomainConfig
+    seed: int
+    share: dict[str, int] | None = None
+    """A :class:`Share` as JSON."""
+    projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
+    fitted: InEach[TrustRef]
+    sample: dict[str, Any] | None = None
+    signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
+    """Signals that ask the same model, by name, with the further arguments of ``ask_of``: they are measured as the
+    rows are labelled, for their own stages to find."""
+    asks_teacher: bool = setting(default=False)
+    """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
+    revision: int = 2  # margin, entropy and their like
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the labels depend."""
+        return {**super().inputs, "fitted": self.fitted or None}
+
+    def run(self, task: Task) -> Done:
+        """Label the rows that are not labelled yet, and count."""
+        return self.answer(task)
+
+    def answer(self, task: Task, first_cut: Cut | None = None) -> Done:
+        """Label the rows that are not labelled yet, and count; rows that a first cut drops are not answered."""
+        with self.teacher.passing(task, self.commit_seconds) as (engine, how):
+            job = self.job(task, engine, first_cut)
+            state_size = width(job.teacher, job.model)
+            result = label(job, state_size=state_size, share=Share(**(self.share or {})), **how)
+        table = compact(result.table, self.fragment_mb, guard=task.guard)
+        counts = count_labels(table)
+        if first_cut is not None:
+            task.say(f"first cut: {counts.first_cut}")
+        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
+        return Done(outputs=made, rows=counts.rows)
+
+    def job(self, task: Task, engine: AskConfig | None = None, first_cut: Cut | None = None) -> LabelJob:
+        """The description of the pass."""
+        return LabelJob(
+            examples=self.examples,
+            labels_uri=str(task.directory / "labels.lance"),
+            domain=self.domain,
+            teacher=self.teacher.asked(self.decoding),
+            engine=engine,
+            model=self.teacher.model,
+            decoding=self.decoding,
+            seed=self.seed,
+            reduction=self._reduction(),
+            asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in self.signals.items()),
+            told=task.telemetry,
+            first_cut=first_cut,
+        )
+
+    def _reduction(self) -> Reduction | None:
+        if self.projection is not None:
+            return Projected(projection=self.projection)
+        if self.sample is None:
+            return None
+        return ScoredOnly(
+            fitted=tuple(self.fitted.items()),
+            states=tuple(self.sample["states"]),
+            num_rows=io.count(self.examples) // Share(**(self.share or {})).of,
+            seed=self.sample["seed"],
+        )
 
 
 def label(

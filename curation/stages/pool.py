@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from curation.domains import attempt, get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import Int64s
 from curation.refs import TableRef
+from curation.rundir.graph import Done, Stage, setting
+from curation.rundir.run import Task
 from curation.sources import (
     SourceFile,
     Stretch,
@@ -32,6 +35,7 @@ from curation.sources import (
     stretches,
 )
 from curation.stages.deal import misfit
+from curation.stages.usable import SplitCounts, check_share
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io, schemas
 from curation.tables.compaction import compact
@@ -103,6 +107,40 @@ class PoolRows:
             return pa.type_for_alias(next(iter(named)))
         except ValueError:
             return pa.string()  # of a list or struct: as JSON
+
+
+class ReadPool(Stage):
+    """Reads the files of a round, and refuses them where too many rows cannot be used."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        pool: TableRef
+        errors: dict[str, int]
+        """Error rows by kind."""
+
+    files: list[dict[str, Any]]
+    """The :class:`curation.sources.SourceFile` of each, as JSON."""
+    domain: DomainConfig
+    columns: list[str]
+    commit_seconds: float = setting()
+    fragment_mb: int = setting()
+    max_error_rate: float = setting()
+
+    def run(self, task: Task) -> Done:
+        """Read the rows."""
+        files = tuple(map(SourceFile.from_json, self.files))
+        with task.progress() as update:
+            found = read_pool(
+                PoolRows(files=files, domain=self.domain, columns=tuple(self.columns)),
+                str(task.directory / "pool.lance"),
+                commit_seconds=self.commit_seconds,
+                fragment_mb=self.fragment_mb,
+                guard=task.guard,
+                progress=update,
+            )
+        check_share("pool", found.table, SplitCounts(rows=found.rows, errors=found.errors), self.max_error_rate)
+        return Done(outputs=self.Made(pool=found.table, errors=found.errors), rows=found.rows)
 
 
 @dataclass(frozen=True, kw_only=True)

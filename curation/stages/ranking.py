@@ -7,7 +7,7 @@ so whoever writes some of them reads a slice, and looks up no ids. One process h
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ import ray.exceptions
 from curation.errors import CommitError
 from curation.hashing import hash64
 from curation.refs import TableRef
+from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.run import Task
 from curation.selection.external_sort import sorted_by
 from curation.stages.cut import Threshold
 from curation.tables import io, schemas
@@ -26,6 +28,36 @@ BATCH_ROWS = 8192
 RANK = pa.field("rank", pa.int64())
 """From 0 on, the best row's; null for a row that came after the cut was made."""
 _WRITTEN_ROWS = 1 << 17
+
+
+class Rank(Stage):
+    """Ranks the rows of which the cut was made: those of its rounds that pass."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        ranks: TableRef
+        starts: dict[str, int]
+        """Where the rows of each round begin in the table."""
+
+    tables: InEach[TableRef]
+    """The labels, by round."""
+    threshold: In[dict[str, Any]]
+    function: str
+    """The trust function."""
+    seed: int
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments on which the ranks depend."""
+        return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
+
+    def run(self, task: Task) -> Done:
+        """Rank the rows."""
+        threshold, uri = Threshold.from_json(self.threshold), str(task.directory / "ranks.lance")
+        found = rank_rows(list(self.tables.values()), threshold, self.function, uri, seed=self.seed)
+        made = self.Made(ranks=found.table, starts=dict(zip(self.tables, found.starts, strict=True)))
+        return Done(outputs=made, rows=io.count(found.table))
 
 
 class Ranks(NamedTuple):

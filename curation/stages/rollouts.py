@@ -22,9 +22,12 @@ from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.passes.run import PassOptions, run_pass
 from curation.refs import TableRef
+from curation.rundir.graph import Done
+from curation.rundir.run import Task
 from curation.selection.top_n import TopN
 from curation.signals import label_request
-from curation.stages.chooser import Chooser, SelectJob
+from curation.stages.asking import AskModel
+from curation.stages.chooser import Choice, Chooser, SelectJob
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
 from curation.stages.select import budget_of
@@ -69,6 +72,51 @@ class Rollouts:
     num_found: int = 0
     """The number of these with a right sample."""
     num_samples: int = 0
+
+    @property
+    def words(self) -> str:
+        """What gold arms train on, and why, in words."""
+        share = f"{self.weak.num_bare:,} of {self.weak.num_rows:,} weak completions are bare answers"
+        if self.texts.source == "answer":
+            return f"{share}; gold arms train on bare answers"
+        if self.texts.source == "solution":
+            return f"{share}; gold arms train on worked solutions, of {self.num_solved:,} of {self.num_gold:,} rows"
+        return (
+            f"{share}; gold arms train on the teacher's own rollouts that gold grades right: of {self.num_asked:,} "
+            f"rows with a wrong weak label {self.num_found:,} are right in one of {self.num_samples:,} further samples"
+        )
+
+
+class RollOut(AskModel):
+    """Makes the rollouts that the gold arms need, if any."""
+
+    Made = Rollouts
+
+    choice: Choice
+    rollout_seed: int
+    limit: Limit | None
+
+    def run(self, task: Task) -> Done:
+        """Decide what gold arms train on, and sample."""
+        model = self.teacher.model
+        job = SelectJob.of(self.choice, texts=GoldTexts(source="answer"), teacher=model, generation=0)
+        settings = job.selection.gold_rollouts
+        asked = RolloutJob(
+            examples=job.pool,
+            uri="",
+            domain=job.domain,
+            teacher=self.teacher.asked(self.decoding),
+            model=model,
+            decoding=self.decoding.model_copy(update={"temperature": settings.temperature}),
+            num_samples=settings.num_samples,
+            seed=self.rollout_seed,
+            limit=self.limit,
+            told=task.telemetry,
+        )
+        with self.teacher.passing(task, self.commit_seconds) as (engine, how):
+            made = roll_out(job, replace(asked, engine=engine), directory=task.directory, **how)
+        task.say(made.words)
+        return Done(outputs=made, rows=made.num_asked)
 
 
 class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):

@@ -11,6 +11,8 @@ from curation.metrics.shift import CLEAR_AUC, Floats, sampled, two_sample
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stages.first_cut import passing
+from curation.stages.packaged import Packaged
 from curation.tables import io
 from curation.tables.schemas import state_column
 
@@ -39,6 +41,39 @@ class MeasureShift(Stage):
             split: measure_shift(ref, self.pool, self.states, seed=self.seed) for split, ref in self.compared.items()
         }
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
+
+
+class MeasurePoolShift(Stage, Packaged):
+    """Tests how a round's hidden states differ from the package's; with a first cut, those of rows that pass it."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        shift: dict[str, Any]
+        """:func:`measure_against`."""
+
+    labels: In[TableRef]
+    seed: int
+    first_cut: dict[str, float] | None = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments on which the test depends; without a first cut, that is none of them."""
+        return {name: value for name, value in super().inputs.items() if name != "first_cut" or value is not None}
+
+    def run(self, task: Task) -> Done:
+        """Test the round."""
+        return Done(outputs=self.Made(shift=self.measured()), rows=io.count(self.labels))
+
+    def measured(self) -> dict[str, Any]:
+        """The test as JSON."""
+        package = self.loaded()
+        if self.first_cut is None:
+            return measure_against(package.reference(), self.labels, seed=self.seed)
+        assert package.first is not None, "settle refuses a package without"
+        passes, states = passing(package.first, self.first_cut["threshold"]), package.description.sample.states
+        reference = package.reference(passes.states)
+        return measure_against(reference, self.labels, seed=self.seed, states=states, passes=passes)
 
 
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> dict[str, Any]:

@@ -4,24 +4,86 @@ What the labelling actors measured as they labelled (``LabelJob.asks``) stands i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from curation.config import RewardConfig
+from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
+from curation.errors import RunFailedError
 from curation.hashing import Int64s
 from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.passes.run import PassOptions, PassResult, run_pass
 from curation.refs import TableRef
+from curation.rundir.graph import Done, In, setting
+from curation.rundir.run import Task
 from curation.signals import Weak, get_signal
 from curation.signals.measure import Row as SignalRow
 from curation.signals.measure import measure, rewards
-from curation.stages.asks import Ask, Values
+from curation.stages.asking import AskModel
+from curation.stages.asks import Ask, Values, ask_of
+from curation.storage.paths import place
 from curation.tables import io, schemas
+from curation.tables.compaction import compact
+
+
+class MeasureSignal(AskModel):
+    """Measures one more number of each row of a split that has a weak label, unless the labelling actors did.
+
+    Raises:
+        RunFailedError: of no row a value can be read.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        signal: TableRef
+        """The values (``schemas.SIGNAL``)."""
+        num_unread: int
+        pass_: dict[str, Any]
+        """The record of the pass."""
+
+    signal: str
+    """The name or the code by which ``curation.signals.get_signal`` finds it."""
+    seed: int
+    options: dict[str, Any]
+    """The arguments of the signal's class."""
+    shots: In[TableRef | None]
+    """The demonstrations of a signal that shows some."""
+    examples: In[TableRef]
+    labels: In[TableRef]
+    domain: DomainConfig
+    reward: RewardConfig | None
+    beside_labels: bool = setting()
+    """Whether the labelling actors may have measured it, and have put it beside their labels."""
+
+    def run(self, task: Task) -> Done:
+        """Measure the signal."""
+        # A model of its own writes beside other records of its stage.
+        directory = place(self.labels.uri).parent if self.beside_labels else task.directory
+        job = SignalJob(
+            ask=ask_of(self.signal, seed=self.seed, options=self.options, shots=self.shots, directory=directory),
+            examples=self.examples,
+            labels=self.labels,
+            domain=self.domain,
+            teacher=self.teacher.asked(self.decoding),
+            model=self.teacher.model,
+            decoding=self.decoding,
+            reward=self.reward,
+            told=task.telemetry,
+        )
+        parsed = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
+        table, record = measure_table(self, task, job, parsed["row_id"].to_numpy())
+        num_rows, num_read = io.count(table), io.count(table, filter="value IS NOT NULL")
+        if num_rows and not num_read:
+            raise RunFailedError(
+                f"none of {num_rows:,} rows gave a value that can be read, so no arm can rank by it; "
+                "look at the model and its answers, or drop the arm"
+            )
+        return Done(outputs=self.Made(signal=table, num_unread=num_rows - num_read, pass_=record), rows=num_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,3 +204,10 @@ def signal(
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         **how,
     )
+
+
+def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, dict[str, Any]]:
+    """The compacted table of a stage's signal, and the record of its pass."""
+    with stage.teacher.passing(task, stage.commit_seconds) as (engine, how):
+        result = signal(replace(job, engine=engine), row_ids_N, **how)
+    return compact(result.table, stage.fragment_mb, guard=task.guard), stage.teacher.record(result)

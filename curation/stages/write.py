@@ -27,7 +27,9 @@ from curation.config.filter import Format
 from curation.domains import get_domain
 from curation.errors import CommitError
 from curation.hashing import Int64s
-from curation.refs import TableRef
+from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, In, Stage, setting
+from curation.rundir.run import Task
 from curation.stages.cut import Threshold
 from curation.stages.partitions import check_number, folders_of
 from curation.stages.pool import PoolRows
@@ -39,6 +41,67 @@ from curation.tables.files import Written, write_file
 from curation.tables.stream import Round, commit_stream
 from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
+
+
+class Write(Stage):
+    """Writes the rows of a round that pass."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        files: list[dict[str, Any]]
+        """:func:`write_rows`."""
+        columns: list[str]
+
+    labels: In[TableRef]
+    examples: In[TableRef]
+    threshold: In[dict[str, Any]]
+    cut: In[str]
+    """The id of the cut."""
+    form: Format
+    rows_per_file: int
+    partition_by: list[str]
+    with_rank: bool
+    ranks: In[TableRef | None]
+    first_rank: In[int]
+    """Where the rows of the round begin in the ranks."""
+    rows: PoolRows = setting()
+    function: str = setting()
+    """The trust function."""
+    output: str = setting()
+    """The folder of the data files."""
+    commit_seconds: float = setting()
+
+    def run(self, task: Task) -> Done:
+        """Write the rows."""
+        # Files of a round carry its own digest; a Lance table takes all rounds of a cut.
+        table = fingerprint([self.cut, self.rows_per_file, self.rows.columns, self.with_rank])[:8]
+        stem = f"rows-{table}" if self.form == "lance" else f"part-{task.directory.name[-8:]}"
+        job = WriteJob(
+            labels=self.labels,
+            examples=self.examples,
+            rows=self.rows,
+            threshold=Threshold.from_json(self.threshold),
+            trust=schemas.trust_column(self.function),
+            output=self.output,
+            stem=stem,
+            form=self.form,
+            partition_by=tuple(self.partition_by),
+            with_rank=self.with_rank,
+            ranks=self.ranks,
+        )
+        place(self.output).mkdir(parents=True, exist_ok=True)
+        with task.progress() as update:
+            files = write_rows(
+                job,
+                task.directory / "notes",
+                rows_per_file=self.rows_per_file,
+                first_rank=self.first_rank,
+                commit_seconds=self.commit_seconds,
+                guard=task.guard,
+                progress=update,
+            )
+        return Done(outputs=self.Made(files=files, columns=job.columns.names), rows=sum(file["rows"] for file in files))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ An :class:`Origin` names everything by reference, so that the result of an audit
 its rows were drawn from, even if the run has selected anew meanwhile.
 """
 
-import re
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
@@ -27,7 +27,6 @@ from curation.trust import get_trust
 
 Json = dict[str, Any]
 
-SELECT = re.compile(r"gen-(\d+)/select")
 FILTER, WORK = "filter.json", "_curation"
 """What ``curate filter`` writes into its output: the manifest of its files, and the folder of its own manifest."""
 
@@ -92,14 +91,13 @@ def find(place: Place, arm: str | None) -> Origin:
             f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {FILTER})"
         )
     stages = Manifest.load(place).stages
-    found = {int(match[1]): record for name, record in stages.items() if (match := SELECT.fullmatch(name))}
+    found = list(itertools.takewhile(lambda index: f"gen-{index}/select" in stages, itertools.count()))
     if not found:
         raise AuditError(
             f"{place}: nothing is selected yet; `curate run {place}/config.yaml --set run_dir={place} --until "
             "gen-0/select` selects"
         )
-    generation = max(found)
-    return _of_run(place, generation, found[generation], arm)
+    return _of_run(place, found[-1], stages[f"gen-{found[-1]}/select"], arm)
 
 
 def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
@@ -136,8 +134,9 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
 
 
 def _of_filter(output: Place, arm: str | None) -> Origin:
-    stages = Manifest.load(output / WORK).stages
-    rounds = [name.removeprefix("write-") for name in stages if name.startswith("write-")]
+    manifest = Manifest.load(output / WORK)
+    stages = manifest.stages
+    rounds = [name for name in manifest.files if f"write-{name}" in stages]
     if "cut" not in stages or not rounds:
         raise AuditError(f"{output}: nothing is written yet; give the command of `curate filter` again")
     cut = stages["cut"]

@@ -46,6 +46,10 @@ class RecordedRun:
         record = self.manifest.stages.get(stage)
         return None if record is None else dict(record.outputs)
 
+    def has_labels(self, generation: int) -> bool:
+        """Whether a split is labelled in a generation."""
+        return any(f"gen-{generation}/label-{split}" in self.manifest.stages for split in self.splits)
+
     def inputs(self, stage: str) -> Json:
         """What a stage that is done was made of."""
         return dict(self.manifest.stages[stage].inputs)

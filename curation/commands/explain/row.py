@@ -1,7 +1,5 @@
 """What a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
 
-import re
-
 import numpy as np
 import pyarrow as pa
 
@@ -15,7 +13,6 @@ from curation.storage.paths import Place
 from curation.tables import io, scans, schemas
 from curation.trust import TrustFunction, get_trust, load_fitted
 
-LABELLED = re.compile(r"gen-(\d+)/label-(.+)")
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
 """Columns of a labels table that are told."""
 
@@ -40,7 +37,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
     audit = found.splits.get("audit")
     if split == "pool" and audit is not None:
         gold = (found.one(audit, row_id, ["gold"]) or {}).get("gold")
-    last = max((int(match[1]) for name in found.manifest.stages if (match := LABELLED.fullmatch(name))), default=-1)
+    labelled = [index for index in range(max(1, len(found.config.generations))) if found.has_labels(index)]
     return {
         "row_id": row_id,
         "split": split,
@@ -51,7 +48,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
         "prompt": prompt,
         "gold": gold,
         "has_audit": split != "pool" or audit is not None,
-        "generations": [_generation(found, row_id, split, index) for index in range(last + 1)],
+        "generations": [_generation(found, row_id, split, index) for index in range(max(labelled, default=-1) + 1)],
     }
 
 

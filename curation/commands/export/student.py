@@ -121,7 +121,11 @@ def find_student(run: Place, arm: str | None, generation: int | None) -> Student
     if not config.generations:
         raise ExportError(f"{run}: the run only curates (it has no generations), so there is no student to export")
     arms = config.selection.arms
-    done = [name for name in manifest.stages if "/student-" in name and "training" in manifest.stages[name].outputs]
+    done = [
+        name
+        for name, record in manifest.stages.items()
+        if "training" in record.outputs and "digest" in record.inputs  # which no other training has
+    ]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
     generation = chosen_generation(config, generation, trained)
     if arm is None:

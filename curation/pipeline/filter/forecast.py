@@ -1,20 +1,20 @@
 """The forecast of a filter: what labelling the rows that are left takes, by a probe drawn over all their files."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from curation.cluster import capacity
 from curation.cluster.session import local_or_cluster
-from curation.config import AskConfig
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
 from curation.package import TrustPackage
-from curation.pipeline.asking import Running, chosen, whole
 from curation.pipeline.filter.opening import Opened, copied
 from curation.pipeline.forecasting import Forecast
 from curation.pipeline.planning import forecast_of, num_committed, scratch
 from curation.pipeline.probing import Asking, LeftOut, Rows
 from curation.rundir.graph import Known, Out, Stage
 from curation.sources import Assignment, Permutation
+from curation.stages.asking import choose
 from curation.telemetry.console import say
 
 POOL = "pool"
@@ -66,18 +66,17 @@ def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> l
         if rnd.name not in left:
             continue
         stage = opened.described.rounds[rnd.name].label
-        running, ask, model = (stage.settings[name] for name in ("running", "ask", "model"))
-        assert isinstance(running, Running) and isinstance(ask, AskConfig), "a stage that asks says how"
-        settled = stage.settings["settled"]
-        backend = chosen(ask, model).backend if isinstance(settled, Out) else settled
+        teacher = stage.teacher
+        if isinstance(teacher.backend, Out):
+            teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
         askings.append(
             Asking(
                 stage=stage.name,
                 rows=left[rnd.name],
                 drawn_from=drawn_from,
-                model=model,
-                ask=whole(ask, backend, running, told.decoding),
-                engine=running.engine.model_copy(update={"backend": backend}),
+                model=teacher.model,
+                ask=teacher.asked(told.decoding),
+                engine=teacher.started,
                 decoding=told.decoding,
                 domain=told.domain,
                 seed=opened.config.seed,

@@ -7,26 +7,24 @@ teacher runs or where it lies.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from curation.config import AskConfig, DomainConfig
 from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
-from curation.package import TrustPackage, load
-from curation.pipeline.asking import Asked, Running, asked
+from curation.package import TrustPackage
+from curation.pipeline.asking import asked
 from curation.pipeline.filter.cascade import Settled
-from curation.pipeline.filter.writing import ranking, writing
-from curation.pipeline.labelling import LABEL_REVISION, label
-from curation.refs import ModelRef, TableRef, fingerprint
-from curation.rundir.graph import Built, Done, Outputs, Stage, ordered
-from curation.rundir.run import Task
+from curation.refs import ModelRef
+from curation.rundir.graph import Outputs, Stage, ordered
 from curation.sources import SourceFile
-from curation.stages.cut import Calibration, calibration_digest, decide, read_calibration
-from curation.stages.pool import PoolRows, read_pool
-from curation.stages.shift import measure_against
-from curation.stages.usable import SplitCounts, check_share
-from curation.tables import io
+from curation.stages.asking import TeacherUse
+from curation.stages.cut import MakeCut, calibration_digest
+from curation.stages.label_pool import LabelPool
+from curation.stages.pool import PoolRows, ReadPool
+from curation.stages.ranking import Rank
+from curation.stages.shift import MeasurePoolShift
+from curation.stages.write import Write
 
 CUT = "cut"
 
@@ -47,11 +45,11 @@ class Round:
 class Stages(NamedTuple):
     """The stages of a round."""
 
-    pool: Built
-    label: Built
-    shift: Built | None
+    pool: ReadPool
+    label: LabelPool
+    shift: MeasurePoolShift | None
     """None if the trust function reads no hidden state."""
-    write: Built
+    write: Write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +57,8 @@ class Described:
     """The stages of a filter."""
 
     rounds: Mapping[str, Stages]
-    cut: Built
-    rank: Built | None
+    cut: MakeCut
+    rank: Rank | None
     """None if the output has no ranks."""
 
     @property
@@ -108,29 +106,38 @@ def describe(
         ask, gated = ask.model_copy(update={"states": first_cut.told.states}), first_cut.inputs
     model = asked(teacher, ask, name="backend")
     looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
-    cut = Built(
-        name=CUT,
-        work=make_cut,
-        inputs={
-            "tables": [looked[name][1].table("labels") for name in base],
-            "rounds": base,
-            "rule": rule,
-            "package": package.digest,
-            "function": function,
-            "seed": config.seed,
-        },
-        settings={"keep": config.keep, **_place_of(package)},
-        revision=3,  # its threshold has another name
+    labels = {name: looked[name][1].out("labels") for name in base}
+    cut = MakeCut(
+        name=CUT, tables=labels, rule=rule, function=function, seed=config.seed, keep=config.keep, **_packaged(package)
     )
+    threshold, output = cut.out("threshold"), config.output
     rank = (
-        ranking(config, function, {name: looked[name][1] for name in base}, base, cut) if config.output.rank else None
+        Rank(name="rank", tables=labels, threshold=threshold, function=function, seed=config.seed)
+        if output.rank
+        else None
     )
     stages = {}
     for rnd in rounds:
-        pool, label_stage, shift = looked[rnd.name]
+        pool, label, shift = looked[rnd.name]
         ranked = rank if rnd.name in base else None
-        written = writing(config, function, rnd.name, rnd.rows, pool, label_stage, cut, ranked)
-        stages[rnd.name] = Stages(pool, label_stage, shift, written)
+        write = Write(
+            name=f"write-{rnd.name}",
+            labels=label.out("labels"),
+            examples=pool.out("pool"),
+            threshold=threshold,
+            cut=cut.out("id"),
+            form=output.format,
+            rows_per_file=output.rows_per_file,
+            partition_by=list(output.partition_by),
+            with_rank=output.rank,
+            ranks=None if ranked is None else ranked.out("ranks"),
+            first_rank=0 if ranked is None else ranked.out("starts", rnd.name),
+            rows=rnd.rows,
+            function=function,
+            output=str(config.output_directory / "data"),
+            commit_seconds=config.commit_seconds,
+        )
+        stages[rnd.name] = Stages(pool, label, shift, write)
     return Described(rounds=stages, cut=cut, rank=rank)
 
 
@@ -142,9 +149,9 @@ def rule_of(keep: KeepConfig) -> dict[str, Any]:
     return rule
 
 
-def _place_of(package: TrustPackage) -> dict[str, Any]:
-    """Where a stage reads the package, and the code that it may name."""
-    return {"uri": package.uri, "allow_code": package.allow_code}
+def _packaged(package: TrustPackage) -> dict[str, Any]:
+    """The arguments of a stage that works by the package."""
+    return {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
 
 
 def _words(rule: Mapping[str, Any]) -> str:
@@ -155,188 +162,41 @@ def _words(rule: Mapping[str, Any]) -> str:
 def _looking(
     config: FilterConfig,
     package: TrustPackage,
-    model: Asked,
+    model: TeacherUse,
     rnd: Round,
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
-) -> tuple[Built, Built, Built | None]:
+) -> tuple[ReadPool, LabelPool, MeasurePoolShift | None]:
     """The stages that read, label and test a round."""
     num_rows, told = rnd.rows.num_rows, package.description
-    pool = Built(
+    pool = ReadPool(
         name=f"pool-{rnd.name}",
-        work=read,
-        inputs={
-            "files": [file.to_json() for file in rnd.files],
-            "domain": rnd.rows.domain,
-            "columns": list(rnd.rows.columns),
-        },
-        settings={**settings, "max_error_rate": config.pool.max_error_rate},
+        files=[file.to_json() for file in rnd.files],
+        domain=rnd.rows.domain,
+        columns=list(rnd.rows.columns),
+        max_error_rate=config.pool.max_error_rate,
         num_rows=num_rows,
+        **settings,
     )
-    labelled = model.stage(
-        f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows, revision=LABEL_REVISION
-    )
-    labelled = replace(
-        labelled,
-        inputs={
-            "examples": pool.table("pool"),
-            "package": package.digest,
-            "backend": model.ask.backend,
-            "seed": config.seed,
-            **gated,
-        },
-        settings={
-            **labelled.settings,
-            **_place_of(package),
-            "model": model.model,
-            "ask": model.ask,
-            "settled": model.backend,
-        },
-    )
-    states = told.sample.states
-    shift = Built(
-        name=f"shift-{rnd.name}",
-        work=compare,
-        inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed, **gated},
-        settings={**_place_of(package)},
-        num_rows=num_rows,
-    )
-    return pool, labelled, shift if states else None
-
-
-def read(
-    task: Task,
-    *,
-    files: Sequence[dict[str, Any]],
-    domain: DomainConfig,
-    columns: Sequence[str],
-    commit_seconds: float,
-    fragment_mb: int,
-    max_error_rate: float,
-) -> Done:
-    """Read the files of a round, and refuse them where too many rows cannot be used."""
-    rows = PoolRows(files=tuple(map(SourceFile.from_json, files)), domain=domain, columns=tuple(columns))
-    with task.progress() as update:
-        found = read_pool(
-            rows,
-            str(task.directory / "pool.lance"),
-            commit_seconds=commit_seconds,
-            fragment_mb=fragment_mb,
-            guard=task.guard,
-            progress=update,
-        )
-    check_share("pool", found.table, SplitCounts(rows=found.rows, errors=found.errors), max_error_rate)
-    return Done(outputs={"pool": found.table.to_json(), "errors": found.errors}, rows=found.rows)
-
-
-def label_pool(
-    task: Task,
-    *,
-    examples: TableRef,
-    package: str,
-    backend: str,
-    seed: int,
-    uri: str,
-    allow_code: Sequence[str],
-    model: ModelRef | None,
-    ask: AskConfig,
-    settled: str,
-    running: Running,
-    commit_seconds: float,
-    fragment_mb: int,
-    first_cut: Mapping[str, float] | None = None,
-) -> Done:
-    """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
-    from curation.stages.first_cut import Cut
-
-    packaged = load(uri, allow_code=allow_code)
-    told, cut = packaged.description, None
-    states = dict.fromkeys(told.sample.states)
-    if first_cut is not None:
-        assert told.cascade is not None and packaged.first is not None, "settle refuses a package without"
-        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=first_cut["break_even"])
-        states |= dict.fromkeys(told.cascade.inputs)
-    return label(
-        task,
-        examples=examples,
-        model=model,
-        ask=ask,
-        backend=settled,
-        running=running,
-        domain=told.domain,
+    labelled = LabelPool(
+        name=f"label-{rnd.name}",
+        teacher=model,
         decoding=told.decoding,
-        seed=seed,
-        share=None,
-        projection=None,
-        fitted={told.trust: packaged.trust},
-        sample={"states": list(states), "seed": seed},
-        signals={},
-        commit_seconds=commit_seconds,
-        fragment_mb=fragment_mb,
-        first_cut=cut,
+        examples=pool.out("pool"),
+        seed=config.seed,
+        num_rows=num_rows,
+        **_packaged(package),
+        **settings,
+        **gated,
     )
-
-
-def compare(
-    task: Task,
-    *,
-    labels: TableRef,
-    package: str,
-    seed: int,
-    uri: str,
-    allow_code: Sequence[str],
-    first_cut: Mapping[str, float] | None = None,
-) -> Done:
-    """Compare a round's hidden states with the package's; with a first cut, of rows that pass it, on each side."""
-    packaged = load(uri, allow_code=allow_code)
-    if first_cut is None:
-        shift = measure_against(packaged.reference(), labels, seed=seed)
-    else:
-        from curation.stages.first_cut import passing
-
-        assert packaged.first is not None, "settle refuses a package without"
-        passes, states = passing(packaged.first, first_cut["threshold"]), packaged.description.sample.states
-        shift = measure_against(packaged.reference(passes.states), labels, seed=seed, states=states, passes=passes)
-    return Done(outputs={"shift": shift}, rows=io.count(labels))
-
-
-def make_cut(
-    task: Task,
-    *,
-    tables: Sequence[TableRef],
-    rounds: Sequence[str],
-    rule: Mapping[str, Any],
-    package: str,
-    function: str,
-    seed: int,
-    keep: KeepConfig,
-    uri: str,
-    allow_code: Sequence[str],
-) -> Done:
-    """Decide which rows pass."""
-    rows, floor = None, None
-    if keep.certified is not None:
-        path = keep.certified.calibration
-        rows, floor = (
-            Calibration(load(uri, allow_code=allow_code).calibration(), None)
-            if path is None
-            else read_calibration(path)
-        )
-    found = decide(tables, function, keep, rows, seed=seed, floor=floor)
-    threshold = found.threshold.to_json()
-    task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
-    if found.num_short:
-        task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
-    outputs = {
-        "id": fingerprint([threshold, rule])[:8],
-        "threshold": threshold,
-        "rule": rule,
-        "rounds": list(rounds),
-        "num_labelled": found.num_labelled,
-        "num_dropped": found.num_dropped,
-        "num_short": found.num_short,
-        "num_scored": found.num_scored,
-        "lowest_trust": found.lowest_trust,
-        "risk": found.risk,
-    }
-    return Done(outputs=outputs, rows=found.num_labelled)
+    if not told.sample.states:
+        return pool, labelled, None
+    shift = MeasurePoolShift(
+        name=f"shift-{rnd.name}",
+        labels=labelled.out("labels"),
+        seed=config.seed,
+        num_rows=num_rows,
+        **_packaged(package),
+        **gated,
+    )
+    return pool, labelled, shift

@@ -126,14 +126,14 @@ def made_up(stage: Stage) -> None:
         digested = {"uri": key, "digest": key}
         outputs: dict[str, Any] = {
             "Prepare": {"tables": {name: table | {"uri": f"{name}-{key}"} for name in TABLES}},
-            "roll_out": {"texts": {"source": "answer", "samples": None}},  # of bare answers nothing is drawn
+            "RollOut": {"texts": {"source": "answer", "samples": None}},  # of bare answers nothing is drawn
             "MeasureLength": {"counts": {}, "too_long": None},  # nothing is too long
             "Select": {
                 "budget": {},
                 "arms": {arm: {"digest": key + arm, "table": table} for arm in ARMS},
                 "rows_of": dict.fromkeys(ARMS, table),
             },
-        }.get(stage.kind.rpartition(".")[2], {})
+        }.get(stage.kind, {})
         named = {"labels": table, "grades": table, "signal": table, "model": model, "trust": digested}
         rest: dict[str, Any] = {name: {} for name in ("counts", "fit", "shift", "num_unread", "num_asked", "training")}
         return Done(outputs={**named, **rest, **outputs}, rows=1)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built import Built
 
 from curation.metrics import Estimate
 from curation.pipeline.stage_times import OVERHEAD, estimate, whole_run
 from curation.rundir import history
-from curation.rundir.graph import Built, Done, Stage
+from curation.rundir.graph import Done, Stage
 from curation.rundir.history import StageTime
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task

@@ -13,10 +13,10 @@ from curation.config.load import parse_config
 from curation.config.resolved import resolved
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
-from curation.pipeline.testing import answer_once
 from curation.rundir.graph import Stage, plain
 from curation.rundir.merging import with_outs
 from curation.sources import discover
+from curation.stages.answer_once import AnswerOnce
 
 ROOT = Path(__file__).parents[3]
 TEACHER, STUDENT = (str(ROOT / "examples/bases" / name) for name in ("teacher", "student"))
@@ -94,7 +94,7 @@ def test_a_model_that_is_asked_the_same_way_twice_is_tested_once() -> None:
 def test_answers_of_models_that_the_configuration_names_are_kept_and_no_others(tmp_path: Path) -> None:
     def kept(*bases: Any, **sections: Any) -> dict[str, str]:
         found = asking(config(*bases, **sections))
-        return {name: stage.settings["kept_in"] for name, stage in found.items() if stage.work is answer_once}
+        return {name: stage.kept_in for name, stage in found.items() if isinstance(stage, AnswerOnce)}
 
     beside = "/nowhere/runs/.evaluations"
     assert kept(STUDENT) == {"gen-0/test-teacher": beside, "gen-0/test-base": beside}

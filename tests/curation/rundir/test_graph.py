@@ -5,12 +5,13 @@ import math
 from typing import Any
 
 import pytest
+from built import Built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curation.config import TrustConfig
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Built, Done, Out, Recorded, Skipped, Stage, Unknown, key_of, ordered, statuses
+from curation.rundir.graph import Done, Out, Recorded, Skipped, Stage, Unknown, key_of, ordered, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built import Built
 
 from curation.errors import RunFailedError
-from curation.rundir.graph import Built, Done, Stage, ordered
+from curation.rundir.graph import Done, Stage, ordered
 from curation.rundir.hosts import Host, Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built import Built
 
 from curation.cluster.versions import versions
 from curation.errors import RunDirError
 from curation.refs import TableRef
-from curation.rundir.graph import Built, Done, Status, status_of
+from curation.rundir.graph import Done, Status, status_of
 from curation.rundir.manifest import Manifest
 from curation.storage.paths import write_atomically
 

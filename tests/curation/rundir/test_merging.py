@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from curation.rundir.graph import Built, Done, ordered
+from built import Built
+
+from curation.refs import ModelRef
+from curation.rundir.graph import Done, In, Stage, ordered
 from curation.rundir.hosts import Host
 from curation.rundir.merging import Merged
 
@@ -54,11 +57,18 @@ def test_other_work_another_revision_and_other_needs_are_other_stages():
     assert len({merged.stage(each).name for each in (stage, *changed)}) == 4
 
 
+class Label(Stage):
+    model: In[ModelRef]
+
+    @property
+    def host(self):
+        return Host(name=str(self.model), kind="actors", shared=True)
+
+
 def test_models_of_stages_that_had_one_name_have_hosts_of_their_own():
     def asked(seed):
         model = Built(name="gen-0/teacher", work=work, inputs={"seed": seed}).value("model")
-        host = Host(name=str(model), kind="actors", shared=True)
-        return Built(name="gen-0/label", work=work, inputs={"model": model}, host=host)
+        return Label(name="gen-0/label", model=model)
 
     merged = Merged()
     first, second, again = (merged.stage(asked(seed)).host for seed in (0, 1, 0))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built import Built
 
 from curation.errors import ConfigError, RunFailedError
-from curation.rundir.graph import Built, Done, Out, Stage, ordered
+from curation.rundir.graph import Done, Out, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, Run, Task, fits
 from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for

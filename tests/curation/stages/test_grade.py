@@ -15,7 +15,8 @@ from curation.domains.mcqa import Mcqa
 from curation.errors import RowError
 from curation.refs import TableRef
 from curation.stages import grade as stage
-from curation.stages.grade import grade, overrule
+from curation.stages.grade import grade
+from curation.stages.judge import overrule
 from curation.tables import io, schemas
 
 CHESS = DomainConfig(name="chess")

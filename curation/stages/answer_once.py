@@ -1,0 +1,43 @@
+"""The test stage of models that the configuration names: no run asks them what another has asked them already."""
+
+from ray.exceptions import RayError
+
+from curation.errors import REFUSALS
+from curation.rundir.graph import Done, setting
+from curation.rundir.run import Task
+from curation.stages import answers
+from curation.stages.label import Label, count_labels
+from curation.storage.paths import place
+
+
+class AnswerOnce(Label):
+    """Labels the test split, or takes the answers that the model gave in an earlier run.
+
+    A folder that cannot be read or written costs the answers kept there, not the run.
+    """
+
+    kept_in: str = setting()
+    """The folder of answers."""
+
+    def run(self, task: Task) -> Done:
+        """Take the answers that are kept, or label and keep them."""
+        entry = None
+        try:
+            job = self.job(task)
+            entry = answers.entry_of(job, place(self.kept_in), revision=self.revision)
+            if (kept := answers.find(entry)) is not None:
+                result = answers.recall(job, kept)
+                task.say(f"the answers are those of {kept.run}, kept in {entry.path}")
+                task.manifest.event("recalled", stage=task.name, run=kept.run, entry=str(entry.path))
+                counts = count_labels(result.table)
+                record = {**self.teacher.record(result), "recalled": kept.run}
+                return Done(outputs=self.Made(labels=result.table, counts=counts, pass_=record), rows=counts.rows)
+        except (*REFUSALS, RayError) as error:
+            task.say(f"no answers are taken from {self.kept_in}: {error}")
+        done = self.answer(task)
+        try:
+            if entry is not None:
+                answers.keep(entry, done.outputs.labels, str(task.manifest.directory))
+        except REFUSALS as error:
+            task.say(f"the answers are not kept for other runs: {error}")
+        return done

@@ -1,0 +1,167 @@
+"""Stages that ask a model: how it is asked, which actors it has, and the backend that ``auto`` stands for."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Self
+
+import ray
+
+from curation.cluster import nodes
+from curation.config import AskConfig, DecodingConfig
+from curation.passes.run import PassOptions, PassResult, make_dataset
+from curation.refs import ModelRef, fingerprint
+from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
+from curation.rundir.hosts import Host
+from curation.rundir.run import Task
+from curation.stopping import waited_for
+from curation.tasks import root
+from curation.teachers import can_be_replaced
+from curation.teachers.vllm_choice import Choice, choose_backend
+
+
+class TeacherUse(Inputs):
+    """A model, and how it is asked."""
+
+    model: In[ModelRef | None]
+    """``None`` for a teacher without weights."""
+    ask: AskConfig
+    engine: AskConfig
+    """How the model is started, for all stages that ask it: with every state that one of them keeps."""
+    backend: In[str]
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What its answers depend on, besides the decoding."""
+        answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
+        return {"model": self.model, "ask": answers, "backend": self.backend}
+
+    @property
+    def running(self) -> list[Any]:
+        """How it runs, on which no answer depends: how it is started, and how rows are spread over actors."""
+        return [self.engine, {key: getattr(self.ask, key) for key in AskConfig.SPREAD}]
+
+    @property
+    def host(self) -> Host:
+        """Its actors, or those of another model that have equal resources and can replace their model."""
+        model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
+        name = fingerprint([model, str(self.backend), plain(self.engine, {})])
+        kind = name
+        if isinstance(self.backend, str) and can_be_replaced(self.backend):
+            kind = fingerprint(plain(self.engine.actors, {}))
+        return Host(name=name, kind=kind, shared=True)
+
+    def takes(self, rows: int | None) -> dict[str, float]:
+        """The resources that a pass over ``rows`` rows occupies: one actor a chunk, at most ``actors.max``."""
+        actors = self.ask.actors
+        chunks = actors.max if rows is None else math.ceil(rows / self.ask.first_chunk_rows)
+        num = max(actors.min, min(actors.max, chunks))
+        # An open backend may turn out to be one that takes all cores.
+        all_cores = actors.takes_all_cores("vllm" if isinstance(self.backend, Out) else self.backend)
+        takes = {kind: num * amount for kind, amount in actors.each.items()}
+        return takes | ({"CPU": math.inf} if all_cores else {})
+
+    @property
+    def started(self) -> AskConfig:
+        """How the model is started, with its backend."""
+        return self.engine.model_copy(update={"backend": self.backend})
+
+    def asked(self, decoding: DecodingConfig) -> AskConfig:
+        """How the model is asked, with its backend and the decoding."""
+        return self.ask.model_copy(update={"backend": self.backend, "decoding": decoding})
+
+    def changed(self, **changes: Any) -> Self:
+        """The same model, started the same way, but asked differently."""
+        return replace(self, ask=self.ask.model_copy(update=changes))
+
+    @contextmanager
+    def passing(self, task: Task, commit_seconds: float) -> Iterator[tuple[AskConfig, PassOptions]]:
+        """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
+        engine, hold_cpus = self.started, task.hosts.hold_cpus
+        hosted = task.hosted(
+            lambda: make_dataset(engine, hold_cpus=hold_cpus), max_idle_seconds=engine.actors.max_idle_seconds
+        )
+        with task.progress() as update, hosted as dataset:
+            yield engine, PassOptions(commit_seconds=commit_seconds, dataset=dataset, guard=task.guard, progress=update)
+
+    def record(self, result: PassResult) -> dict[str, Any]:
+        """What a stage records of its pass, for the report."""
+        return {
+            "model": "scripted" if self.model is None else self.model.adapter or self.model.base,
+            "backend": self.backend,
+            "rows": result.rows,
+            "seconds": result.seconds,
+            "deaths": result.deaths,
+            "teachers": result.teachers,
+        }
+
+
+class AskModel(Stage):
+    """A stage that asks a model about rows."""
+
+    teacher: TeacherUse
+    decoding: DecodingConfig
+    commit_seconds: float = setting()
+    fragment_mb: int = setting()
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the outputs depend; of the model what its answers depend on."""
+        inputs = {name: value for name, value in super().inputs.items() if name != "teacher"}
+        return {**inputs, **self.teacher.inputs}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments on which the outputs do not depend, and how the model runs."""
+        return {**super().settings, "running": self.teacher.running}
+
+    @cached_property
+    def takes(self) -> Mapping[str, float]:
+        """What the actors take."""
+        return self.teacher.takes(self.num_rows)
+
+    @cached_property
+    def host(self) -> Host:
+        """The actors."""
+        return self.teacher.host
+
+
+class SettleBackend(Stage):
+    """Chooses the backend of a model where ``teacher.backend: auto`` leaves it open.
+
+    Raises:
+        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
+    """
+
+    Made = Choice
+
+    model: In[ModelRef | None]
+    engine: dict[str, Any]
+    num_gpus: float
+    other_layers: bool
+    ask: AskConfig = setting()
+
+    def run(self, task: Task) -> Done:
+        """Choose, and say why."""
+        choice = choose(self.ask, self.model)
+        task.say(f"{choice.backend}, since {choice.reason}")
+        return Done(outputs=choice, rows=0)
+
+
+def choose(ask: AskConfig, model: ModelRef | None) -> Choice:
+    """The backend of a model, for which Ray must run.
+
+    The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
+    differ from theirs.
+
+    Raises:
+        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
+    """
+    probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
+    try:
+        choice: Choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
+    except ray.exceptions.RayTaskError as error:
+        raise root(error) from None
+    return choice
