@@ -180,6 +180,28 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
 
 
+@main.command("copy")
+@click.argument("run_dir")
+@click.argument("new")
+def copy_run(run_dir: str, new: str) -> None:
+    """Copy RUN_DIR to the folder NEW, so that the copy is a run of its own: it names and changes nothing of RUN_DIR.
+
+    `cp` does not do that: records name tables by their paths. Results of finished stages are copied, and the work of
+    unfinished ones is begun anew by `curate run NEW`. A run that is under way is refused. Until all is copied NEW is
+    called NEW.copying; after a kill, the same command goes on, or remove that folder.
+    """
+    from curation.commands.copy import copy
+    from curation.commands.inspect.text import size
+    from curation.storage.paths import place
+    from curation.telemetry.console import progress
+
+    with progress("copy") as update:
+        done = copy(place(run_dir), place(new), update)
+    for folder in done.left:
+        echo(f"not copied, no finished stage names it: {folder}")
+    echo(f"{new}: {done.files:,} files, {size(done.bytes)}; next: `curate verify {new}`, `curate run {new}`")
+
+
 @main.command()
 @click.argument("config", required=False)
 @SET

@@ -1,7 +1,7 @@
 """Runs a function on many items in Ray tasks, some of them at a time, and finds the cause of a task's error."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from curation.errors import CurationError, RunFailedError, UserError, of_lance
@@ -17,12 +17,21 @@ MAX_RETRIES = 10
 
 
 def in_tasks(
-    function: Callable[..., Result], calls: Iterable[tuple[Any, ...]], *, num_cpus: float = 1, num_gpus: float = 0
+    function: Callable[..., Result],
+    calls: Iterable[tuple[Any, ...]],
+    *,
+    num_cpus: float = 1,
+    num_gpus: float = 0,
+    beside_actors: bool = False,
 ) -> Iterator[Result]:
     """The results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
 
     At most three tasks a CPU of the cluster are under way or have a result that is not taken. A wait can be interrupted
     (:mod:`curation.stopping`).
+
+    ``beside_actors``: the tasks run while idle actors hold CPUs, maybe all of them, until the driver goes on. A task
+    that asked Ray for a CPU, or a part of one, might wait for ever. So it asks for none, at most one a CPU is under
+    way, and where the cluster has workers the head, which serves all of them, computes none.
 
     Raises:
         UserError: as the function raised it.
@@ -30,10 +39,13 @@ def in_tasks(
     """
     import ray
 
-    task = ray.remote(function).options(
-        num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES
-    )
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    where: dict[str, Any] = {}
+    if beside_actors:
+        num_cpus, (most, where) = 0, _off_head(ray.nodes())  # type: ignore[no-untyped-call]
+    task = ray.remote(function).options(
+        num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES, **where
+    )
     waiting: deque[ray.ObjectRef[Result]] = deque()
     for arguments in calls:
         waiting.append(task.remote(*arguments))
@@ -41,6 +53,25 @@ def in_tasks(
             yield _result(waiting.popleft())
     while waiting:
         yield _result(waiting.popleft())
+
+
+HEAD = "node:__internal_head__"
+"""The resource by which Ray marks the head."""
+
+
+def _off_head(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """The number of CPUs for tasks that ask for none, and the options that keep them off the head if there are others.
+
+    If the other nodes go, the tasks run on the head all the same.
+    """
+    living = [node for node in nodes if node["Alive"]]
+    heads = [node["NodeID"] for node in living if HEAD in node["Resources"]]
+    workers = [node for node in living if HEAD not in node["Resources"] and node["Resources"].get("CPU", 0) >= 1]
+    num_cpus = max(1, sum(int(node["Resources"].get("CPU", 0)) for node in workers or living))
+    if not workers or not heads:
+        return num_cpus, {}
+    others = {"ray.io/node-id": f"!in({','.join(heads)})"}
+    return num_cpus, {"label_selector": others, "fallback_strategy": [{"label_selector": {}}]}
 
 
 def _result(task: "ray.ObjectRef[Result]") -> Result:

@@ -63,6 +63,7 @@ def describe(config: RunConfig, files: Files) -> Chain:
         name="prepare",
         config=config.rows,
         files={name: [file.to_json() for file in items] for name, items in files.items()},
+        contents={name: [file.content for file in items] for name, items in files.items()},
         commit_seconds=config.commit_seconds,
         fragment_mb=config.fragment_mb,
         max_error_rate=config.splits.max_error_rate,

@@ -62,7 +62,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, before in known.items():
         check_unchanged(before, files.get(name, []))
-    described = {name: [file.to_json() for file in items] for name, items in files.items()}
+    described = {name: [file.recorded() for file in items] for name, items in files.items()}
     manifest.identify(_identity(config), described, save=False)
     opened = _opened(config, manifest, files)
     if save:

@@ -126,8 +126,15 @@ class Manifest:
                 if not str(place(ref.uri).resolve()).startswith(f"{home}/"):
                     raise RunDirError(
                         f"{self.directory}: was moved or copied, its manifest names {ref.uri}, which would be read and "
-                        "changed in its place; mount or link the directory under its old path, or give another run_dir"
+                        f"changed in its place; {self._mend}"
                     )
+
+    @property
+    def _mend(self) -> str:
+        link = "mount or link the directory under its old path"
+        if self.directory.name == WORK or isinstance(self.directory, Remote):
+            return f"{link}, or give another place"
+        return f"`curate copy {self.directory} NEW` makes a copy that is whole; or {link}, or give another run_dir"
 
     def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
         """Record the definition of the run's rows; the same run must repeat it, except for new files.
@@ -149,7 +156,7 @@ class Manifest:
     def save(self) -> None:
         """Write the manifest if :meth:`identify` has changed it."""
         if not self._is_saved:
-            self._save()
+            self.write()
 
     @property
     def source_files(self) -> dict[str, list[SourceFile]]:
@@ -195,7 +202,7 @@ class Manifest:
             self.stages.pop(name, None)
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self._lost = None
-        self._save()
+        self.write()
 
     def clear(self, name: str) -> None:
         """Remove what a recorded stage left that is in the way when it is made again."""
@@ -229,7 +236,7 @@ class Manifest:
         )
         self.stages[name] = record
         self._lost = {other: lost for other, lost in self.lost.items() if other != name}
-        self._save()
+        self.write()
         return record
 
     def directory_of(self, stage: str, inputs: Mapping[str, Any]) -> Place:
@@ -242,7 +249,8 @@ class Manifest:
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **redacted_in(fields)}, default=str)
         self.events.add(escaped(line), can_wait=kind == "progress")
 
-    def _save(self) -> None:
+    def write(self) -> None:
+        """Replace the file."""
         self.guard()
         value = {
             "digest": _NO_DIGEST,

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
+
 from curation.config import SourceConfig
 from curation.errors import SourceError
 from curation.registry import READERS, installed
 from curation.sources import readers
-from curation.sources.paths import Found, find
+from curation.sources.paths import Found, content_digest, find
 from curation.sources.source_file import SourceFile
 
 
@@ -113,6 +115,11 @@ def _is_same(old: SourceFile | None, file: Found, form: str) -> bool:
 
 
 def _describe(file: Found, form: str, index: int) -> SourceFile:
+    own = READERS[form].made_by is not None
+    try:
+        content = "" if own or form == "lance" else content_digest(file.path, file.size)
+    except (OSError, pa.ArrowException):  # which the reader tells of
+        content = ""
     shape = readers.measure(file.path, form)
     return SourceFile(
         path=file.path,
@@ -123,4 +130,5 @@ def _describe(file: Found, form: str, index: int) -> SourceFile:
         modified=shape.version or file.modified,
         schema=shape.schema,
         marks=shape.marks,
+        content=content,
     )

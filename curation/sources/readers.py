@@ -19,7 +19,7 @@ from curation.errors import SourceError
 from curation.escaping import message, quoted
 from curation.registry import READERS, code
 from curation.sources.missing import present
-from curation.sources.paths import filesystem, stamp
+from curation.sources.paths import content_digest, filesystem, stamp
 from curation.sources.records import MAX_RECORD, csv_fields, json_object, records
 from curation.sources.source_file import SourceFile
 
@@ -115,9 +115,16 @@ def _require_as_found(file: SourceFile) -> None:
     """Refuse what was read of a file that is not the one that was found: between the two Ray starts."""
     try:
         size, modified = stamp(file.path)
+        is_same = (size, modified) == (file.size, file.modified)
+        content = content_digest(file.path, size) if is_same and file.content else file.content
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_reason(error)}") from error
-    if (size, modified) != (file.size, file.modified):
+    if content != file.content:
+        raise SourceError(
+            f"{file.path}: was replaced after it was found: it has the size and the time of then, and other bytes; "
+            "nothing that was read of it is kept: restore it, or start another run"
+        )
+    if not is_same:
         raise SourceError(
             f"{file.path}: was replaced after it was found: it had {file.size:,} bytes of {file.modified}, and has "
             f"{size:,} of {modified}; nothing that was read of it is kept: restore it, or start another run"

@@ -23,9 +23,17 @@ class SourceFile:
     marks: tuple[int, ...] = ()
     """The byte at which each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts."""
 
+    content: str = ""
+    """The digest of its bytes (``curation.sources.paths.content_digest``); "" of a Lance table, a reader of one's own,
+    and where an earlier version found the file."""
+
     def to_json(self) -> dict[str, Any]:
-        """The file as a JSON object."""
-        return asdict(self) | {"marks": list(self.marks)}
+        """The file as a JSON object, without ``content``: a part of cache keys."""
+        return {name: value for name, value in asdict(self).items() if name != "content"} | {"marks": list(self.marks)}
+
+    def recorded(self) -> dict[str, Any]:
+        """The file as the manifest has it: with ``content`` where it is known."""
+        return self.to_json() | ({"content": self.content} if self.content else {})
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:

@@ -10,6 +10,7 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import lance
@@ -57,13 +58,21 @@ class Prepare(Stage):
     config: RowsConfig
     files: Mapping[str, Any]
     """The input files by source, as JSON."""
+    contents: Mapping[str, Any] = setting(default_factory=dict)
+    """The digests of the files' bytes by source, in their order."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
     max_error_rate: float = setting()
 
     def run(self, task: Task) -> Done:
         """Deal them, and say which rows cannot be used and what the splits share."""
-        files = {name: [SourceFile.from_json(item) for item in items] for name, items in self.files.items()}
+        files = {
+            name: [
+                SourceFile.from_json({**item, "content": content})
+                for item, content in zip(items, self.contents.get(name) or repeat(""), strict=False)
+            ]
+            for name, items in self.files.items()
+        }
         with task.progress() as update:
             prepared = prepare(
                 self.config,

@@ -55,9 +55,8 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
         return ref
     import ray
 
-    # The actors of the pass keep their CPUs for other passes: a task that asked for one might wait for them.
-    try:
-        rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), num_cpus=0))
+    try:  # the actors of the pass keep their CPUs for other passes
+        rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
         if isinstance(root(error), CommitError):
             raise root(error) from error

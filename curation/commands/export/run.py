@@ -1,6 +1,7 @@
 """A run directory as exports read it: by its manifest and configuration, wherever it was moved or copied to."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,8 @@ class Moved:
     @classmethod
     def of(cls, manifest: Manifest, record: StageRecord, made: str) -> "Moved":
         """By a path below the directory of a stage, as the stage's record has it."""
-        was, _, _ = made.partition(f"/{record.name}-{record.fingerprint[:8]}")
-        return cls(was=was if was != made else "", now=str(manifest.directory.resolve()))
+        found = re.match(rf"(.+)/{re.escape(record.name)}-[0-9a-f]{{8}}(\.\d+)?(/|$)", made)
+        return cls(was=found[1] if found is not None else "", now=str(manifest.directory.resolve()))
 
     def here(self, path: str) -> str:
         """Where a path is now."""

@@ -128,7 +128,7 @@ def test_rows_that_are_not_those_that_were_committed_are_told(tmp_path: Path, ho
     told["tables"][0]["rows"] = record.sealed["tables"][0]["rows"]
     record.sealed.clear()
     record.sealed.update(told)
-    manifest._save()
+    manifest.write()
     (damage,) = checked(directory).damage
     assert (
         damage.problem
