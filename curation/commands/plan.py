@@ -9,12 +9,15 @@ from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
-from curation.pipeline.opened import open_run
+from curation.pipeline.opened import Opened, open_run
 from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
+from curation.stages.overlap_look import look
+from curation.stages.preview import check_preview, preview
+from curation.telemetry.console import say
 
 if TYPE_CHECKING:
     from curation.metrics import Estimate
@@ -124,8 +127,19 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     opened = open_run(config, save=False)
     if not all(status.is_settled for status in opened.statuses):
         check_models(config, loads=True)
+        _look(opened)
     ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
     return _planned(opened.chain.stages, opened.manifest, ahead, config.ray)
+
+
+def _look(opened: Opened) -> None:
+    """Refuse, before a sample is labelled, what the run would refuse; what is found is told."""
+    config, files = opened.config, opened.manifest.source_files
+    capacity.check_machine(config)
+    if opened.statuses[0].is_settled:  # rows are prepared, and were looked at
+        return
+    for line in (*check_preview(preview(config, files), config), *look(config, files)):
+        say(line)
 
 
 def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int | None = None) -> Plan:

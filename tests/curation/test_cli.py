@@ -250,6 +250,13 @@ def test_input_files_that_cannot_be_used(config: Path, puzzles: list[dict]):
     assert "no such file" in mistake("validate", config)
 
 
+@pytest.mark.parametrize("verb", [("validate",), ("plan", "--no-probe")])
+def test_a_gpu_that_is_not_there_is_refused_before_anything_runs(config: Path, verb: tuple[str, ...], monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    line = mistake(verb[0], config, *verb[1:], "--set", "teacher.actors.num_gpus=64")
+    assert "this machine is too small: teacher.actors asks for a worker of" in line and "64 GPU" in line, line
+
+
 def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     result = curate("plan", config, "--no-probe")
     assert result.exit_code == 0
