@@ -18,6 +18,7 @@ from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded
 from curation.sources import Assignment, SourceFile, assignment_of, rows_at
 from curation.storage.paths import Place
+from curation.telemetry.console import progress, say
 
 if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
@@ -307,4 +308,6 @@ def _probed(
     )
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-    return probe(job, dataset, population, commit_seconds=commit_seconds)
+    say(f"probe: labelling {num:,} rows drawn at random, for {', '.join(asking.stage for asking in askings)}")
+    with progress("probe") as update:
+        return probe(job, dataset, population, commit_seconds=commit_seconds, update=update)

@@ -4,6 +4,7 @@ import datetime
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -462,3 +463,10 @@ def test_a_file_that_was_replaced_after_it_was_found_is_refused(tmp_path: Path, 
     os.utime(path, ns=(0, int(file.modified) + 1))
     with pytest.raises(SourceError, match=r"was replaced after it was found: it had .* nothing that was read of it is"):
         list(read_rows(file, 0, 10))
+
+
+@pytest.mark.parametrize("sign, named", [(";", "';'"), ("\t", "tabs"), ("|", "'|'")])
+def test_another_delimiter_than_commas_is_named(tmp_path: Path, sign: str, named: str) -> None:
+    (tmp_path / "rows.csv").write_text(f"question{sign}answer\nWho, and when?{sign}A\n")
+    with pytest.raises(SourceError, match=re.escape(f"separated by {named}, and only commas are read")):
+        discover(SourceConfig(path=str(tmp_path / "rows.csv")))
