@@ -178,6 +178,8 @@ def planned_and_run(name: str, directory: Path) -> Compared:
     if name in HALF_WAY:
         _half_way(path, Path(config["run_dir"]))
     planned = json.loads(_curate("plan", str(path), "--save", "--json"))
+    if planned["total"]["seconds"] is None:
+        raise RuntimeError(f"{name}: no time was forecast, as a model was never measured here; do such a run before")
     begun = time.monotonic()
     _curate("run", str(path))
     actual = time.monotonic() - begun

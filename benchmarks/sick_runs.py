@@ -8,7 +8,7 @@ that found something:
 - ``teacher at chance``: five options, of which both teacher and gold label take one at random;
 - ``over-confident``: the puzzles, with a network that knows its 300 rows by heart, and no calibration;
 - ``shifted pool``: the puzzles, and a pool of harder ones;
-- ``too few rows``: the puzzles, of which 300 are labelled;
+- ``too few rows``: the puzzles, of which 60 are labelled;
 - ``beaten by a signal``: the puzzles, with a network of two steps, which knows less than the teacher's own confidence;
 - ``copies``: sums of which each is asked four times.
 
@@ -72,6 +72,7 @@ def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
     by_heart = network | {"patience": None, "calibration": "none", "learning_rate": 3e-4}
     untaught = network | {"patience": None, "learning_rate": 1e-6, "max_steps": 2}
     few = [{"problem": f"{number % 750} + 7 - {number % 750} = ?", "answer": "7"} for number in range(3000)]
+    copies = scripted(folder / "copies.jsonl", few, "math", {"completions": [r" \boxed{7}", r" \boxed{9}"]})
     hard = {"hard": {"path": str(DATA / "puzzles_hard.parquet")}}
     return {
         "healthy": puzzles(teacher),
@@ -79,9 +80,9 @@ def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
         "teacher at chance": scripted(folder / "colours.jsonl", choices, "mcqa", {}),
         "over-confident": puzzles(teacher, trust=by_heart | {"source_share": 0.5, "validation_fraction": 0.4}),
         "shifted pool": puzzles(teacher, sources=hard, splits={"pool": {"from": "hard", "rows": 3000}}),
-        "too few rows": puzzles(teacher, splits={"source": {"from": "puzzles", "rows": 300}, "audit": False}),
+        "too few rows": puzzles(teacher, splits={"source": {"from": "puzzles", "rows": 60}, "audit": False}),
         "beaten by a signal": puzzles(teacher, trust=untaught),
-        "copies": scripted(folder / "copies.jsonl", few, "math", {"completions": [r" \boxed{7}", r" \boxed{9}"]}),
+        "copies": _changed(copies, {"splits": {"overlap": "report"}}),
     }
 
 

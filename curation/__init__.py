@@ -1,6 +1,8 @@
 """A weak teacher labels, a trust function filters, a strong student learns: data curation on Ray (arXiv 2606.01000)."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,16 +12,20 @@ if TYPE_CHECKING:
 __all__ = ["Filter", "run", "session"]
 
 
-def run(config: "RunConfig") -> dict[str, Any]:
+def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[str, Any]:
     """Run the missing stages of a run and return its report (the content of ``report.json``).
+
+    ``config``: a loaded configuration, the path of a YAML file, or a mapping with the keys of such a file. Paths in a
+    mapping are relative to the working directory.
 
     Raises:
         UserError: the configuration, the sources or a model is wrong.
         RunFailedError: a stage could not finish; the same call resumes the run.
     """
+    from curation.config.load import config_of
     from curation.pipeline.running import run_chain
 
-    return run_chain(config)
+    return run_chain(config_of(config))
 
 
 def session() -> AbstractContextManager[None]:
@@ -36,3 +42,8 @@ def __getattr__(name: str) -> Any:
     from curation.filter import Filter
 
     return Filter
+
+
+def __dir__() -> list[str]:
+    """The names of the package, with that of ``Filter``, which is imported late."""
+    return sorted({*globals(), *__all__})

@@ -193,6 +193,30 @@ def check_room(asked: Sequence[Need]) -> str | None:
     )
 
 
+def check_machine(config: RunConfig) -> None:
+    """Check, before Ray is started on this machine, that it has the CPUs and GPUs that the run's stages need.
+
+    Raises:
+        ClusterError: it has not. Of a cluster that is joined nothing is known before.
+    """
+    if address_of(config.ray) != LOCAL:
+        return
+    machine = this_machine(config.ray)
+    asked = [
+        Need(
+            key=need.key,
+            count=need.count,
+            resources={name: amount for name, amount in need.resources.items() if name in machine},
+        )
+        for need in needs(config)
+    ]
+    if told := lacking([need for need in asked if any(need.resources.values())], [machine]):
+        raise ClusterError(
+            f"this machine is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
+            "gpus_per_worker, num_workers), raise ray.num_cpus, or set ray.address to a cluster that has it"
+        )
+
+
 def fitting(each: Mapping[str, float]) -> int:
     """How many workers that need ``each`` fit on the nodes that are there, if nothing else runs on them."""
     return sum(_places(each, node["Resources"]) for node in nodes.living())

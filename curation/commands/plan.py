@@ -9,12 +9,15 @@ from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
-from curation.pipeline.opened import open_run
+from curation.pipeline.opened import Opened, open_run
 from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
+from curation.stages.overlap_look import look
+from curation.stages.preview import check_preview, preview
+from curation.telemetry.console import say
 
 if TYPE_CHECKING:
     from curation.metrics import Estimate
@@ -40,7 +43,7 @@ class PlannedStage:
     rows: int | None
     """The number of rows that it works on, if known."""
     seconds: float | None
-    """The time that it took, or that is forecast."""
+    """The time that it took, or that is forecast; unset of a model that was never measured here."""
     range: tuple[float, float] | None = None
     """The range of a forecast time."""
     basis: Basis | None = None
@@ -67,7 +70,7 @@ class Plan:
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
         left_out = [item._asdict() for item in self.left_out]
-        total = {"seconds": self.total.to_json(), "tokens": self.num_tokens}
+        total = {"seconds": None if self._num_unknown else self.total.to_json(), "tokens": self.num_tokens}
         return {"pool": self.pool, "stages": stages, "total": total, "forecast": forecast, "left_out": left_out}
 
     @property
@@ -89,9 +92,19 @@ class Plan:
         return "\n".join([*lines, *self._totals])
 
     @property
+    def _num_unknown(self) -> int:
+        """Stages that are left, and of whose model nothing was measured."""
+        return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
+
+    @property
     def _totals(self) -> list[str]:
         if not self.total.value:
             return []
+        if unknown := self._num_unknown:
+            return [
+                f"from start to end: not known, as {unknown} stages (without seconds) ask or train a model that was "
+                "never measured here; the probe measures the first teacher, a run the others"
+            ]
         seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
         tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
         lines = [f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}"]
@@ -124,8 +137,19 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     opened = open_run(config, save=False)
     if not all(status.is_settled for status in opened.statuses):
         check_models(config, loads=True)
+        _look(opened)
     ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
     return _planned(opened.chain.stages, opened.manifest, ahead, config.ray)
+
+
+def _look(opened: Opened) -> None:
+    """Refuse, before a sample is labelled, what the run would refuse; what is found is told."""
+    config, files = opened.config, opened.manifest.source_files
+    capacity.check_machine(config)
+    if opened.statuses[0].is_settled:  # rows are prepared, and were looked at
+        return
+    for line in (*check_preview(preview(config, files), config), *look(config, files)):
+        say(line)
 
 
 def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int | None = None) -> Plan:
@@ -162,7 +186,8 @@ def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaste
             rows, seconds = 0, 0.0
         else:
             about, basis = estimates[name]
-            seconds, between = about.value, (about.low, about.high)
+            if basis != "rough" or not _has_model(stage):  # of a model that was never measured no time is known
+                seconds, between = about.value, (about.low, about.high)
         stages.append(
             PlannedStage(
                 name=name,
@@ -190,6 +215,11 @@ def _own_times(found: Sequence[Status], manifest: Manifest) -> Iterator[history.
         if record is not None and record.seconds:
             time = history.StageTime.of(status.stage, record.rows, record.seconds)
             yield time if status.state == "done" else replace(time, like="")
+
+
+def _has_model(stage: Stage) -> bool:
+    """Whether a stage asks or trains a language model."""
+    return "running" in stage.settings or stage.kind in ("TrainStudent", "Adapt")
 
 
 def _probed(ahead: "StageForecast | None") -> "Estimate | None":

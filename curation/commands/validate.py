@@ -15,6 +15,7 @@ from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
 from curation.stages.fit import check_settings
 from curation.stages.label_keys import check_by
+from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
 from curation.storage.paths import require_reachable
@@ -35,6 +36,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
         UserError: something is wrong; the message is the same as from `curate run`.
     """
     tracking.require(config.tracking)
+    capacity.check_machine(config)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
     files = {name: discover(source) for name, source in config.sources.items()}
@@ -51,6 +53,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
         rows = sizes["pool"] // shares
         yield Checked("split", f"{num} generations label one of {shares} shares of the pool each, {rows:,} rows{left}")
     yield from (Checked("rows", line) for line in check_preview(preview(config, files), config))
+    yield from (Checked("rows", line) for line in look(config, files))
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))

@@ -92,9 +92,10 @@ class SplitsConfig(Section):
     probes: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ProbeConfig] = Field(default={})
     """Further labelled sets on which trust is measured, by name: fit on one source, evaluate on many."""
     overlap: Literal["refuse", "drop", "report"] = "refuse"
-    """How to handle the same question in two splits: ``refuse`` ends the run; ``drop`` removes the row from the split
-    that comes later in the order test, calibration, probes, shots, source, adapt, pool; ``report`` keeps both. The last
-    two count the rows. Between test and probes, on which nothing is trained, such rows are counted and kept."""
+    """How to handle the same question in two splits: ``refuse`` ends the run, except between source and pool, where the
+    pool's row is dropped; ``drop`` removes the row from the split that comes later in the order test, calibration,
+    probes, shots, source, adapt, pool; ``report`` keeps both. Dropped and kept rows are counted. Between test and
+    probes, on which nothing is trained, such rows are counted and kept."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 

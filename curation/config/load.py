@@ -6,6 +6,7 @@ A file may build on others (``curation.config.files``).
 import copy
 import difflib
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -40,6 +41,24 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         _override(raw, override, roots)
     return _loaded(raw, place(path), str(path), roots)
+
+
+def config_of(given: RunConfig | Mapping[str, Any] | str | PathLike[str]) -> RunConfig:
+    """The configuration that a caller in Python gives: itself, the path of a YAML file, or a mapping with its keys.
+
+    Raises:
+        ConfigError: as for :func:`load_config`, or it is none of these.
+    """
+    if isinstance(given, RunConfig):
+        return given
+    if isinstance(given, str | PathLike):
+        return load_config(given if isinstance(given, str) else str(given))
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"config: a {type(given).__name__} is no configuration; give a mapping with the keys of a configuration "
+            "file, the path of such a file, or what curation.config.load.load_config returns"
+        )
+    return _loaded(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
 
 
 def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:

@@ -20,6 +20,7 @@ from curation.stages.asks import ask_of
 from curation.stages.label import Label
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
+from curation.telemetry.console import progress, say
 
 if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
@@ -304,4 +305,6 @@ def _probed(
     )
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-    return probe(job, dataset, population, commit_seconds=commit_seconds)
+    say(f"probe: labelling {num:,} rows drawn at random, for {', '.join(asking.stage for asking in askings)}")
+    with progress("probe") as update:
+        return probe(job, dataset, population, commit_seconds=commit_seconds, update=update)

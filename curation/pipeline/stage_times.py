@@ -136,16 +136,20 @@ def _end_of(
     room: Mapping[str, float],
     most: int | None,
 ) -> float:
-    """When the last of the stages ends, by the rules of ``rundir.run``."""
+    """When the last of the stages ends, by the rules of ``rundir.run``.
+
+    Stages that work by one host at once share its speed: together they take as long as one after another.
+    """
     now, ends = 0.0, dict[str, float]()
     waiting = [stage for stage in stages if stage.name in left]
     done = {stage.name for stage in stages} - left
     by_name = {stage.name: stage for stage in stages}
     while waiting or ends:
         for stage in list(waiting):
-            beside = [Load.of(by_name[name]) for name in ends]
+            load, beside = Load.of(stage), [Load.of(by_name[name]) for name in ends]
             may = most is None or len(ends) < most
-            if may and done.issuperset(waited_for(stage)) and (not beside or fits(Load.of(stage), beside, room)):
+            may = may and (load.shared is None or all(other.shared != load.shared for other in beside))
+            if may and done.issuperset(waited_for(stage)) and (not beside or fits(load, beside, room)):
                 ends[stage.name] = now + seconds(stage.name)
                 waiting.remove(stage)
         first = min(ends, key=lambda name: ends[name])

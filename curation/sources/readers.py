@@ -147,6 +147,16 @@ def _require_distinct(path: str, names: Sequence[str]) -> None:
         raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
 
 
+def _require_commas(path: str, names: Sequence[str]) -> None:
+    """Refuse a header of one column that holds another delimiter."""
+    for sign, named in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
+        if len(names) == 1 and len(parts := names[0].split(sign)) > 1 and all(part.strip() for part in parts):
+            raise SourceError(
+                f"{path}: the header is one column, {quoted(names[0])}: its fields are separated by {named}, and only "
+                "commas are read; save it with commas as the delimiter"
+            )
+
+
 def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
     """Refuse values that are larger than a record of text may be: a few kilobytes can hold one of a gigabyte."""
     for number in range(metadata.num_row_groups):
@@ -246,6 +256,7 @@ def _measure_text(path: str, form: str) -> Shape:
     if form == "csv":
         _, header = next(found, (0, b""))
         names = csv_fields(path, 0, header)
+        _require_commas(path, names)
         _require_distinct(path, names)
     num_rows, marks, keys = 0, [], dict.fromkeys(names)
     for offset, record in found:

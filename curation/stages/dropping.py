@@ -27,6 +27,20 @@ from curation.tasks import in_tasks
 
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
+MEND = (
+    "remove repeated rows from the input files, take both splits from one source that holds each question once, or set "
+    f"splits.overlap: drop (takes such rows out of the split that comes later in {ORDER}) or splits.overlap: report "
+    "(keeps and counts them)"
+)
+
+
+def refuses(kept: str, other: str, mode: str) -> bool:
+    """Whether a question in both splits ends the run: not of source and pool, where the pool's row is dropped."""
+    return mode == "refuse" and not harmless(kept, other) and (kept, other) != ("source", "pool")
+
+
+def _drops(kept: str, other: str, mode: str) -> bool:
+    return mode != "report" and not harmless(kept, other) and not refuses(kept, other, mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +75,8 @@ class Overlap:
     def told(self) -> list[str]:
         """Sentences for the terminal; empty if there is nothing to report."""
         told = [
-            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({_rules(pair.rules)}): {pair.fate}"
+            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules_in_words(pair.rules)}): "
+            f"{pair.fate}"
             for pair in self.pairs
         ]
         told += [
@@ -103,20 +118,21 @@ def settle(
     """Decide what to do about the rows found; messages show ``columns`` of an example row.
 
     Raises:
-        SourceError: ``mode`` is ``refuse`` and two splits ask the same question, or a split loses all its rows.
+        SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
+            loses all its rows.
     """
-    bad = [pair for pair in compared.pairs if not harmless(pair.kept, pair.other)]
-    if bad and mode == "refuse":
+    if bad := [pair for pair in compared.pairs if refuses(pair.kept, pair.other, mode)]:
         raise SourceError(_refusal(bad, refs, columns))
     gone: dict[str, BitMap64] = {}
-    for pair in bad if mode == "drop" else ():
+    dropped = [pair for pair in compared.pairs if _drops(pair.kept, pair.other, mode)]
+    for pair in dropped:
         gone.setdefault(pair.other, BitMap64()).update(bitmap(pair.row_ids_M))
     for name, ids in gone.items():
         healthy = io.count(refs[name], "error IS NULL")
         if len(ids) == healthy:
-            others = ", ".join(pair.kept for pair in bad if pair.other == name)
+            others = ", ".join(pair.kept for pair in dropped if pair.other == name)
             raise SourceError(
-                f"splits.{name}: splits.overlap: drop leaves none of its {healthy} usable rows, as each asks a "
+                f"splits.{name}: splits.overlap: {mode} leaves none of its {healthy} usable rows, as each asks a "
                 f"question of {others}; take the split from rows that stand nowhere else"
             )
     pairs = [
@@ -125,7 +141,7 @@ def settle(
             other=pair.other,
             rows=len(pair.row_ids_M),
             rules=pair.rules,
-            fate="dropped" if mode == "drop" and not harmless(pair.kept, pair.other) else "kept",
+            fate="dropped" if _drops(pair.kept, pair.other, mode) else "kept",
         )
         for pair in compared.pairs
     ]
@@ -141,7 +157,7 @@ def settle(
 def _refusal(pairs: Sequence[Found], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]) -> str:
     counts = "; ".join(
         f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
-        f"({_rules(pair.rules)})"
+        f"({rules_in_words(pair.rules)})"
         for pair in pairs
     )
     first, rule = pairs[0], next(iter(pairs[0].rules))
@@ -152,13 +168,12 @@ def _refusal(pairs: Sequence[Found], refs: Mapping[str, TableRef], columns: Mapp
     example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
     return (
         f"splits {counts}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of {first.other}, "
-        f"{WORDS[rule]}: {example}; remove repeated rows from the input files, take both splits from one source that "
-        "holds each question once, or set splits.overlap: drop (takes such rows out of the split that comes later in "
-        f"{ORDER}) or splits.overlap: report (keeps and counts them)"
+        f"{WORDS[rule]}: {example}; {MEND}"
     )
 
 
-def _rules(rules: Mapping[str, int]) -> str:
+def rules_in_words(rules: Mapping[str, int]) -> str:
+    """Counts of rows by rule."""
     return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 

@@ -168,18 +168,20 @@ def _identities(part: _Part, domain: Domain) -> Iterator[tuple[int, Identity | N
     )
     for batch in scanner.to_batches():
         for row in batch.to_pylist():
-            yield row["row_id"], *attempt(_identity, domain, row)
+            yield row["row_id"], *attempt(identity_of, domain, row)
 
 
-def _identity(domain: Domain, row: Mapping[str, Any]) -> Identity:
+def identity_of(domain: Domain, row: Mapping[str, Any]) -> Identity:
+    """The identity of a row, in texts of Python."""
     text, parts = domain.identity(row)
     return Identity(str(text), tuple(map(str, parts)))
 
 
-class _Digests:
+class Digests:
     """Digests of the parts that two identities may share, 16 bytes each; those of different domains differ."""
 
     def __init__(self, domain: str, identity: Identity) -> None:
+        """``domain``: its name."""
         self._text = _digest(f"{domain}\n{identity.text}".encode())
         self._parts = [_digest(part.encode()) for part in identity.parts]
         self._unique = sorted(set(self._parts))
@@ -192,9 +194,11 @@ class _Digests:
         return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
 
     def permuted(self) -> bytes:
+        """Rows with equal ones have the same text and set of options."""
         return _digest(self._text + b"permuted" + b"".join(self._unique))
 
     def same(self) -> bytes:
+        """Rows with equal ones have the same text and options, in one order."""
         return _digest(self._text + b"same" + b"".join(self._parts))
 
 
@@ -216,7 +220,7 @@ def _known(part: _Part) -> tuple[Uint64s, Counter[str], Uint64s]:
         if identity is None:
             problems[problem.split(":", 1)[0]] += 1
             continue
-        digests = _Digests(domain.name, identity)
+        digests = Digests(domain.name, identity)
         near += digests.near()
         sets.append(digests.permuted())
     return np.unique(_halves(near)[0]), problems, _halves(sets)[0]
@@ -245,7 +249,7 @@ def _matched(part: _Part, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]
             if identity is None:
                 problems[problem.split(":", 1)[0]] += 1
             else:
-                questions.append((row_id, _Digests(domain.name, identity)))
+                questions.append((row_id, Digests(domain.name, identity)))
         if questions:
             found.append(_hits(questions, index_K))
             if num_buckets:
@@ -255,7 +259,7 @@ def _matched(part: _Part, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]
     return _concatenated(found), problems, *(set_N[bucket_N == bucket] for bucket in range(num_buckets))
 
 
-def _hits(questions: Sequence[tuple[int, _Digests]], index_K: Uint64s) -> _Entries:
+def _hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _Entries:
     if not len(index_K):
         return _concatenated([])
     near = [digests.near() for _, digests in questions]
@@ -268,7 +272,7 @@ def _hits(questions: Sequence[tuple[int, _Digests]], index_K: Uint64s) -> _Entri
     near_hits = _Entries(ids_N[row_K[hit_K]], _of_rule("near_copy", hit_K.sum()), high_K[hit_K], low_K[hit_K])
     exact = [
         _Entries(ids_N[rows_M], _of_rule(rule, len(rows_M)), *_halves([make(questions[row][1]) for row in rows_M]))
-        for rule, make in (("permuted", _Digests.permuted), ("same", _Digests.same))
+        for rule, make in (("permuted", Digests.permuted), ("same", Digests.same))
     ]
     return _concatenated([near_hits, *exact])
 

@@ -131,7 +131,7 @@ def prepare(
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
     chunks = list(_chunks({name: files[name] for name in sources}, chunk_rows))
-    settled = _settled(job, chunks, directory) if config.splits.overlap == "drop" else None
+    settled = _settled(job, chunks, directory) if config.splits.overlap != "report" else None
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
     def committed(done: Round) -> None:

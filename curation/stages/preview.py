@@ -3,21 +3,26 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.config import RunConfig
-from curation.domains import get_domain
+from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
+from curation.escaping import quoted
 from curation.metrics import proportion
 from curation.sources import SourceFile, assignment_of, rows_at
 from curation.sources.ids import check_some
+from curation.sources.sample import Drawn
 from curation.stages.deal import POOL, examples_of
 from curation.stages.usable import NO_AUDIT, in_words
 
 RUNS, RUN_ROWS = 20, 50
 """So many runs of consecutive rows are read, so that little of large files has to be; 1,000 rows of a source."""
+VALUE = 60
+"""Characters that are shown of a value."""
 
 
 @dataclass(kw_only=True)
@@ -31,6 +36,8 @@ class Looked:
     """Rows that cannot be used, by kind."""
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
+    first: dict[str, str] = field(default_factory=dict)
+    """Of each kind of error, the first row in words: its place, its columns' values and the domain's own sentence."""
 
 
 def preview(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dict[str, Looked]:
@@ -46,17 +53,21 @@ def preview(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dic
         assignment = assignment_of(config, source, items)
         positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
         split_N = assignment.split_of(positions_N)
-        drawn = rows_at(items, positions_N)
+        drawn, paths = rows_at(items, positions_N), {file.index: file.path for file in items}
         if (id_column := config.sources[source].id_column) is not None:
             for file in items:
                 if values := [row.raw.get(id_column) for row in drawn if row.file == file.index]:
                     check_some(file, values, id_column)
         for place, (name, size) in enumerate(assignment.counts.items()):
-            raws = [drawn[row].raw for row in np.flatnonzero(split_N == place)]
+            rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
+            raws = [row.raw for row in rows]
             looked = found[name] = Looked(size=size, rows=len(raws))
             domain, audits = get_domain(config.domain_of(name)), name == POOL and config.splits.audit
-            errors = examples_of(domain, name, list(range(len(raws))), raws)["error"].drop_null().to_pylist()
-            looked.errors.update(RowError(text).kind for text in errors)
+            errors = examples_of(domain, name, list(range(len(raws))), raws)["error"].to_pylist()
+            looked.errors.update(RowError(text).kind for text in errors if text is not None)
+            for row, text in zip(rows, errors, strict=True):
+                if text is not None and (kind := RowError(text).kind) not in looked.first:
+                    looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
             if audits:  # read as a split that needs gold labels
                 labelled = examples_of(domain, "test", list(range(len(raws))), raws)
                 looked.gold = len(raws) - labelled["gold"].null_count
@@ -79,10 +90,53 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         share = proportion(num_bad, looked.rows)
         of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
         told = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
+        first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
         if (share.value if looked.rows == looked.size else share.low) > limit:
-            raise SourceError(f"{told}, more than splits.max_error_rate {limit}; fix them, or raise the limit")
+            raise SourceError(f"{told}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit")
         may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
-        yield f"{told}: {share.low:.1%} to {share.high:.1%}{may}"
+        yield f"{told}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
+
+
+class _Watched(dict[str, Any]):
+    """A raw row that notes which columns are looked for and are not there."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        super().__init__(raw)
+        self.sought: dict[str, None] = {}
+
+    def __missing__(self, name: str) -> Any:
+        self.sought[name] = None
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            self.sought[str(name)] = None
+            return False
+        return True
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or the default."""
+        if name not in self:
+            return default
+        return super().get(name)
+
+
+def _sought(domain: Domain, raw: Mapping[str, Any], kind: str) -> str:
+    """The columns in which the domain looked for a gold label, and that the row's file has not."""
+    if kind != "no_gold":
+        return ""
+    watched, form = _Watched(raw), {column for form in domain.forms for column in form}
+    attempt(domain.gold, watched)
+    names = [name for name in watched.sought if name not in form]  # these tell one form of rows from another
+    return f"; the label was looked for in {' or '.join(names)}, which the row has not" if names else ""
+
+
+def _in_words(row: Drawn, path: str, problem: str, sought: str) -> str:
+    """A row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
+    values = ", ".join(f"{name}: {quoted(str(value), VALUE)}" for name, value in row.raw.items() if value is not None)
+    empty = [name for name, value in row.raw.items() if value is None]
+    told = values + (f"; empty: {', '.join(empty)}" if empty else "")
+    return f"the first: row {row.row + 1} of {path}: {problem}{sought} (its columns: {told})"
 
 
 def _drawn(num_rows: int, seed: int) -> npt.NDArray[np.int64]:

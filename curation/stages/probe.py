@@ -18,6 +18,7 @@ from curation.stages.label import Share
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from curation.teachers import concurrent_calls, width
+from curation.telemetry.standing import Update
 
 NUM_CHUNKS = 16
 """The chunks of a probe, each a batch whose rate is measured."""
@@ -66,8 +67,15 @@ class Measured:
     num_actors: int
 
 
-def probe(job: LabelJob, dataset: ModelDataset, population: Population, *, commit_seconds: float) -> Measured:
-    """Label the examples of ``job``, which are the sample, and measure.
+def probe(
+    job: LabelJob,
+    dataset: ModelDataset,
+    population: Population,
+    *,
+    commit_seconds: float,
+    update: Update | None = None,
+) -> Measured:
+    """Label the examples of ``job``, which are the sample, and measure; ``update`` receives progress updates.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -82,6 +90,7 @@ def probe(job: LabelJob, dataset: ModelDataset, population: Population, *, commi
         takes=Share().takes,
         commit_seconds=commit_seconds,
         dataset=dataset,
+        progress=update or (lambda standing: None),
     )
     labels = io.read(rows.table)
     steady = steady_chunks(rows.of_chunks, concurrent_calls(job.teacher.backend))

@@ -1,6 +1,7 @@
 """Estimates of stages and of a run: from what was done alike, and against a simulation of what takes how long."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from curation.pipeline.stage_times import OVERHEAD, estimate, whole_run
 from curation.rundir import history
 from curation.rundir.graph import Done, Stage
 from curation.rundir.history import StageTime
+from curation.rundir.hosts import Host
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 
@@ -83,6 +85,13 @@ def test_a_run_takes_what_its_longest_path_takes_where_there_is_room() -> None:
     assert whole_run(stages, seconds, {"CPU": 3.0}, most=1).value == pytest.approx(50 + OVERHEAD.value)
     rest = {name: about for name, about in seconds.items() if name != "first"}  # it is done
     assert whole_run(stages, rest, {"CPU": 3.0}).value == pytest.approx(20 + OVERHEAD.value)
+
+
+def test_stages_that_share_a_model_take_as_long_together_as_one_after_another() -> None:
+    host = Host(name="a model", kind="model", shared=True)
+    asked = [replace(stage(name), host=host) for name in ("source", "pool")]
+    seconds = {"source": exactly(314), "pool": exactly(1251)}
+    assert whole_run(asked, seconds, {"CPU": 4.0}).value == pytest.approx(314 + 1251 + OVERHEAD.value)
 
 
 def test_what_stages_took_is_kept_beside_the_run_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import datetime
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -484,3 +485,10 @@ def test_a_file_that_an_earlier_version_found_is_told_by_size_and_time_alone(tmp
     old = SourceFile.from_json(file.to_json())
     assert SourceFile.from_json(file.recorded()) == file and old.recorded() == file.to_json()
     assert sum(batch.num_rows for batch in read_rows(old, 0, 10)) == 10
+
+
+@pytest.mark.parametrize("sign, named", [(";", "';'"), ("\t", "tabs"), ("|", "'|'")])
+def test_another_delimiter_than_commas_is_named(tmp_path: Path, sign: str, named: str) -> None:
+    (tmp_path / "rows.csv").write_text(f"question{sign}answer\nWho, and when?{sign}A\n")
+    with pytest.raises(SourceError, match=re.escape(f"separated by {named}, and only commas are read")):
+        discover(SourceConfig(path=str(tmp_path / "rows.csv")))

@@ -19,8 +19,9 @@ from curation.errors import SourceError
 from curation.pipeline.running import run_chain
 from curation.refs import TableRef
 from curation.sources import discover
-from curation.stages import overlap
+from curation.stages import overlap, overlap_look
 from curation.stages.dropping import Settled
+from curation.stages.overlap_look import look
 from curation.stages.prepare import PreparedRefs, prepare
 from curation.tables import io, schemas
 
@@ -90,6 +91,44 @@ FOUND = [
 ]
 
 
+def test_what_prepare_refuses_a_look_refuses_without_ray(tmp_path: Path) -> None:
+    def looked(config: RunConfig) -> list[str]:
+        return list(look(config, {name: discover(source) for name, source in config.sources.items()}))
+
+    with pytest.raises(SourceError) as refused:
+        looked(settings(tmp_path, "refuse"))
+    told = str(refused.value)
+    assert "test and pool share questions, 3 rows of pool (1 the same, 1 with permuted options, 1 near-copies" in told
+    assert "test and source share questions, 1 rows of source (1 the same)" in told and "source and pool" not in told
+    assert 'row 4 of test and row 12 of source: {"question": "Which of these is number 3?"' in told
+    assert "splits.overlap: drop" in told
+    for mode, fate in (("drop", "dropped"), ("report", "kept")):
+        assert looked(settings(tmp_path, mode)) == [
+            "splits: 1 rows of source (1 the same) ask questions of test: " + fate,
+            "splits: 3 rows of pool (1 the same, 1 with permuted options, 1 near-copies with another option) "
+            "ask questions of test: " + fate,
+            "splits: 1 rows of pool (1 with permuted options) ask questions of source: " + fate,
+        ]
+
+
+def test_a_look_says_what_it_did_not_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap_look, "MOST_ROWS", 20)
+    config = settings(tmp_path, "refuse")
+    (line,) = look(config, {name: discover(source) for name, source in config.sources.items()})
+    assert "48 rows are more than the 20 that are compared here" in line and "not looked at" in line
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_questions_that_source_and_pool_share_leave_the_pool_by_default(tmp_path: Path) -> None:
+    splits = {"source": SPLITS["source"], "pool": SPLITS["pool"]}
+    config = settings(tmp_path / "in", "refuse", splits)
+    for _ in range(2):  # the second time from the list on disk
+        found = run(config, tmp_path / "tables")
+        assert found.overlap.dropped == {"pool": 1} and len(ids(found.tables["pool"])) == len(SPLITS["pool"]) - 1
+        (pair,) = found.overlap.pairs
+        assert (pair.kept, pair.other, pair.fate, pair.rules) == ("source", "pool", "dropped", {"permuted": 1})
+
+
 @pytest.mark.usefixtures("local_ray")
 def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as refused:
@@ -97,7 +136,7 @@ def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> Non
     told = str(refused.value)
     assert "test and pool share questions, 3 rows of pool (1 the same, 1 with permuted options, 1 near-copies" in told
     assert "test and source share questions, 1 rows of source" in told
-    assert "source and pool share questions, 1 rows of pool (1 with permuted options)" in told
+    assert "source and pool" not in told  # dropped and counted
     assert "row 3 of test and row 11 of source" in told and "splits.overlap: drop" in told
     assert "remove repeated rows from the input files" in told
 
@@ -188,16 +227,28 @@ def test_probes_and_test_may_share(tmp_path: Path) -> None:
 def test_chess_counters_and_spacing_of_mathematics(tmp_path: Path) -> None:
     after = "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq"
     splits = {
-        "source": [{"fen": f"{after} - 0 2", "moves": "g1f3 b8c6"}, {"fen": f"{after} - 0 2", "moves": "f1c4 b8c6"}],
+        "source": [{"fen": "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", "moves": "e2e4 e7e5"}],
+        "calibration": [
+            {"fen": f"{after} - 0 2", "moves": "g1f3 b8c6"},
+            {"fen": f"{after} - 0 2", "moves": "f1c4 b8c6"},
+        ],
         "pool": [{"fen": f"{after} e6 7 31", "moves": "g1f3 b8c6"}, {"fen": f"{after} - 0 2", "moves": "d2d4 b8c6"}],
     }
-    with pytest.raises(SourceError, match=r"splits source and pool share questions, 1 rows of pool \(1 the same\)"):
+    with pytest.raises(
+        SourceError, match=r"splits calibration and pool share questions, 1 rows of pool \(1 the same\)"
+    ):
         run(settings(tmp_path / "chess", "refuse", splits, "chess"), tmp_path / "a")
     splits = {
-        "source": [{"problem": r"Compute $\frac12 + x$.", "answer": "1"}, {"problem": "Compute 2 - 3.", "answer": "2"}],
+        "source": [{"problem": "Compute 7 + 8.", "answer": "15"}],
+        "calibration": [
+            {"problem": r"Compute $\frac12 + x$.", "answer": "1"},
+            {"problem": "Compute 2 - 3.", "answer": "2"},
+        ],
         "pool": [{"problem": r"compute  \( \dfrac12+x\,\)"}, {"problem": "Compute 2 + 3.", "answer": "5"}],
     }
-    with pytest.raises(SourceError, match=r"splits source and pool share questions, 1 rows of pool \(1 the same\)"):
+    with pytest.raises(
+        SourceError, match=r"splits calibration and pool share questions, 1 rows of pool \(1 the same\)"
+    ):
         run(settings(tmp_path / "math", "refuse", splits, "math"), tmp_path / "b")
 
 
@@ -226,7 +277,8 @@ def test_a_refused_run_goes_on_with_drop_and_never_labels_what_it_dropped(
 ) -> None:
     splits = {
         "source": [question(number) for number in range(120)],
-        "pool": [*(question(number) for number in range(200, 260)), question(5, ["5z", "5w", "5x", "5y"])],
+        "pool": [*(question(number) for number in range(200, 260)), question(300, ["300z", "300w", "300x", "300y"])],
+        "calibration": [question(number) for number in range(300, 320)],
     }
     config = settings(tmp_path / "in", "refuse", splits)
     small = {"depth": 1, "width": 8, "max_steps": 10}
@@ -237,13 +289,13 @@ def test_a_refused_run_goes_on_with_drop_and_never_labels_what_it_dropped(
         run_chain(config)
     dropping = config.model_copy(update={"splits": config.splits.model_copy(update={"overlap": "drop"})})
     report = run_chain(dropping)
-    assert "1 rows of pool ask questions of source (1 with permuted options): dropped" in capsys.readouterr().err
+    assert "1 rows of pool ask questions of calibration (1 with permuted options): dropped" in capsys.readouterr().err
     (pool,) = (split for split in report["funnel"]["splits"] if split["split"] == "pool")
     assert (pool["rows"], pool["dropped"], report["generations"][0]["num_pool"]) == (61, 1, 60)
     assert report["funnel"]["generations"][0]["labelled"]["pool"]["rows"] == 60
     assert report["funnel"]["overlap"]["pairs"][0]["rules"] == {"permuted": 1}
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "<tr><th>pool</th><td>source</td>" in page and "<td>dropped</td></tr>" in page
+    assert "<tr><th>pool</th><td>calibration</td>" in page and "<td>dropped</td></tr>" in page
 
 
 def test_keys_are_the_rule() -> None:
@@ -255,7 +307,7 @@ def test_keys_are_the_rule() -> None:
         for size in (0, 1, 2, 3, 4, 5)
         for _ in range(12)
     ]
-    digests = [overlap._Digests("mcqa", identity) for identity in identities]
+    digests = [overlap.Digests("mcqa", identity) for identity in identities]
     seen = set()
     for one, other in itertools.combinations(range(len(identities)), 2):
         found: Rule | None = None
@@ -269,7 +321,7 @@ def test_keys_are_the_rule() -> None:
         assert found is None or set(digests[one].near()) & set(digests[other].near())
         seen.add(found)
     assert seen == {*get_args(Rule), None}
-    assert not set(digests[0].near()) & set(overlap._Digests("math", identities[0]).near())
+    assert not set(digests[0].near()) & set(overlap.Digests("math", identities[0]).near())
 
 
 def test_pairs_equal_a_comparison_of_all_with_all(tmp_path: Path) -> None:
@@ -282,14 +334,14 @@ def test_pairs_equal_a_comparison_of_all_with_all(tmp_path: Path) -> None:
     every = np.unique(
         np.concatenate(
             [
-                overlap._halves(overlap._Digests("x", identity).near())[0]
+                overlap._halves(overlap.Digests("x", identity).near())[0]
                 for name in names
                 for identity in rows[name].values()
             ]
         )
     )
     entries = {
-        name: overlap._hits([(row, overlap._Digests("x", identity)) for row, identity in rows[name].items()], every)
+        name: overlap._hits([(row, overlap.Digests("x", identity)) for row, identity in rows[name].items()], every)
         for name in names
     }
     found = {(pair.kept, pair.other): pair for pair in overlap._pairs(names, entries)}

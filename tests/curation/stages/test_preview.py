@@ -81,3 +81,19 @@ def test_ids_that_cannot_be_used_are_foreseen(tmp_path: Path, ids: list[Any], to
     source = settings.sources["questions"].model_copy(update={"id_column": "id"})
     with pytest.raises(SourceError, match=told):
         looked(settings.model_copy(update={"sources": {"questions": source}}))
+
+
+def test_the_first_row_of_each_kind_is_shown_with_its_values_and_the_domains_own_sentence(tmp_path: Path) -> None:
+    settings = config(tmp_path, 8)
+    path = tmp_path / "questions.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(json.dumps({**row, "answer": "Z"}) for row in rows))
+    with pytest.raises(SourceError) as refused:
+        looked(settings)
+    told = str(refused.value)
+    assert f"of {path}: bad_answer: 'Z' is not one of" in told and "answer: 'Z'" in told
+    path.write_text("\n".join(json.dumps({"question": row["question"], "choices": row["choices"]}) for row in rows))
+    with pytest.raises(SourceError) as refused:
+        looked(settings)
+    told = str(refused.value)
+    assert "no_gold" in told and "looked for in" in told and "answer, which the row has not" in told, told

@@ -1,0 +1,47 @@
+"""The names of the package, and the ways in which a run is given to it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import curation
+from curation.config.load import config_of, load_config
+from curation.errors import ConfigError
+from curation.pipeline import running
+
+
+def test_dir_lists_what_is_there() -> None:
+    assert {"Filter", "run", "session"} <= set(dir(curation))
+    assert all(getattr(curation, name) is not None for name in curation.__all__)
+
+
+def test_a_run_takes_a_mapping_a_path_or_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(running, "run_chain", given.append)
+    (tmp_path / "run.yaml").write_text(
+        "name: one\nrun_dir: out\ndomain: mcqa\nsources: {rows: {path: rows.jsonl}}\n"
+        "splits: {source: {from: rows, rows: 5}, pool: {from: rows}}\nteacher: {backend: scripted}\n"
+        "selection: {budget: {n: 1}, arms: [naive]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    loaded = load_config("run.yaml")
+    raw = {
+        "name": "one",
+        "run_dir": "out",
+        "domain": "mcqa",
+        "sources": {"rows": {"path": "rows.jsonl"}},
+        "splits": {"source": {"from": "rows", "rows": 5}, "pool": {"from": "rows"}},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 1}, "arms": ["naive"]},
+    }
+    for way in (loaded, "run.yaml", tmp_path / "run.yaml", raw):
+        curation.run(way)
+    assert given == [loaded] * 4
+
+
+def test_what_is_no_configuration_is_refused_with_what_to_give() -> None:
+    with pytest.raises(ConfigError, match=r"a list is no configuration; give a mapping .* the path"):
+        config_of([])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"config: .*sources"):
+        config_of({"name": "one"})
