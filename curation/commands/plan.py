@@ -15,8 +15,10 @@ from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
+from curation.stages.asking import AskModel
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
+from curation.stages.training import Training
 from curation.telemetry.console import say
 
 if TYPE_CHECKING:
@@ -219,7 +221,7 @@ def _own_times(found: Sequence[Status], manifest: Manifest) -> Iterator[history.
 
 def _has_model(stage: Stage) -> bool:
     """Whether a stage asks or trains a language model."""
-    return "running" in stage.settings or stage.kind in ("TrainStudent", "Adapt")
+    return isinstance(stage, AskModel | Training)
 
 
 def _probed(ahead: "StageForecast | None") -> "Estimate | None":
@@ -232,7 +234,6 @@ def _tokens(stage: Stage, made: "Forecast") -> int | None:
         if item.name == stage.name:
             return round(item.prompt_tokens.value + item.output_tokens.value)
     means = made.questions[0].measured
-    asks, trains = "running" in stage.settings, "recipe" in stage.inputs
-    if stage.num_rows is None or not (asks or trains):
+    if stage.num_rows is None or not _has_model(stage):
         return None
     return round(history.amount_of(stage, stage.num_rows) * (means.prompt_tokens.value + means.output_tokens.value))
