@@ -36,7 +36,6 @@ def check(config: RunConfig) -> Iterator[Checked]:
         UserError: something is wrong; the message is the same as from `curate run`.
     """
     tracking.require(config.tracking)
-    capacity.check_machine(config)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
     files = {name: discover(source) for name, source in config.sources.items()}

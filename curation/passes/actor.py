@@ -12,35 +12,28 @@ import os
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import astuple, dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import astuple
+from typing import Any
 
 import pyarrow as pa
 import ray
 from ray import cloudpickle
 
 from curation.cluster import nodes
-from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.errors import RowError, RunFailedError
+from curation.errors import RunFailedError
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk
 from curation.passes.desk import BEAT_SECONDS, Handout, Pass
+from curation.passes.job import Job, Row
 from curation.passes.models import Models
 from curation.passes.shares import Shares
 from curation.periodic import every
-from curation.refs import ModelRef, TableRef
 from curation.tables import commits, io
-from curation.teachers.metered import Metered
 from curation.telemetry import metrics
-from curation.telemetry.metrics import Telemetry
-
-Part = TypeVar("Part")
-Row = dict[str, Any]
 
 POISON = "poison: the process that worked on this row alone died"
 KEPT_PASSES = 16
@@ -48,77 +41,6 @@ KEPT_PASSES = 16
 RESULT = pa.schema([("pass_id", pa.string()), ("chunk", pa.string()), ("written", pa.binary()), ("error", pa.binary())])
 """The row that a call returns: rows of ``commits.WRITTEN`` as an Arrow stream, or a pickled error; neither where the
 pass has ended."""
-
-
-class Job(Protocol):
-    """The description of a pass that every process receives, pickled."""
-
-    @property
-    def examples(self) -> TableRef:
-        """The table that the chunks are of."""
-
-    @property
-    def teacher(self) -> AskConfig:
-        """The size of the chunks and the number of actors."""
-
-    @property
-    def told(self) -> Telemetry:
-        """Emits the metrics of the pass."""
-
-    def worker(self, models: Models) -> "ChunkWorker[Any]":
-        """The object that works on the chunks of the pass in a process, with its model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherJob:
-    """The part that all jobs which ask a teacher share."""
-
-    examples: TableRef
-    """The rows to ask about."""
-    domain: DomainConfig
-    teacher: AskConfig
-    model: ModelRef | None
-    """``None`` for a teacher without weights."""
-    decoding: DecodingConfig
-    engine: AskConfig | None = None
-    """How the teacher is started, for all passes that ask it; unset: as ``teacher`` says."""
-    told: Telemetry = field(default_factory=Telemetry)
-    """Emits the metrics of the pass."""
-
-    def load(self, models: Models) -> Metered:
-        """The teacher, started if it does not run yet; it counts the tokens of this pass."""
-        return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
-
-
-class ChunkWorker(ABC, Generic[Part]):
-    """Works on the chunks of one pass in one process."""
-
-    alive = staticmethod(lambda: None)
-    """A worker calls it whenever the model has answered something, as a sign of life."""
-    answered = staticmethod(lambda rows: None)
-    """A worker calls it with the number of rows that it has done, for the progress; it is a sign of life too."""
-    meter: Metered | None = None
-    """The teacher that it asks; ``None`` if the model is no teacher."""
-
-    @abstractmethod
-    def work(self, rows: list[Row]) -> Part:
-        """Work on some rows of a chunk; call :meth:`alive` now and then."""
-
-    @abstractmethod
-    def give_up(self, rows: list[Row], error: str) -> Part:
-        """The result for rows that cannot be worked on."""
-
-    @abstractmethod
-    def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
-        """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
-
-
-def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
-    """The error rows of a chunk for its note: how many of each kind."""
-    kinds = Counter(RowError(problem).kind for problem in problems)
-    for kind, number in kinds.items():
-        told.add(metrics.ERROR_ROWS, number, kind=kind)
-    return {"errors": dict(kinds)} if kinds else {}
 
 
 class ModelActor:

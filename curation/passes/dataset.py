@@ -20,9 +20,10 @@ from ray import cloudpickle
 from curation.cluster import nodes
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
-from curation.passes.actor import Job, ModelActor
+from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
 from curation.passes.desk import Desk, Look, Pass, Suspect
+from curation.passes.job import Job
 from curation.stopping import LOOK_SECONDS
 from curation.telemetry.standing import Actors
 

@@ -10,9 +10,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import ray
+from typing import TYPE_CHECKING, Any
 
 from curation.cluster import nodes
 from curation.config import ActorsConfig
@@ -20,6 +18,9 @@ from curation.errors import RunFailedError
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk, Cutter, OpenRows
 from curation.telemetry.standing import Actors
+
+if TYPE_CHECKING:
+    import ray
 
 BEAT_SECONDS = 1.0
 """The interval at which an actor reports."""

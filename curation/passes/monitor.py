@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ray.exceptions import RayError
-
 from curation.escaping import logger_of
 from curation.passes.desk import Look
 from curation.periodic import every
@@ -103,6 +101,8 @@ class Tally:
         self._tell()
 
     def _tell(self) -> None:
+        from ray.exceptions import RayError  # heavy
+
         try:
             look = self._look()
             with self._lock:

@@ -4,9 +4,9 @@ Shared by the label stage and the signals.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any, NamedTuple, Required, TypedDict, Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 import ray
@@ -14,46 +14,16 @@ import ray
 from curation.cluster import nodes
 from curation.config import AskConfig
 from curation.errors import CommitError
-from curation.passes.actor import Job
 from curation.passes.cutting import Bools, Int64s, OpenRows
 from curation.passes.dataset import ModelDataset
-from curation.passes.monitor import NOBODY, ChunkSpent, Tally
+from curation.passes.job import Job, PassOptions, PassResult
+from curation.passes.monitor import NOBODY, Tally
 from curation.passes.suspects import Suspects
-from curation.refs import TableRef
-from curation.storage.lease import Guard, unguarded
+from curation.storage.lease import unguarded
 from curation.tables import commits, io
 from curation.tables.stream import commit_stream
 from curation.tasks import cause
 from curation.teachers import concurrent_calls
-from curation.telemetry.standing import Spent, Update
-
-
-class PassResult(NamedTuple):
-    """The table that a pass filled, and what this run of the pass did."""
-
-    table: TableRef
-    rows: int
-    seconds: float
-    deaths: int
-    """Processes that died while they worked on a chunk."""
-    teachers: list[dict[str, Any]]
-    """``Teacher.facts`` of each start of a teacher."""
-    spent: Spent = Spent()
-    of_chunks: Sequence[ChunkSpent] = ()
-    """In the order in which they came."""
-
-
-class PassOptions(TypedDict, total=False):
-    """How a pass is done; no value in its table depends on it."""
-
-    commit_seconds: Required[float]
-    """The time between two commits."""
-    dataset: ModelDataset
-    """The model's dataset; unset, the pass has one of its own."""
-    guard: Guard
-    """Called before each commit."""
-    progress: Update
-    """Receives progress updates."""
 
 
 def run_pass(
@@ -82,7 +52,8 @@ def run_pass(
     tally = Tally(uri, done=num_done, total=total, told=job.told, update=how.get("progress"))
     with ExitStack() as stack:
         if num_left:
-            if (dataset := how.get("dataset")) is None:
+            dataset: ModelDataset | None = how.get("dataset")
+            if dataset is None:
                 dataset = stack.enter_context(closing(make_dataset(job.teacher)))
             try:
                 running = stack.enter_context(dataset.passing(uri, job, nodes.installed()(), rows, memory.read()))

@@ -1,7 +1,5 @@
 """The test stage of models that the configuration names: no run asks them what another has asked them already."""
 
-from ray.exceptions import RayError
-
 from curation.errors import REFUSALS
 from curation.rundir.graph import Done, setting
 from curation.rundir.run import Task
@@ -21,6 +19,8 @@ class AnswerOnce(Label):
 
     def run(self, task: Task) -> Done:
         """Take the answers that are kept, or label and keep them."""
+        from ray.exceptions import RayError  # heavy
+
         entry = None
         try:
             job = self.job(task)

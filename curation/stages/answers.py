@@ -25,7 +25,7 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.hashing import Int64s
-from curation.passes.run import PassResult
+from curation.passes.job import PassResult
 from curation.refs import TableRef, fingerprint
 from curation.signals import label_request
 from curation.stages.label import check_errors

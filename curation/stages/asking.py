@@ -7,11 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
-import ray
-
 from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
-from curation.passes.run import PassOptions, PassResult, make_dataset
+from curation.passes.job import PassOptions, PassResult
 from curation.refs import ModelRef, fingerprint
 from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
 from curation.rundir.hosts import Host
@@ -79,6 +77,8 @@ class TeacherUse(Inputs):
     @contextmanager
     def passing(self, task: Task, commit_seconds: float) -> Iterator[tuple[AskConfig, PassOptions]]:
         """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
+        from curation.passes.run import make_dataset  # heavy
+
         engine, hold_cpus = self.started, task.hosts.hold_cpus
         hosted = task.hosted(
             lambda: make_dataset(engine, hold_cpus=hold_cpus), max_idle_seconds=engine.actors.max_idle_seconds
@@ -159,6 +159,8 @@ def choose(ask: AskConfig, model: ModelRef | None) -> Choice:
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
     """
+    import ray  # heavy
+
     probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
     try:
         choice: Choice = waited_for(lambda: ray.get(probe.remote(ask, model)))

@@ -14,7 +14,7 @@ from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.passes.cutting import Bools, Int64s
-from curation.passes.run import PassOptions, PassResult, run_pass
+from curation.passes.job import PassOptions, PassResult
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
@@ -164,6 +164,8 @@ def label(
             failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
+    from curation.passes.run import run_pass  # heavy
+
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
     result = run_pass(

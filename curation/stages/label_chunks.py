@@ -18,7 +18,7 @@ from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.errors import ConfigError
-from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure

@@ -18,9 +18,8 @@ from curation.arms import ARMS, Arm
 from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
-from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.passes.run import PassOptions, run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done
 from curation.rundir.run import Task
@@ -285,6 +284,8 @@ class _Sampling:
         wanted = np.union1d(self._ids, ids_M)
         if len(wanted) == len(self._ids):
             return
+        from curation.passes.run import run_pass  # heavy
+
         assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
         gold = io.take(self._job.audit, wanted, ["gold"])["gold"]
         examples = io.take(self._job.pool, wanted).append_column(schemas.GOLD, gold)

@@ -14,9 +14,8 @@ from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.hashing import Int64s
-from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.passes.run import PassOptions, PassResult, run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
@@ -195,6 +194,8 @@ def signal(
         RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
+    from curation.passes.run import run_pass  # heavy
+
     wanted_M = np.sort(row_ids_N)
     return run_pass(
         job,

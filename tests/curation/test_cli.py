@@ -28,6 +28,7 @@ NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
 OTHERS = (
     "ablate",
+    "copy",
     "explain",
     "export-student",
     "export-trust",
@@ -40,6 +41,7 @@ OTHERS = (
 )
 ARGUMENTS = {
     "ablate": "ABLATION",
+    "copy": "RUN_DIR",
     "export-student": "RUN_DIR",
     "export-trust": "RUN_DIR",
     "filter": "PACKAGE POOL",

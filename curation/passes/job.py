@@ -1,0 +1,125 @@
+"""What a pass asks of a model: its job, the object that works on its chunks, and what comes of it.
+
+Stages describe passes by these, without Ray; :mod:`curation.passes.run` does them.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
+
+import pyarrow as pa
+
+from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.errors import RowError
+from curation.passes.models import Models
+from curation.passes.monitor import ChunkSpent
+from curation.refs import ModelRef, TableRef
+from curation.storage.lease import Guard
+from curation.teachers.metered import Metered
+from curation.telemetry import metrics
+from curation.telemetry.metrics import Telemetry
+from curation.telemetry.standing import Spent, Update
+
+Part = TypeVar("Part")
+Row = dict[str, Any]
+
+
+class Job(Protocol):
+    """The description of a pass that every process receives, pickled."""
+
+    @property
+    def examples(self) -> TableRef:
+        """The table that the chunks are of."""
+
+    @property
+    def teacher(self) -> AskConfig:
+        """The size of the chunks and the number of actors."""
+
+    @property
+    def told(self) -> Telemetry:
+        """Emits the metrics of the pass."""
+
+    def worker(self, models: Models) -> "ChunkWorker[Any]":
+        """The object that works on the chunks of the pass in a process, with its model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherJob:
+    """The part that all jobs which ask a teacher share."""
+
+    examples: TableRef
+    """The rows to ask about."""
+    domain: DomainConfig
+    teacher: AskConfig
+    model: ModelRef | None
+    """``None`` for a teacher without weights."""
+    decoding: DecodingConfig
+    engine: AskConfig | None = None
+    """How the teacher is started, for all passes that ask it; unset: as ``teacher`` says."""
+    told: Telemetry = field(default_factory=Telemetry)
+    """Emits the metrics of the pass."""
+
+    def load(self, models: Models) -> Metered:
+        """The teacher, started if it does not run yet; it counts the tokens of this pass."""
+        return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
+
+
+class ChunkWorker(ABC, Generic[Part]):
+    """Works on the chunks of one pass in one process."""
+
+    alive = staticmethod(lambda: None)
+    """A worker calls it whenever the model has answered something, as a sign of life."""
+    answered = staticmethod(lambda rows: None)
+    """A worker calls it with the number of rows that it has done, for the progress; it is a sign of life too."""
+    meter: Metered | None = None
+    """The teacher that it asks; ``None`` if the model is no teacher."""
+
+    @abstractmethod
+    def work(self, rows: list[Row]) -> Part:
+        """Work on some rows of a chunk; call :meth:`alive` now and then."""
+
+    @abstractmethod
+    def give_up(self, rows: list[Row], error: str) -> Part:
+        """The result for rows that cannot be worked on."""
+
+    @abstractmethod
+    def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
+        """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
+
+
+def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
+    """The error rows of a chunk for its note: how many of each kind."""
+    kinds = Counter(RowError(problem).kind for problem in problems)
+    for kind, number in kinds.items():
+        told.add(metrics.ERROR_ROWS, number, kind=kind)
+    return {"errors": dict(kinds)} if kinds else {}
+
+
+class PassResult(NamedTuple):
+    """The table that a pass filled, and what this run of the pass did."""
+
+    table: TableRef
+    rows: int
+    seconds: float
+    deaths: int
+    """Processes that died while they worked on a chunk."""
+    teachers: list[dict[str, Any]]
+    """``Teacher.facts`` of each start of a teacher."""
+    spent: Spent = Spent()
+    of_chunks: Sequence[ChunkSpent] = ()
+    """In the order in which they came."""
+
+
+class PassOptions(TypedDict, total=False):
+    """How a pass is done; no value in its table depends on it."""
+
+    commit_seconds: Required[float]
+    """The time between two commits."""
+    dataset: Any
+    """The model's ``curation.passes.dataset.ModelDataset``; unset, the pass has one of its own."""
+    guard: Guard
+    """Called before each commit."""
+    progress: Update
+    """Receives progress updates."""
