@@ -1,14 +1,10 @@
 """Tasks that run while idle actors hold all CPUs: off the head, one a CPU, and never in a wait for each other."""
 
-import os
-import time
+import json
+import subprocess
+import sys
 
-import pytest
-import ray
-from ray.cluster_utils import Cluster
-
-from curation import tasks
-from curation.tasks import _off_head, in_tasks
+from curation.tasks import _off_head
 
 
 def node(name: str, cpus: float, *, head: bool = False, alive: bool = True):
@@ -27,40 +23,46 @@ def test_the_head_computes_only_where_nobody_else_can():
     assert num_cpus == 10 and where["label_selector"] == {"ray.io/node-id": "!in(h)"}
 
 
-@ray.remote
+CLUSTER = """
+import json, time
+import ray
+from ray.cluster_utils import Cluster
+from curation import tasks
+from curation.tasks import in_tasks
+
+cluster = Cluster()
+head = cluster.add_node(num_cpus=1, object_store_memory=80_000_000, include_dashboard=False)
+worker = cluster.add_node(num_cpus=2, object_store_memory=80_000_000)
+ray.init(cluster.address)
+
+@ray.remote(num_cpus=1)
 class Holder:
-    def pid(self) -> int:
-        return os.getpid()
+    def hold(self):
+        return True
+
+def spent(number):
+    begun = time.time()
+    time.sleep(0.3)
+    return ray.get_runtime_context().get_node_id(), begun, time.time()
+
+holders = [Holder.remote() for _ in range(3)]
+ray.get([holder.hold.remote() for holder in holders])
+done = list(in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
+found = tasks._off_head(ray.nodes())
+cluster.remove_node(worker)
+tasks._off_head = lambda living: found  # as if the worker went at this moment
+after = list(in_tasks(spent, [(0,)], beside_actors=True))
+print(json.dumps({"head": head.node_id, "worker": worker.node_id, "done": done, "after": after}))
+ray.shutdown()
+cluster.shutdown()
+"""
 
 
-@pytest.fixture
-def cluster():
-    assert not ray.is_initialized()
-    nodes = Cluster()
-    head = nodes.add_node(num_cpus=1, object_store_memory=80_000_000, include_dashboard=False)
-    worker = nodes.add_node(num_cpus=2, object_store_memory=80_000_000)
-    ray.init(nodes.address)
-    yield nodes, head.node_id, worker
-    ray.shutdown()
-    nodes.shutdown()
-
-
-def test_tasks_beside_actors_that_hold_all_cpus_end_off_the_head(cluster, monkeypatch):
-    nodes, head, worker = cluster
-
-    def spent(_: int) -> tuple[str, float, float]:  # within the test: its module is not importable in a worker
-        begun = time.time()
-        time.sleep(0.3)
-        return ray.get_runtime_context().get_node_id(), begun, time.time()
-
-    holders = [Holder.options(num_cpus=1).remote() for _ in range(3)]
-    ray.get([holder.pid.remote() for holder in holders])
-    done = list(in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
-    assert {name for name, _, _ in done} == {worker.node_id}
-    at_once = max(sum(begun <= start < end for _, begun, end in done) for _, start, _ in done)
-    assert at_once <= 2
-    found = tasks._off_head(ray.nodes())
-    nodes.remove_node(worker)
-    monkeypatch.setattr(tasks, "_off_head", lambda _: found)  # as if the worker went at this moment
-    assert {name for name, _, _ in in_tasks(spent, [(0,)], beside_actors=True)} == {head}
-    del holders
+def test_tasks_beside_actors_that_hold_all_cpus_end_off_the_head():
+    done = subprocess.run([sys.executable, "-c", CLUSTER], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name, _, _ in found["done"]} == {found["worker"]} and len(found["done"]) == 8
+    spans = [(begun, end) for _, begun, end in found["done"]]
+    assert max(sum(begun <= start < end for begun, end in spans) for start, _ in spans) <= 2
+    assert [name for name, _, _ in found["after"]] == [found["head"]]

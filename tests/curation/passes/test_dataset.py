@@ -144,13 +144,15 @@ def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back
     shared = pool(job.teacher)
     run(job, shared)
     assert shared.read().running == 1
-    wide, told = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.4}), []
+    wide = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 1.0}, chunk_rows=4)
+    told: list[Standing] = []
 
     def end_when_two_run() -> None:
         if any(at.work.actors.running == 2 for at in told):
             raise RunFailedError("two run")
 
-    with pytest.raises(RunFailedError, match="two run"):  # within the 96 s that one actor would take
+    # One would take 4 minutes; for 3 Ray Data keeps the CPUs of a dataset of another test, which did not end by itself.
+    with pytest.raises(RunFailedError, match="two run"):
         uri = str(tmp_path / "wide.lance")
         run(replace(wide, labels_uri=uri), shared, progress=told.append, guard=end_when_two_run)
     until = time.monotonic() + 80
