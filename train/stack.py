@@ -105,7 +105,7 @@ def recipe_of(options: Mapping[str, Any]) -> Recipe:
         why = (
             f"there is no such setting; known are {known}"
             if problem["type"].startswith("unexpected")
-            else (f"{problem['input']!r}: {problem['msg']}")
+            else f"{problem['input']!r}: {problem['msg']}"
         )
         raise ConfigError(f"trust.options.stacked.{name}: {why}") from error
 

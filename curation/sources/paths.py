@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 
 from curation.errors import SourceError
 from curation.escaping import message
+from curation.storage.digest import evenly_spaced
 
 _WILD = re.compile(r"[*?\[]")
 _PLAIN = "/=+,@:~()'!$&*;"
@@ -86,7 +87,7 @@ def content_digest(path: str, size: int) -> str:
     """
     fs, inner = filesystem(path)
     whole = size <= BLOCKS * BLOCK_BYTES
-    starts = [0] if whole else [(size - BLOCK_BYTES) * number // (BLOCKS - 1) for number in range(BLOCKS)]
+    starts = [0] if whole else evenly_spaced(size, BLOCKS, BLOCK_BYTES)
     digest = hashlib.sha256()
     with fs.open_input_file(inner) as file:
         for start in starts:

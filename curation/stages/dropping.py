@@ -39,7 +39,8 @@ def refuses(kept: str, other: str, mode: str) -> bool:
     return mode == "refuse" and not harmless(kept, other) and (kept, other) != ("source", "pool")
 
 
-def _drops(kept: str, other: str, mode: str) -> bool:
+def drops(kept: str, other: str, mode: str) -> bool:
+    """Whether a row of ``other`` whose question ``kept`` has is left out."""
     return mode != "report" and not harmless(kept, other) and not refuses(kept, other, mode)
 
 
@@ -124,7 +125,7 @@ def settle(
     if bad := [pair for pair in compared.pairs if refuses(pair.kept, pair.other, mode)]:
         raise SourceError(_refusal(bad, refs, columns))
     gone: dict[str, BitMap64] = {}
-    dropped = [pair for pair in compared.pairs if _drops(pair.kept, pair.other, mode)]
+    dropped = [pair for pair in compared.pairs if drops(pair.kept, pair.other, mode)]
     for pair in dropped:
         gone.setdefault(pair.other, BitMap64()).update(bitmap(pair.row_ids_M))
     for name, ids in gone.items():
@@ -141,7 +142,7 @@ def settle(
             other=pair.other,
             rows=len(pair.row_ids_M),
             rules=pair.rules,
-            fate="dropped" if _drops(pair.kept, pair.other, mode) else "kept",
+            fate="dropped" if drops(pair.kept, pair.other, mode) else "kept",
         )
         for pair in compared.pairs
     ]

@@ -14,8 +14,8 @@ from curation.errors import SourceError
 from curation.escaping import escaped
 from curation.sources import SourceFile, assignment_of, raw_rows, read_rows
 from curation.stages.deal import examples_of
-from curation.stages.dropping import MEND, refuses, rules_in_words
-from curation.stages.overlap import Digests, harmless, identity_of, rank
+from curation.stages.dropping import MEND, drops, refuses, rules_in_words
+from curation.stages.overlap import Digests, identity_of, rank
 
 MOST_ROWS = 20_000
 """Of all splits together; larger sources are compared by the stage prepare."""
@@ -69,7 +69,7 @@ def look(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> Iterat
                 if refuses(kept, other, config.splits.overlap):
                     refused.append(f"{kept} and {other} share questions, {words}")
                 else:
-                    fate = "kept" if config.splits.overlap == "report" or harmless(kept, other) else "dropped"
+                    fate = "dropped" if drops(kept, other, config.splits.overlap) else "kept"
                     told.append(f"splits: {words} ask questions of {kept}: {fate}")
         for seen in rows[other]:
             for made in _keys(seen.digests):

@@ -96,7 +96,7 @@ def model_digest(path: Place) -> str:
 def _content(path: Place, size: int) -> str:
     if size <= SMALL_BYTES:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    starts = [(size - SAMPLE_BYTES) * part // (SAMPLES - 1) for part in range(SAMPLES)]
+    starts = evenly_spaced(size, SAMPLES, SAMPLE_BYTES)
     digest = hashlib.sha256(str(size).encode())
     if isinstance(path, Remote):
         _feed(digest.update, lambda start: path.read_range(start, start + SAMPLE_BYTES), starts)
@@ -109,6 +109,11 @@ def _content(path: Place, size: int) -> str:
 
         _feed(digest.update, read, starts)
     return digest.hexdigest()
+
+
+def evenly_spaced(size: int, number: int, length: int) -> list[int]:
+    """Where ``number`` stretches of ``length`` bytes start that reach from the first byte of a file to its last."""
+    return [(size - length) * part // (number - 1) for part in range(number)]
 
 
 def _feed(update: Callable[[bytes], None], read: Callable[[int], bytes], starts: list[int]) -> None:
