@@ -36,11 +36,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "real-models.md"
 MARK = "<!-- tables: python -m benchmarks.real --write-docs -->"
 
 
-def label(name: str, data: Path, model: Path, work: Path) -> None:
+def label(name: str, data: Path, model: Path, work: Path, *, dtype: str) -> None:
     """Run the stages of a set up to its grades."""
     from curation.pipeline.running import run_part
 
-    config = configuration(name, data, model, work)
+    config = configuration(name, data, model, work, dtype=dtype)
     for stage in ("gen-0/grade-source", "gen-0/grade-pool"):
         run_part(config, stage, alone=False)
 
@@ -155,6 +155,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="the teacher's folder")
     parser.add_argument("--data", type=Path, help="the folder of the data sets")
     parser.add_argument("--work", type=Path, default=Path("build/real"), help="where labels are kept")
+    parser.add_argument("--dtype", default="float32", help="of the teacher: bfloat16 where the processor has it")
     parser.add_argument("--sets", default=",".join(TASKS), help="names, joined by commas")
     parser.add_argument("--run", action="append", default=[], metavar="NAME=DIR", help="a finished run beside the sets")
     parser.add_argument("--no-label", action="store_true", help="only what is labelled already")
@@ -172,7 +173,7 @@ def main() -> None:
 
         with session():
             for name in names:
-                label(name, given.data.absolute(), given.model.absolute(), given.work.absolute())
+                label(name, given.data.absolute(), given.model.absolute(), given.work.absolute(), dtype=given.dtype)
     directories |= {name: Path(path) for name, _, path in (item.partition("=") for item in given.run)}
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name, directory in directories.items():
