@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Prefix:
-    """What the rows of a batch have been fed so far."""
+    """The tokens that the rows of a batch have been fed so far."""
 
     cache: DynamicCache
     mask_BT: torch.Tensor | None
@@ -64,7 +64,7 @@ class Prefix:
 
 
 class Pass(NamedTuple):
-    """What a pass gives for its newest T tokens."""
+    """Outputs of a pass for its newest T tokens."""
 
     logits_BTV: torch.Tensor
     """float32."""

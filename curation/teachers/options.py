@@ -33,7 +33,7 @@ class _Option(NamedTuple):
     """An option whose states are asked for."""
 
     place: int
-    """Of its row in the batch."""
+    """Place of its row in the batch."""
     rank: int
     tokens: list[int]
 
