@@ -66,14 +66,14 @@ def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engi
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
     stage = ValueMoves(
         name=f"gen-{record['index']}/advantages",
-        digests={arm: table.stage.out("arms", arm, "digest") for arm, table in tables.items()},
+        digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in tables.items()},
         grades=record["grades"]["pool"],
         examples=chain.prepared.out("tables", "pool"),
         audit=chain.prepared.out("tables", "audit"),
         domain=config.domain_of("pool"),
         engine=engine,
         seed=derive(config.seed, "advantages"),
-        selections=tables,
+        selections={arm: table.or_none for arm, table in tables.items()},
         labels=record["labels"]["pool"],
     )
     return stage.out("found")

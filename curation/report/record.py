@@ -108,6 +108,8 @@ class GenerationRecord:
     """By split: ``curation.stages.length.TooLong`` as JSON; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """The arms that dropped out, since they could not be measured, and why, in words."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """As ``tests``, by decoding of ``evaluation.also``."""
     analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
