@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from curation import arms
 from curation.config import JudgeConfig, PcaConfig, RunConfig, SftConfig
 from curation.hashing import derive
-from curation.pipeline.asking import asked
+from curation.pipeline.asking import asked, trained
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.grading import graded
@@ -358,7 +358,7 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str, wha
         name=generation.name(f"{what}-{arm}"),
         base=base,
         digest=selected.out("arms", arm, "digest"),
-        recipe=recipe,
+        recipe=trained(recipe, base),
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         trained_by=method.trained_by,
         read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},

@@ -49,6 +49,8 @@ class PassRecord:
     """The number of actors' processes that died in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
     """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
+    dtype: str | None = None
+    """The type that the model ran in; ``None`` without weights, and where nobody noted it."""
     recalled: str | None = None
     """The run directory in which the model gave these answers, if it was not asked again."""
 

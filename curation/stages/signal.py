@@ -63,6 +63,13 @@ class MeasureSignal(AskModel):
     required: Mapping[str, str] = setting(default_factory=dict)
     """The arms that rank by it and may not drop out, with the key that says so."""
 
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the values depend; of a head in another type than float32 that it has one."""
+        dtype = self.teacher.ask.dtype
+        has_head = self.reward is not None and self.reward.kind != "verifier"
+        return {**super().inputs, **({"head_dtype": dtype} if has_head and dtype != "float32" else {})}
+
     def run(self, task: Task) -> Done:
         """Measure the signal."""
         # A model of its own writes beside other records of its stage.
@@ -189,6 +196,7 @@ class _RewardWorker(_Worker):
         self._reward = models.reward(
             job.model,
             device="cuda" if job.teacher.actors.num_gpus else "cpu",
+            dtype=job.teacher.dtype,
             batch_tokens=job.teacher.batch_tokens,
         )
 
