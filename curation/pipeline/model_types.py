@@ -17,7 +17,7 @@ class _Typed(NamedTuple):
     gpus_key: str
     gpus: float
     models: Mapping[str, ModelConfig]
-    """By role."""
+    """Models by role."""
     half: Sequence[str]
 
 

@@ -93,7 +93,7 @@ class Select(Stage):
         budget: Budget | None
         """Null where no arm is left."""
         arms: dict[str, Selection]
-        """Those that did not drop out."""
+        """Selections of the arms that did not drop out."""
         rows_of: dict[str, TableRef | None]
         """The arms' tables once more, null where an arm selected nothing: it has no student."""
         dropped: dict[str, str]
@@ -137,7 +137,7 @@ class Select(Stage):
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
     def _nothing(self, dropped: Mapping[str, str]) -> Done:
-        """What is made where no arm is left: a later generation of a chain ends there."""
+        """Outputs where no arm is left: a later generation of a chain ends there."""
         told = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
         if not self.generation:
             raise RunFailedError(f"no arm of selection.arms can be measured ({told}); add an arm, e.g. trust")
