@@ -51,5 +51,5 @@ def _typed(config: RunConfig) -> Iterator[_Typed]:
     if isinstance(student, LmStudentConfig):
         key, gpus = "student.compute_dtype", student.gpus_per_worker
         yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, bases, HALF_TRAINING)
-    if gradients is not None and "analyze" in config.model_fields_set:
+    if gradients is not None and gradients.gpus:
         yield _Typed("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)

@@ -152,6 +152,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         'evaluation: 1 run, temperature 0, max_tokens 8, stop ["\\n"] (from the domain)',
         "trust.preset: strategy_games (from the domain)",
         "chat_template: teacher off, student off, evaluation off (off unless set)",
+        "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
