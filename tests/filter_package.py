@@ -30,7 +30,7 @@ NOISE = 1e-3
 
 def asking(completions: Sequence[str] = COMPLETIONS, states: Sequence[str] = STATES[:1]) -> AskConfig:
     script = ScriptedConfig(completions=tuple(completions))
-    return AskConfig(backend="scripted", scripted=script, states=tuple(states))
+    return AskConfig(backend="scripted", scripted=script, states=tuple(states), dtype="float32")
 
 
 def states_of(

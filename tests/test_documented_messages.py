@@ -47,7 +47,7 @@ PRODUCED = {
     "are right in the ... part of the source, both right and wrong ones are needed": "train/test_fit_trust.py::"
     "test_a_source_that_teaches_nothing_is_refused",
     "selection.budget: n = ... is more than the ...": "curation/stages/test_select.py::"
-    "test_an_arm_whose_signal_was_read_too_seldom_is_refused",
+    "test_rows_whose_signal_could_not_be_read_rank_behind_all_others",
     "takes exactly one of path and init": "curation/config/test_config.py::test_keys_that_exclude_or_need_each_other",
     "trust.states: ... not among teacher.states; add it there": "curation/config/test_config.py::"
     "test_rules_across_sections",

@@ -87,6 +87,12 @@ def require_alike(one: Member, other: Member) -> None:
         arms = list(mine.selections), list(theirs.selections)
         if set(arms[0]) != set(arms[1]):
             only = [", ".join(name for name in arms[i] if name not in arms[1 - i]) or "none" for i in range(2)]
+            dropped = {**mine.dropped, **theirs.dropped}
+            if gone := [name for name in set(arms[0]) ^ set(arms[1]) if name in dropped]:
+                raise CombineError(
+                    f"{where}: the arm {gone[0]} dropped out of one of them ({dropped[gone[0]]}); leave that run out, "
+                    "or the arm out of selection.arms in both"
+                )
             raise CombineError(
                 f"{where}: their arms differ (only the first has: {only[0]}; only the second has: {only[1]}); "
                 "set the same selection.arms in both"

@@ -9,6 +9,7 @@ from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
+from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import Opened, open_run
 from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
@@ -150,7 +151,7 @@ def _look(opened: Opened) -> None:
     capacity.check_machine(config)
     if opened.statuses[0].is_settled:  # rows are prepared, and were looked at
         return
-    for line in (*check_preview(preview(config, files), config), *look(config, files)):
+    for line in (*check_preview(preview(config, files), config), *look(config, files), *types_taken(config)):
         say(line)
 
 

@@ -111,6 +111,8 @@ def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) 
         stands = states.get(name)
         stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
         yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
+        for arm, why in (record.outputs.get("dropped") or {}).items():
+            yield f"  the arm {arm} dropped out: {why}"
     if left := [status for status in found if not status.is_settled]:
         done = sum(status.state == "done" for status in found)
         yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"

@@ -17,6 +17,7 @@ def arms_table(content: dict[str, Any]) -> str:
             f"{_estimate(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )
+    lines += [f"{arm['name']:<26}dropped out: {arm['why']}" for arm in content.get("dropped") or []]
     return "\n".join(lines)
 
 

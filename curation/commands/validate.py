@@ -10,6 +10,7 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
@@ -63,7 +64,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
         yield Checked("model", f"{role}: {_described(model, states)}")
-    yield from (Checked("setting", line) for line in resolved(config))
+    yield from (Checked("setting", line) for line in (*resolved(config), *types_taken(config)))
     told = [*warnings(config)]
     if capacity.address_of(config.ray) == capacity.LOCAL:
         told += capacity.idle(config, [capacity.this_machine(config.ray)])

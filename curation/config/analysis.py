@@ -37,8 +37,9 @@ class GradientsConfig(Section):
 
     rows: PositiveInt = 2_000
     """Most rows of an arm, drawn by row id. All arms are compared by the same number: what the smallest one has."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """The base student's numbers; gradients are added up in float64."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """The base student's numbers; gradients are added up in float64. ``auto``: bfloat16 on a GPU (``gpus`` above 0)
+    where the checkpoint's ``config.json`` names it, else float32."""
     batch_rows: PositiveInt = 16
     """Rows of a forward pass."""
     cpus: PositiveInt = 1

@@ -164,6 +164,9 @@ class SelectionConfig(Section):
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md). Unset, with
     ``splits.audit`` also ``trust_gold`` and ``ground_truth``: what wrong labels and the choice of rows cost."""
+    required: Annotated[tuple[str, ...], Field(exclude_if=lambda arms: not arms)] = ()
+    """Arms without which the run fails. Another arm whose signal gives no value that can be read, of any row, drops
+    out: the run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
     """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
 
@@ -181,12 +184,21 @@ class SelectionConfig(Section):
         """The arms and the budget's reference arm: the run needs the trust functions and signals of all of these."""
         return (*self.arms, self.budget.reference)
 
+    def required_by(self, arm: str) -> str | None:
+        """The key that keeps an arm from dropping out; None where none does."""
+        keys = {"selection.required": self.required, "selection.budget.reference": (self.budget.reference,)}
+        return next((key for key, arms in keys.items() if arm in arms), None)
+
     @model_validator(mode="after")
     def _arms(self) -> Self:
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
         for name in self.used:
             ARMS.find(name)
+        if unknown := [name for name in self.required if name not in self.arms]:
+            raise ValueError(
+                f"required: {unknown[0]!r} is not among selection.arms; add it there, or leave it out here"
+            )
         _refuse_one_column(self.used)
         if self.max_per_label is None and self.max_per_label_by != "label":
             raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")

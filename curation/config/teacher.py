@@ -184,6 +184,9 @@ class PcaConfig(Section):
     """How many, over all of ``trust.states`` side by side."""
 
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
 class AnswersConfig(Section):
     """Settings that a model's answers and states depend on besides its weights and its decoding.
 
@@ -205,7 +208,7 @@ class AnswersConfig(Section):
     token_logprobs: Annotated[int, Field(ge=0, le=65_536)] = 0
     """Keep the log-probabilities of the first so many tokens of each answer as ``token_logprobs``, which
     ``trust.columns`` may then name. Their mean, the least, the first and the last are kept in any case."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Dtype = "float32"
     """The type of the model's weights and of its arithmetic."""
     chat_template: bool = False
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
@@ -220,6 +223,10 @@ class AskConfig(AnswersConfig):
     BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
     """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
 
+    dtype: Literal["auto", Dtype] = "auto"  # type: ignore[assignment]
+    """The type of the model's weights and of its arithmetic; of reward models too. ``auto``: on a GPU
+    (``actors.num_gpus`` above 0) bfloat16 or float16 where the checkpoint's ``config.json`` names it, else float32; a
+    model that the run trains has the type of its base."""
     decoding: DecodingConfig = DecodingConfig()
     batch_tokens: PositiveInt = 8192
     """Tokens (prompt, padded, plus answer) in one forward batch."""

@@ -8,6 +8,8 @@ from curation.config import EngineConfig, GradientsConfig, RunConfig
 from curation.domains import get_domain, position_of
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.models.dtypes import HALF_TRAINING, taken
+from curation.pipeline.asking import checkpoint
 from curation.pipeline.chain import Chain
 from curation.rundir.graph import Out
 from curation.stages.advantage import ValueMoves
@@ -66,14 +68,14 @@ def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engi
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
     stage = ValueMoves(
         name=f"gen-{record['index']}/advantages",
-        digests={arm: table.stage.out("arms", arm, "digest") for arm, table in tables.items()},
+        digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in tables.items()},
         grades=record["grades"]["pool"],
         examples=chain.prepared.out("tables", "pool"),
         audit=chain.prepared.out("tables", "audit"),
         domain=config.domain_of("pool"),
         engine=engine,
         seed=derive(config.seed, "advantages"),
-        selections=tables,
+        selections={arm: table.or_none for arm, table in tables.items()},
         labels=record["labels"]["pool"],
     )
     return stage.out("found")
@@ -81,6 +83,8 @@ def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engi
 
 def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: GradientsConfig) -> Out:
     recipe, seed = config.student, derive(config.seed, "gradients")
+    dtype = taken(gradients.dtype, checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING)
+    gradients = gradients.model_copy(update={"dtype": dtype})
     stages = {
         arm: TakeGradients(
             name=f"gen-{record['index']}/gradients-{arm}",

@@ -1,14 +1,19 @@
 """Which signals a run asks for, and the stages that measure them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from curation import arms
 from curation.config import AskConfig, RunConfig
+from curation.pipeline.asking import asked
 from curation.pipeline.given import Generation
 from curation.rundir.graph import Out
-from curation.signals import SIGNALS
+from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
 from curation.stages.signal import MeasureSignal
+
+UNADAPTED = "the teacher before it was adapted"
+"""The role of a model among those of ``signals.models``, whose names have no spaces."""
 
 
 def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
@@ -23,13 +28,37 @@ def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
 def asked_of_teacher(generation: Generation, split: str) -> dict[str, dict[str, Any]]:
     """The signals that ask the labelling model, which may measure them as it labels, and what their values follow."""
     signals = signals_on(generation.config, split).values()
-    return {_named(signal): _how(generation, signal, split) for signal in signals if signal.asks == "teacher"}
+    return {_named(signal): _how(generation, signal, split) for signal in signals if _asks_teacher(generation, signal)}
 
 
-def signals_of(generation: Generation, teacher: TeacherUse, split: str, labels: Out) -> dict[str, MeasureSignal]:
-    """A stage for each signal of a split, by column."""
+def answering(generation: Generation, teacher: TeacherUse) -> dict[str, TeacherUse]:
+    """The models that the signals of a generation ask, by role: ``UNADAPTED`` is the teacher before it was adapted."""
+    before = teacher
+    if generation.unadapted != generation.teacher and UNADAPTED in map(
+        _role, signals_on(generation.config, "pool").values()
+    ):
+        ask = generation.config.teacher.ask.model_copy(update=AskConfig.BARE)
+        before = asked(generation.unadapted, ask, name=generation.name("backend-teacher-unadapted"))
+    return {"teacher": teacher, UNADAPTED: before, **generation.others.roles}
+
+
+def signals_of(
+    generation: Generation, roles: Mapping[str, TeacherUse], split: str, labels: Out
+) -> dict[str, MeasureSignal]:
+    """A stage for each signal of a split, by column; ``roles`` are those of :func:`answering`."""
     signals = signals_on(generation.config, split)
-    return {column: _signal(generation, teacher, signal, split, labels) for column, signal in signals.items()}
+    return {column: _signal(generation, roles, signal, split, labels) for column, signal in signals.items()}
+
+
+def _role(signal: arms.Signal) -> str:
+    """The role of the model that answers."""
+    return UNADAPTED if signal.asks == "teacher" and signal.column in ASKS_UNADAPTED else signal.asks
+
+
+def _asks_teacher(generation: Generation, signal: arms.Signal) -> bool:
+    """Whether the labelling model itself answers."""
+    was_adapted = generation.unadapted != generation.teacher
+    return _role(signal) == "teacher" or (_role(signal) == UNADAPTED and not was_adapted)
 
 
 def _named(signal: arms.Signal) -> str:
@@ -46,19 +75,23 @@ def _how(generation: Generation, signal: arms.Signal, split: str) -> dict[str, A
     }
 
 
-def _signal(generation: Generation, teacher: TeacherUse, signal: arms.Signal, split: str, labels: Out) -> MeasureSignal:
+def _signal(
+    generation: Generation, roles: Mapping[str, TeacherUse], signal: arms.Signal, split: str, labels: Out
+) -> MeasureSignal:
     config = generation.config
-    answering = {"teacher": teacher, **generation.others.roles}[signal.asks]
+    reading = [arm for arm in dict.fromkeys(config.selection.used) if arms.ARMS[arm].signal == signal]
+    required = {arm: key for arm in reading if (key := config.selection.required_by(arm)) is not None}
     return MeasureSignal(
         name=generation.name(f"signal-{signal.column}-{split}"),
         signal=_named(signal),
         examples=generation.tables[split],
         labels=labels,
         domain=config.domain_of(split),
-        teacher=answering.changed(**AskConfig.BARE),
+        teacher=roles[_role(signal)].changed(**AskConfig.BARE),
         decoding=config.teacher.decoding,
         reward=config.signals.reward if signal.asks == "reward" else None,
-        beside_labels=signal.asks == "teacher",
+        beside_labels=_asks_teacher(generation, signal),
+        required=required,
         num_rows=generation.sizes[split],
         **_how(generation, signal, split),
         **generation.settings,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from curation import arms
 from curation.config import JudgeConfig, PcaConfig, RunConfig, SftConfig
 from curation.hashing import derive
-from curation.pipeline.asking import asked
-from curation.pipeline.asking_signals import asked_of_teacher, signals_of
+from curation.pipeline.asking import asked, trained
+from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, rolling_out
@@ -84,7 +84,8 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
             grades[split] = graded(generation, split, split, labels[split])
 
     # Trust and signals score the labels.
-    signals = {split: signals_of(generation, teacher, split, labels[split]) for split in splits}
+    asking = answering(generation, teacher)
+    signals = {split: signals_of(generation, asking, split, labels[split]) for split in splits}
     scored = {
         split: Score(
             name=generation.name(f"score-{split}"),
@@ -132,6 +133,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         "selections": {arm: selected.out("arms", arm, "table") for arm in config.selection.arms},
         "formats": {arm: selected.out("arms", arm) for arm in config.selection.arms},
         "budget": selected.out("budget"),
+        "dropped": selected.value("dropped"),
         "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,
@@ -356,7 +358,7 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str, wha
         name=generation.name(f"{what}-{arm}"),
         base=base,
         digest=selected.out("arms", arm, "digest"),
-        recipe=recipe,
+        recipe=trained(recipe, base),
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         trained_by=method.trained_by,
         read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},

@@ -1,14 +1,16 @@
 """Inputs that the stages of a generation are described from: the configuration, the models, the tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curation.config import RunConfig
 from curation.hashing import derive
+from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Table
 from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
+from curation.stages.training import Training
 
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
 """The grades of tests that are described already, by what is asked (``pipeline.testing``) and by decoding."""
@@ -54,6 +56,14 @@ class Generation:
     def seed(self, what: str) -> int:
         """The seed of something that this generation alone draws, equal in all chains."""
         return derive(self.config.seed, f"gen-{self.index}/{what}")
+
+    @property
+    def unadapted(self) -> Model | None:
+        """The teacher as it was before this run, or an adapter, taught it the task; else the teacher itself."""
+        teacher = self.teacher
+        if isinstance(teacher, Out) and isinstance(teacher.stage, Training):
+            teacher = teacher.stage.base
+        return replace(teacher, adapter=None) if isinstance(teacher, ModelRef) and teacher.adapter else teacher
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -135,7 +135,8 @@ def _ended(generations: Sequence[Fields], known: Known, num_reached: int) -> str
     if num_reached == len(generations):
         return None
     why = known[generations[num_reached]["budget"].stage.name]
-    assert isinstance(why, Skipped), "its generation was not reached"
+    if not isinstance(why, Skipped):  # it is reached, and no arm is left
+        return str(why["absent"]["budget"])
     before = present({"budget": generations[num_reached - 1]["budget"]}, known) if num_reached else {}
     if before and before["budget"]["n"] == 0:
         last = num_reached - 1

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from curation import models
 from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.hashing import derive
-from curation.pipeline.asking import asked
+from curation.models.dtypes import settled
+from curation.pipeline.asking import asked, checkpoint, trained
 from curation.pipeline.given import Others
 from curation.rundir.graph import Model, Out, Table
 from curation.stages.adapt import Adapt
@@ -50,7 +51,7 @@ def taught_the_format(
         name=name,
         base=base,
         examples=tables["adapt"],
-        recipe=recipe,
+        recipe=trained(recipe, base),
         domain=config.domain_of("adapt"),
         seed=derive(config.seed, "gen-0"),
         num_rows=sizes.get("adapt"),
@@ -76,6 +77,7 @@ def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, i
         if reward.kind == "verifier":
             roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
         else:
+            in_words = settled(in_words, checkpoint(model))
             roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
     judging = None
     if judge is not None:

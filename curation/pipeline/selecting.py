@@ -48,7 +48,7 @@ def rolling_out(
     if not arms or (limit is not None and not limit.completions):
         return None
     by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
-    of_gold = selection.model_copy(update={"arms": arms})
+    of_gold = selection.model_copy(update={"arms": arms, "required": ()})
     return RollOut(
         name=name,
         choice=replace(choice if by_score else unscored, selection=of_gold, declared=declared(of_gold)),

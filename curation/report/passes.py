@@ -16,6 +16,7 @@ def of_pass(item: PassRecord) -> Json:
         "name": item.name,
         "model": item.model,
         "backend": item.backend,
+        "dtype": item.dtype,
         "rows": item.rows,
         "seconds": item.seconds,
         "deaths": item.deaths,

@@ -49,6 +49,8 @@ class PassRecord:
     """The number of actors' processes that died in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
     """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
+    dtype: str | None = None
+    """The type that the model ran in; ``None`` without weights, and where nobody noted it."""
     recalled: str | None = None
     """The run directory in which the model gave these answers, if it was not asked again."""
 
@@ -109,6 +111,8 @@ class GenerationRecord:
     """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """The arms that dropped out, since they could not be measured, and why, in words."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -28,8 +28,8 @@ class Done:
     """Outputs of a stage and the number of rows it worked on."""
 
     outputs: Any
-    """The stage's ``Made``, or a JSON object. An output that is missing is null; ``absent`` may say why, in words by
-    output."""
+    """The stage's ``Made``, or a JSON object. An output that is missing is null, or not there; ``absent`` may say why,
+    in words by output (``arms.trust``: the part ``trust`` of the output ``arms``)."""
     rows: int
 
 
@@ -318,7 +318,7 @@ def recorded(out: Out, known: Known) -> Any:
     if isinstance(value, Skipped):
         value = None
     for key in out.path if value is not None else ():
-        value = value[key]
+        value = value.get(key)
         if value is None:
             break
     if value is None and not out.optional:
@@ -459,7 +459,8 @@ def _absence(out: Out, known: Known) -> str:
     made = known[out.stage.name]
     if isinstance(made, Skipped):
         return made.why
-    told: str | None = (made.get("absent") or {}).get(out.path[0])
+    why: Mapping[str, str | None] = made.get("absent") or {}
+    told = next((words for end in range(len(out.path), 0, -1) if (words := why.get(".".join(out.path[:end])))), None)
     return told or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 

@@ -25,6 +25,10 @@ SIGNALS = {
 READS_UNPARSED = frozenset({"judge"})
 """Signals that are asked of rows without a label, too; the others serve arms that rank, which leave those rows out."""
 
+ASKS_UNADAPTED = frozenset({"verbalized_confidence"})
+"""Signals that ask an adapted teacher's model as it was before: one that was taught to write labels and nothing else
+cannot answer a question in words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Weak:

@@ -36,15 +36,15 @@ class ValueMoves(Stage):
         table: TableRef
         """Schema ``schemas.ADVANTAGES``."""
 
-    digests: InEach[str]
-    """A digest that names the selected rows, by arm."""
+    digests: InEach[str | None]
+    """A digest that names the selected rows, by arm; null for an arm that dropped out."""
     grades: In[TableRef]
     examples: In[TableRef]
     audit: In[TableRef]
     domain: DomainConfig
     engine: EngineConfig
     seed: int
-    selections: InEach[TableRef] = setting()
+    selections: InEach[TableRef | None] = setting()
     labels: In[TableRef] = setting()
     """The weak labels of the examples."""
 
@@ -106,7 +106,9 @@ def advantages(
         CommitError: rows in and rows out differ.
     """
     found = {
-        arm: differing(ref, job.grades, rows=job.engine.rows, seed=job.seed) for arm, ref in job.selections.items()
+        arm: differing(ref, job.grades, rows=job.engine.rows, seed=job.seed)
+        for arm, ref in job.selections.items()
+        if ref is not None
     }
     every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(arm.drawn_M for arm in found.values())]))
     table = in_chunks(

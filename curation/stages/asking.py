@@ -91,6 +91,7 @@ class TeacherUse(Inputs):
         return {
             "model": "scripted" if self.model is None else self.model.adapter or self.model.base,
             "backend": self.backend,
+            "dtype": None if self.model is None else self.ask.dtype,
             "rows": result.rows,
             "seconds": result.seconds,
             "deaths": result.deaths,

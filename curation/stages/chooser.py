@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from curation.arms import ARMS, TOP, TRUST, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
@@ -26,8 +27,9 @@ from curation.stages.gold import Gold, GoldTexts
 from curation.stages.label_keys import LabelKeys
 from curation.stages.pool_scores import PoolScores
 from curation.stages.selected import PART_ROWS
+from curation.stages.signal import missed, unread
 from curation.tables import io, scans
-from curation.tables.row_ids import missing
+from curation.tables.row_ids import include, missing
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,6 +60,32 @@ def declared(selection: SelectionConfig) -> dict[str, Any]:
     arms = {name: replace(ARMS[name], words="") for name in selection.used}
     trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
+
+
+def measurable(choice: Choice) -> tuple[Choice, dict[str, str]]:
+    """A choice among the arms that can be measured, and why the others cannot, in words by arm.
+
+    An arm cannot be measured if its signal gave no value that can be read, of any labelled row.
+
+    Raises:
+        RunFailedError: an arm cannot be measured, and the configuration does not let it drop out.
+    """
+    selection, dropped, labels = choice.selection, dict[str, str](), choice.labels
+    names, read = io.open_table(labels).schema.names, dict[str, bool]()
+    for name in dict.fromkeys(selection.used):
+        signal = ARMS[name].signal
+        if signal is None or signal.column not in names:
+            continue
+        if signal.column not in read:
+            read[signal.column] = io.count(labels, filter=f"`{signal.column}` IS NOT NULL") > 0
+        num_rows = 0 if read[signal.column] else io.count(labels, filter="label IS NOT NULL AND error IS NULL")
+        if num_rows:
+            dropped[name] = unread(num_rows)
+    for name, why in dropped.items():
+        if (key := selection.required_by(name)) is not None:
+            raise missed(name, key, why)
+    arms = tuple(name for name in selection.arms if name not in dropped)
+    return replace(choice, selection=selection.model_copy(update={"arms": arms})), dropped
 
 
 class SelectJob(Choice):
@@ -139,7 +167,18 @@ class Chooser:
             parsed=arm.parsed,
             too_long=self._job.too_long,
             only=self._gold.labelled if arm.gold else None,
+            unread_last=True,
         )
+
+    def num_unread(self, arm: Arm, selected: TableRef) -> int:
+        """How many ``selected`` rows of an arm rank last, since its signal could not be read."""
+        if arm.signal is None:
+            return 0
+        unread_ids = BitMap64()
+        for batch in scans.batches(self._job.labels, {"row_id": "row_id"}, f"`{arm.signal.column}` IS NULL"):
+            include(unread_ids, batch.column("row_id").to_numpy())
+        parts = io.open_table(selected).to_batches(columns=["row_id"])
+        return sum(int((~missing(part.column("row_id").to_numpy(), unread_ids)).sum()) for part in parts)
 
     @property
     def bin_N(self) -> Int64s:

@@ -17,6 +17,7 @@ from curation.errors import ConfigError
 from curation.hashing import Int64s, first_by_hash
 from curation.metrics.coherence import Coherence, coherence, difference
 from curation.models import check_tokens, load_model, load_tokenizer, state_size
+from curation.models.dtypes import HALF_TRAINING, taken
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -192,7 +193,9 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     from train.gradients import row_gradients
 
     torch.set_num_threads(job.gradients.cpus)
-    model, tokenizer = _loaded(job.base, job.gradients.dtype, "cuda" if job.gradients.gpus else "cpu")
+    asked, on_gpu = job.gradients, job.gradients.gpus > 0
+    dtype = taken(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
+    model, tokenizer = _loaded(job.base, dtype, "cuda" if on_gpu else "cpu")
     texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
     whole: list[Row] = []
     rows: list[dict[str, Any]] = []

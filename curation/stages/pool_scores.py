@@ -47,6 +47,8 @@ class PoolScores:
 
     only: BitMap64 | None = None
     """No other row is ever selected; None: all may be."""
+    unread_last: bool = False
+    """Rows of which a signal could not be read rank last; else they are never selected."""
 
     @cached_property
     def num_rows(self) -> int:
@@ -56,7 +58,7 @@ class PoolScores:
     @property
     def function(self) -> TrustFunction:
         """The function that scores them."""
-        return get_trust(self.trust, self.seed)
+        return get_trust(self.trust, self.seed, unread_last=self.unread_last)
 
     def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:
         """Their raw scores or, with ``trust``, their trust in [0, 1], in the table's own order.

@@ -26,7 +26,7 @@ from curation.rundir.run import Task
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel
-from curation.stages.chooser import Choice, Chooser, SelectJob
+from curation.stages.chooser import Choice, Chooser, SelectJob, measurable
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
 from curation.stages.select import budget_of
@@ -98,7 +98,7 @@ class RollOut(AskModel):
     def run(self, task: Task) -> Done:
         """Decide what gold arms train on, and sample."""
         model = self.teacher.model
-        job = SelectJob.of(self.choice, texts=GoldTexts(source="answer"), teacher=model, generation=0)
+        job = SelectJob.of(measurable(self.choice)[0], texts=GoldTexts(source="answer"), teacher=model, generation=0)
         settings = job.selection.gold_rollouts
         asked = RolloutJob(
             examples=job.pool,

@@ -8,7 +8,7 @@ that. All arms skip rows that are too long for the student, so each trains on n 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,14 +16,14 @@ from curation import memory
 from curation.arms import ARMS, Arm
 from curation.domains import get_domain
 from curation.domains.formats import Format
-from curation.errors import BudgetError
+from curation.errors import BudgetError, RunFailedError
 from curation.hashing import Int64s, derive
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
 from curation.selection.budget import rows_a_label
 from curation.stages.budget import Budget, resolve
-from curation.stages.chooser import Choice, Chooser, SelectJob
+from curation.stages.chooser import Choice, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
 from curation.stages.pool_scores import too_long_ids
 from curation.stages.selected import SelectedRows, write_rows
@@ -50,7 +50,7 @@ class Selection:
     digest: str
     """A digest of row ids and completions: equal selections train equal students."""
     threshold: float | None
-    """The lowest raw score selected; none for uniform arms."""
+    """The lowest raw score selected; none for uniform arms, and where rows without a value are selected."""
     oracle: bool
     """Whether the pool's gold labels were used: as labels, for quotas or for the budget."""
     format: Format
@@ -80,17 +80,25 @@ CERTIFIED_REVISION = 3
 class Select(Stage):
     """Cuts the pool for every arm by one budget, and writes what each selected.
 
+    An arm whose signal could not be read of any row drops out: it selects nothing and has no student.
+
     Raises:
         BudgetError: an arm has fewer candidates than the budget.
+        RunFailedError: an arm that is required cannot be measured, or no arm of the first generation can.
     """
 
     class Made(NamedTuple):
         """The outputs."""
 
-        budget: Budget
+        budget: Budget | None
+        """Null where no arm is left."""
         arms: dict[str, Selection]
+        """Selections of the arms that did not drop out."""
         rows_of: dict[str, TableRef | None]
         """The arms' tables once more, null where an arm selected nothing: it has no student."""
+        dropped: dict[str, str]
+        """The arms that dropped out, and why."""
+        absent: dict[str, str]
 
     choice: Choice
     texts: In[dict[str, Any] | None]
@@ -102,7 +110,13 @@ class Select(Stage):
     def run(self, task: Task) -> Done:
         """Select, and say what was."""
         texts = GoldTexts.from_json(self.texts)
-        job = SelectJob.of(self.choice, texts=texts, teacher=self.teacher, generation=self.generation)
+        choice, dropped = measurable(self.choice)
+        for arm, why in dropped.items():
+            task.say(f"the arm {arm} drops out: {why} (selection.required: [{arm}] would end the run)")
+            task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
+        if not choice.selection.arms:
+            return self._nothing(dropped)
+        job = SelectJob.of(choice, texts=texts, teacher=self.teacher, generation=self.generation)
         budget, selections = select(job, task.directory)
         for selection in selections:
             task.say(selection.words)
@@ -117,8 +131,27 @@ class Select(Stage):
             budget=budget,
             arms={selection.arm: selection for selection in selections},
             rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
+            dropped=dropped,
+            absent=_absent(dropped),
         )
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
+
+    def _nothing(self, dropped: Mapping[str, str]) -> Done:
+        """Outputs where no arm is left: a later generation of a chain ends there."""
+        told = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
+        if not self.generation:
+            raise RunFailedError(f"no arm of selection.arms can be measured ({told}); add an arm, e.g. trust")
+        why = f"no arm of generation {self.generation} can be measured ({told})"
+        made = self.Made(
+            budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=_absent(dropped) | {"budget": why}
+        )
+        return Done(outputs=made, rows=0)
+
+
+def _absent(dropped: Mapping[str, str]) -> dict[str, str]:
+    """Why outputs of arms that dropped out are missing, by output."""
+    words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
+    return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
 
 
 def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
@@ -140,13 +173,14 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
             raise _of_arm(name, job, error) from error
         memory.trim()
         written = write_rows(_rows(job, name, taken.row_ids).parts(), directory / name)
+        num_unread = chooser.num_unread(arm, written.table)
         selections.append(
             Selection(
                 arm=name,
                 **vars(written),
-                threshold=taken.threshold if arm.ranked else None,
+                threshold=taken.threshold if arm.ranked and not num_unread else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
-                **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n),
+                **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
         )
     return budget, selections
@@ -199,14 +233,14 @@ def format_of_pool(job: SelectJob) -> WeakFormat:
     return weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
 
 
-def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int) -> dict[str, Any]:
-    """The fields of an arm's ``Selection`` about its format."""
+def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int) -> dict[str, Any]:
+    """The fields of an arm's ``Selection`` about its format; of ``num_unread`` rows its signal could not be read."""
     source = job.texts.source
+    notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
     if source == "label":
-        return {"format": "label", "completion_source": "label", "format_note": None}
+        return {"format": "label", "completion_source": "label", "format_note": "; ".join(notes) or None}
     if not arm.gold:
-        return {"format": weak.format, "completion_source": "weak", "format_note": None}
-    notes = []
+        return {"format": weak.format, "completion_source": "weak", "format_note": "; ".join(notes) or None}
     if source == "answer" and weak.format == "rollout":
         notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
     if num_rows < n:
@@ -228,7 +262,7 @@ def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:
         labels=job.labels,
         gold=job.gold if arm.gold else None,
         domain=get_domain(job.domain),
-        trust=get_trust(arm.trust, derive(job.seed, "draw")),
+        trust=get_trust(arm.trust, derive(job.seed, "draw"), unread_last=True),
         lineage={
             "arm": name,
             "label_source": "gold" if arm.gold else "weak",

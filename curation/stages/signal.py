@@ -32,8 +32,10 @@ from curation.tables.compaction import compact
 class MeasureSignal(AskModel):
     """Measures one more number of each row of a split that has a weak label, unless the labelling actors did.
 
+    Where no row gives a value that can be read, arms that rank by it drop out (:mod:`curation.stages.select`).
+
     Raises:
-        RunFailedError: of no row a value can be read.
+        RunFailedError: no row gives a value that can be read, and an arm is required.
     """
 
     class Made(NamedTuple):
@@ -58,6 +60,15 @@ class MeasureSignal(AskModel):
     reward: RewardConfig | None
     beside_labels: bool = setting()
     """Whether the labelling actors may have measured it, and have put it beside their labels."""
+    required: Mapping[str, str] = setting(default_factory=dict)
+    """The arms that rank by it and may not drop out, with the key that says so."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the values depend; of a head in another type than float32 that it has one."""
+        dtype = self.teacher.ask.dtype
+        has_head = self.reward is not None and self.reward.kind != "verifier"
+        return {**super().inputs, **({"head_dtype": dtype} if has_head and dtype != "float32" else {})}
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""
@@ -77,12 +88,22 @@ class MeasureSignal(AskModel):
         parsed = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
         table, record = measure_table(self, task, job, parsed["row_id"].to_numpy())
         num_rows, num_read = io.count(table), io.count(table, filter="value IS NOT NULL")
-        if num_rows and not num_read:
-            raise RunFailedError(
-                f"none of {num_rows:,} rows gave a value that can be read, so no arm can rank by it; "
-                "look at the model and its answers, or drop the arm"
-            )
+        for arm, key in self.required.items() if num_rows and not num_read else ():
+            raise missed(arm, key, unread(num_rows))
         return Done(outputs=self.Made(signal=table, num_unread=num_rows - num_read, pass_=record), rows=num_rows)
+
+
+def unread(num_rows: int) -> str:
+    """Why no arm can rank by a signal, in words."""
+    return f"none of {num_rows:,} rows gave a value that can be read"
+
+
+def missed(arm: str, key: str, why: str) -> RunFailedError:
+    """The error for an arm that cannot be measured and may not drop out, as ``key`` says."""
+    return RunFailedError(
+        f"the arm {arm} cannot be measured: {why}; {key} names it: look at the model and its answers, or take it out "
+        f"of {key}" + (", and the run goes on without the arm" if key.endswith("required") else "")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +196,7 @@ class _RewardWorker(_Worker):
         self._reward = models.reward(
             job.model,
             device="cuda" if job.teacher.actors.num_gpus else "cpu",
+            dtype=job.teacher.dtype,
             batch_tokens=job.teacher.batch_tokens,
         )
 

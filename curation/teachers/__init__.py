@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
 from curation.models import here, state_size
+from curation.models.dtypes import settled
 from curation.refs import ModelRef
 from curation.registry import BACKENDS, code
 
@@ -88,7 +89,7 @@ class Teacher(Protocol):
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
-    return cast(Teacher, _class_of(config)(config, None if model is None else here(model)))
+    return cast(Teacher, _class_of(config)(settled(config, model), None if model is None else here(model)))
 
 
 def knows_gates(teacher: Teacher) -> bool:

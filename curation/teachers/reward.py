@@ -19,21 +19,22 @@ from curation.refs import ModelRef
 
 
 class RewardModel:
-    """A model with a reward head, in float32.
+    """A model with a reward head.
 
     Args:
         ref: the model.
         device: where it runs.
+        dtype: of its weights and of its arithmetic.
         batch_tokens: tokens, padding among them, of one forward batch.
 
     Raises:
         ModelError: a model that does not load, has no trained reward head, or brings code that is not allowed.
     """
 
-    def __init__(self, ref: ModelRef, *, device: str = "cpu", batch_tokens: int = 8192) -> None:
+    def __init__(self, ref: ModelRef, *, device: str = "cpu", dtype: str = "float32", batch_tokens: int = 8192) -> None:
         self._device, self._batch_tokens = device, batch_tokens
         ref = here(ref)
-        self._model = _load(ref).to(device).eval()
+        self._model = _load(ref, dtype).to(device).eval()
         self._tokenizer = load_tokenizer(ref)
         shape = self._model.config.get_text_config()
         self._pad = shape.pad_token_id
@@ -82,7 +83,7 @@ class RewardModel:
         return str(self._tokenizer.apply_chat_template(turns, tokenize=False))
 
 
-def _load(ref: ModelRef) -> Any:
+def _load(ref: ModelRef, dtype: str) -> Any:
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification
     from transformers.utils.logging import disable_progress_bar
@@ -94,7 +95,7 @@ def _load(ref: ModelRef) -> Any:
     plain = AutoModelForSequenceClassification.__name__
     loader: Any = AutoModel if "AutoModel" in own_code and plain not in own_code else AutoModelForSequenceClassification
     try:
-        model, found = load_weights(loader, ref, dtype=torch.float32, output_loading_info=True)
+        model, found = load_weights(loader, ref, dtype=getattr(torch, dtype), output_loading_info=True)
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError) as error:

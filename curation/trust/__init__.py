@@ -105,8 +105,11 @@ def load_fitted(ref: TrustRef) -> FittedTrust:
     return saved.load(ref, make)
 
 
-def get_trust(name: str, seed: int) -> TrustFunction:
-    """The trust function of that name over scored labels; ``seed`` is that of a draw."""
+def get_trust(name: str, seed: int, *, unread_last: bool = False) -> TrustFunction:
+    """The trust function of that name over scored labels; ``seed`` is that of a draw.
+
+    ``unread_last``: rows of which a signal could not be read have its lowest score, and not NaN.
+    """
     from curation.trust.column import ColumnTrust, FittedColumns
     from curation.trust.naive import Naive
 
@@ -114,5 +117,6 @@ def get_trust(name: str, seed: int) -> TrustFunction:
     if isinstance(trust, Draw):
         return Naive(seed)
     if isinstance(trust, Column | Signal):
-        return ColumnTrust(name=name, column=trust.column, unit=trust.unit)
+        last = unread_last and isinstance(trust, Signal)
+        return ColumnTrust(name=name, column=trust.column, unit=trust.unit, unread_last=last)
     return FittedColumns(name=name)

@@ -15,6 +15,9 @@ from curation.errors import SourceError
 from curation.tables.schemas import raw_column, trust_column
 from curation.trust import Scores
 
+UNREAD = np.finfo(np.float32).min
+"""The raw score of a row without a value that is to rank last; finite, as such a row may be selected."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnTrust:
@@ -23,6 +26,8 @@ class ColumnTrust:
     name: str
     column: str
     unit: Unit
+    unread_last: bool = False
+    """Rows without a value rank behind all others, with a trust of 0, and are not left out."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -30,15 +35,16 @@ class ColumnTrust:
         return (self.column,)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The column's values, float32 [N]; NaN for a null.
+        """The column's values, float32 [N]; ``UNREAD`` or NaN for a null.
 
         Raises:
             SourceError: the column is missing.
         """
-        return _values(labels, self.column, self.name)
+        values_N = _values(labels, self.column, self.name)
+        return np.where(np.isnan(values_N), UNREAD, values_N) if self.unread_last else values_N
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Trust in [0, 1] of each row, float32 [N]; NaN for a null."""
+        """Trust in [0, 1] of each row, float32 [N]; 0 or NaN for a null."""
         return TO_UNIT[self.unit](self.raw_score(labels))
 
 

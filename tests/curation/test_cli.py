@@ -152,6 +152,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         'evaluation: 1 run, temperature 0, max_tokens 8, stop ["\\n"] (from the domain)',
         "trust.preset: strategy_games (from the domain)",
         "chat_template: teacher off, student off, evaluation off (off unless set)",
+        "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
@@ -173,7 +174,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     whole = curate("validate", config, *(part for item in further for part in ("--set", item)))
     named = [line.partition(":")[0] for line in whole.stdout.splitlines()]
     assert named[2:6] == ["split shots", "split test", "split pool", "split probe-near"]
-    assert named[-8:-5] == ["second teacher", "reward model", "judge"]
+    assert named[-9:-6] == ["second teacher", "reward model", "judge"]
 
 
 def test_validate_refuses_states_of_layers_that_a_teacher_lacks(config: Path, tiny_model):

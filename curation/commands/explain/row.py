@@ -93,7 +93,7 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     selected = run.outputs(f"gen-{index}/select")
     if split == "pool" and selected is not None:
         found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected["arms"].items()}
-        found["budget"] = {name: selected["budget"][name] for name in ("rule", "n", "reference")}
+        found["budget"] = {name: (selected["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
     elif split != "pool":
         found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
     else:

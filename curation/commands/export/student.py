@@ -136,6 +136,12 @@ def find_student(run: Place, arm: str | None, generation: int | None) -> Student
         raise ExportError(f"--arm {arm}: the run's arms are {', '.join(arms)}; {trained}")
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation)
     finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {student.stage}` trains it"
+    selected = student.of_generation("select")
+    if selected is not None and (why := (selected.outputs.get("dropped") or {}).get(arm)) is not None:
+        raise ExportError(
+            f"{run}: the arm {arm} dropped out of generation {generation}, so that it has no student: {why}; export "
+            f"another arm; {trained}"
+        )
     if student.stage not in manifest.stages:
         raise ExportError(f"{run}: {student.stage} is not trained yet; {finish}; {trained}")
     if (changed := _changed(student)) is not None:

@@ -12,13 +12,13 @@ import pytest
 from curation.arms import ARMS as ALL_ARMS
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains.chess import Chess
-from curation.errors import BudgetError
+from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, strata
 from curation.stages.adapt import adaptation_rows
 from curation.stages.budget import Scored
-from curation.stages.chooser import SelectJob
+from curation.stages.chooser import SelectJob, measurable
 from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, select
 from curation.stages.selected import write_rows
@@ -446,11 +446,51 @@ def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, t
         assert Path(item.jsonl).read_text() == ""
 
 
-def test_an_arm_whose_signal_was_read_too_seldom_is_refused(made: Made, tmp_path: Path):
+@pytest.mark.parametrize("arm", ["verbalized_confidence", "reward", "icl_confidence"])
+@pytest.mark.parametrize("cap", [None, 1000])
+def test_rows_whose_signal_could_not_be_read_rank_behind_all_others(
+    made: Made, tmp_path: Path, arm: str, cap: int | None
+):
+    parsed = [row for row in made.rows.values() if row["error"] is None and row["label"] is not None]
+    num_read = sum(row[RANKED_BY[arm]] is not None for row in parsed)
+    assert 0 < num_read < len(parsed) - 5
+    chosen = SelectionConfig.model_validate({"budget": {"n": num_read + 5}, "arms": (arm,), "max_per_label": cap})
+    (selection,) = run(made, tmp_path, selection=chosen).values()
+    rows = rows_of(selection)
+    assert [row["row_id"] for row in rows[:num_read]] == expected(made, arm, num_read)
+    last = [made.rows[row["row_id"]] for row in rows[num_read:]]
+    assert len(last) == 5 and all(row[RANKED_BY[arm]] is None and row["label"] is not None for row in last)
+    assert {row["trust"] for row in rows[num_read:]} == {0.0}
+    assert selection.threshold is None  # no score divides them from the rest
+    assert selection.format_note == f"of 5 of {num_read + 5} rows no value could be read: they rank last"
     with pytest.raises(
-        BudgetError, match=rf"selection.budget: n = {NUM_POOL - NUM_ERRORS - NUM_UNPARSED} is more than the \d+ of"
+        BudgetError, match=rf"selection.budget: n = {len(parsed) + 1} is more than the {len(parsed)} of"
     ):
-        run(made, tmp_path, selection=budget(made, ("reward",), n=NUM_POOL - NUM_ERRORS - NUM_UNPARSED))
+        run(made, tmp_path / "more", selection=budget(made, (arm,), n=len(parsed) + 1))
+
+
+def test_an_arm_whose_signal_nobody_could_read_drops_out_alone(made: Made, tmp_path: Path):
+    rows = io.read(made.job.labels)
+    column = rows.schema.get_field_index("verbalized_confidence")
+    none = rows.set_column(column, "verbalized_confidence", pa.nulls(len(rows), pa.float32()))
+    labels = io.write(none, str(tmp_path / "labels.lance"))
+    arms = ("naive", "verbalized_confidence", "reward")
+    job = replace(made.job, labels=labels, selection=budget(made, arms, n=N))
+    num_parsed = sum(row["error"] is None and row["label"] is not None for row in made.rows.values())
+    why = {"verbalized_confidence": f"none of {num_parsed} rows gave a value that can be read"}
+    left, dropped = measurable(job)
+    assert dropped == why and left.selection.arms == ("naive", "reward")
+    before = run(made, tmp_path / "before", selection=budget(made, ("naive", "reward"), n=N))
+    after = {item.arm: item for item in select(left, tmp_path / "after")[1]}
+    assert {arm: item.digest for arm, item in after.items()} == {arm: item.digest for arm, item in before.items()}
+    assert measurable(replace(made.job, selection=budget(made, arms, n=N)))[1] == {}
+
+    required = job.selection.model_copy(update={"required": ("verbalized_confidence",)})
+    with pytest.raises(RunFailedError, match=r"arm verbalized_confidence .*selection.required names it"):
+        measurable(replace(job, selection=required))
+    reference = budget(made, ("naive",), threshold=0.5, reference="verbalized_confidence")
+    with pytest.raises(RunFailedError, match=r"selection.budget.reference names it"):
+        measurable(replace(job, selection=reference))
 
 
 @pytest.mark.parametrize(

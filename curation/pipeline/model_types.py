@@ -1,0 +1,55 @@
+"""Which type each model runs in where a key says ``auto``, in words, before anything is done."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from curation import models
+from curation.config import ModelConfig, RunConfig
+from curation.config.models import LmStudentConfig
+from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, taken
+
+
+class _Typed(NamedTuple):
+    """A key that gives models a type."""
+
+    key: str
+    dtype: str
+    gpus_key: str
+    gpus: float
+    models: Mapping[str, ModelConfig]
+    """Models by role."""
+    half: Sequence[str]
+
+
+def types_taken(config: RunConfig) -> Iterator[str]:
+    """A line for each ``auto``: what it stands for, by model, and why.
+
+    Raises:
+        ModelError: a model is not there, or does not say its type.
+    """
+    for typed in _typed(config):
+        if typed.dtype != AUTO or not typed.models:
+            continue
+        roles: dict[str, list[str]] = {}
+        for role, model in typed.models.items():
+            ref = None if model.path is None or not typed.gpus else models.named(model)
+            dtype = taken(typed.dtype, ref, on_gpu=typed.gpus > 0, half=typed.half)
+            roles.setdefault(dtype, []).append(role)
+        words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
+        why = "by config.json of each" if typed.gpus else "since no GPU is asked for"
+        yield f"{typed.key}: auto is {words}, {why} ({typed.gpus_key}: {typed.gpus:g})"
+
+
+def _typed(config: RunConfig) -> Iterator[_Typed]:
+    teacher, student, gradients = config.teacher, config.student, config.analyze.gradients
+    bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
+    yield _Typed("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
+    if (adapt := teacher.adapt) is not None:
+        adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
+        key, gpus = "teacher.adapt.compute_dtype", adapt.gpus_per_worker
+        yield _Typed(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
+    if isinstance(student, LmStudentConfig):
+        key, gpus = "student.compute_dtype", student.gpus_per_worker
+        yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, bases, HALF_TRAINING)
+    if gradients is not None and gradients.gpus:
+        yield _Typed("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)

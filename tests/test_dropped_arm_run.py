@@ -1,0 +1,124 @@
+"""Whole runs in which no row gives a V-confidence that can be read: the arm drops out, and nothing else changes."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from curation import run
+from curation.cli import main
+from curation.commands.audit.source import find
+from curation.commands.combine import member, require_alike
+from curation.commands.export.student import find_student
+from curation.config import RunConfig
+from curation.config.load import parse_config
+from curation.errors import AuditError, CombineError, ExportError, RunFailedError
+from curation.pipeline.running import finished
+from curation.storage.paths import place
+
+ROOT = Path(__file__).parents[1]
+ARMS = ["naive", "verbalized_confidence", "internal_confidence"]
+WHY = "none of 80 rows gave a value that can be read"
+
+
+def config(tmp_path: Path, name: str = "run", *, arms: list[str] = ARMS, num: int = 1, **selection: Any) -> RunConfig:
+    """A scripted teacher whose answers hold no number and no word of ``verbalized.WORDS``: what it is asked it cannot
+    tell, as a model that can only write labels."""
+    if not (rows := tmp_path / "sums.jsonl").exists():
+        letters = [{"problem": f"Which letter is number {n}?", "answer": "xy"[n % 2]} for n in range(400)]
+        rows.write_text("\n".join(map(json.dumps, letters)))
+    student = {"student": {"path": str(ROOT / "examples/bases/student")}}
+    return parse_config(
+        {
+            "name": name,
+            "run_dir": str(tmp_path / name),
+            "domain": "math",
+            "sources": {"letters": {"path": str(rows)}},
+            "splits": {
+                "source": {"from": "letters", "rows": 80},
+                "test": {"from": "letters", "rows": 10},
+                "pool": {"from": "letters", "rows": 80 * num},
+                "audit": True,
+            },
+            "teacher": {"backend": "scripted", "scripted": {"completions": ["\\boxed{x}", "\\boxed{y}"]}},
+            "trust": {"width": 8, "depth": 1, "max_steps": 10},
+            "selection": {"budget": {"n": 10}, "arms": arms, **selection},
+            "student": {"preset": "scratch", "epochs": 1},
+            "generations": [student] * num,
+            "chain": {"arms": arms[:1], "shares": num, "stop": None} if num > 1 else {},
+            "evaluation": {"decoding": {"max_tokens": 4}, "num_runs": 1},
+        }
+    )
+
+
+def stages(tmp_path: Path, name: str = "run") -> dict[str, Any]:
+    return json.loads((tmp_path / name / "manifest.json").read_text())["stages"]
+
+
+def status(tmp_path: Path) -> str:
+    return CliRunner().invoke(main, ["status", str(tmp_path / "run")], catch_exceptions=False).output
+
+
+def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path, capsys: Any) -> None:
+    report = run(config(tmp_path))
+    line = f"gen-0/select: the arm verbalized_confidence drops out: {WHY}"
+    assert capsys.readouterr().err.count(line) == 1
+    assert [arm["name"] for arm in report["arms"]] == ["naive", "internal_confidence"]
+    assert report["dropped"] == [{"name": "verbalized_confidence", "why": WHY}]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(rf"verbalized.confidence</th><td colspan=\"\d+\">dropped out: {WHY}", page)
+    known = stages(tmp_path)
+    assert known["gen-0/select"]["outputs"]["dropped"] == {"verbalized_confidence": WHY}
+    assert set(known["gen-0/select"]["outputs"]["arms"]) == {"naive", "internal_confidence"}
+    assert not [name for name in known if re.search("(student|test).*verbalized", name)]
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (told,) = [event for event in events if event["event"] == "dropped"]
+    assert (told["arm"], told["why"], told["stage"]) == ("verbalized_confidence", WHY, "gen-0/select")
+    assert f"\n  the arm verbalized_confidence dropped out: {WHY}\n" in status(tmp_path)
+
+    # The same command decides the same and does nothing; what reads a finished run says why there is no such arm.
+    assert run(config(tmp_path))["dropped"] == report["dropped"] and stages(tmp_path) == known
+    assert finished(config(tmp_path)).generations[0].dropped == {"verbalized_confidence": WHY}
+    directory = place(str(tmp_path / "run"))
+    with pytest.raises(ExportError, match=f"verbalized_confidence dropped out of generation 0, .*: {WHY}"):
+        find_student(directory, "verbalized_confidence", None)
+    assert find_student(directory, "naive", None).arm == "naive"
+    with pytest.raises(AuditError, match=f"verbalized_confidence dropped out: {WHY}"):
+        find(directory, "verbalized_confidence")
+
+    # Required afterwards: the run fails, asks no model again, and goes on once the arm may drop out.
+    strict = config(tmp_path, required=["verbalized_confidence"])
+    with pytest.raises(RunFailedError, match=rf"arm verbalized_confidence .*{WHY}; selection\.required names it"):
+        run(strict)
+    after = stages(tmp_path)
+    assert {name for name in known if known[name] != after.get(name)} == set()
+    assert run(config(tmp_path))["arms"] and stages(tmp_path) == known
+
+    # With a run that has the arm it is not averaged.
+    lost = member(str(tmp_path / "run"))
+    record = lost.run.generations[0]
+    whole = replace(record, selections={**record.selections, ARMS[1]: record.selections["naive"]}, dropped={})
+    with pytest.raises(CombineError, match=rf"arm verbalized_confidence dropped out of one of them \({WHY}\)"):
+        require_alike(lost, replace(lost, run=replace(lost.run, generations=[whole])))
+
+
+def test_a_required_arm_ends_the_run_before_anything_is_selected(local_ray: Any, tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"stage gen-0/signal.* selection\.required names it"):
+        run(config(tmp_path, required=["verbalized_confidence"]))
+    assert "gen-0/select" not in stages(tmp_path)
+    with pytest.raises(RunFailedError, match=rf"no arm of selection\.arms can be measured .*{WHY}"):
+        run(config(tmp_path, "alone", arms=["verbalized_confidence"]))
+
+
+def test_a_chain_ends_where_its_arm_drops_out(local_ray: Any, tmp_path: Path) -> None:
+    report = run(config(tmp_path, arms=["verbalized_confidence", "naive"], num=2))
+    assert [generation["index"] for generation in report["generations"]] == [0]
+    assert "the arm verbalized_confidence dropped out" in report["chain"]["ended"]
+    known = stages(tmp_path)
+    assert {name.partition("/")[0] for name in known} == {"prepare", "gen-0"}
+    assert run(config(tmp_path, arms=["verbalized_confidence", "naive"], num=2))["chain"] == report["chain"]
+    assert stages(tmp_path) == known
