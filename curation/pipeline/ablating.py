@@ -6,7 +6,8 @@ from typing import NamedTuple
 from curation.arms import REFERENCE_ARM
 from curation.config.ablation import POOL, Ablation, Variant
 from curation.errors import ConfigError
-from curation.pipeline.chain import Files, describe
+from curation.pipeline.chain import describe
+from curation.pipeline.growth import Files
 from curation.rundir.graph import Out, Stage, ordered
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
