@@ -145,6 +145,44 @@ def test_questions_that_a_new_split_shares_with_an_old_one_are_refused_or_left_o
     assert (split["rows"], split["dropped"]) == (890, dropped)
 
 
+def test_a_test_split_that_is_added_tests_the_students_that_are_trained(tmp_path: Path, local_ray: Any):
+    config: dict[str, Any] = {
+        "name": "students",
+        "run_dir": str(tmp_path / "run"),
+        "sources": {"puzzles": {"path": str(ROOT / "examples/data/puzzles.parquet")}},
+        "splits": {"source": {"from": "puzzles", "rows": 600}, "pool": {"from": "puzzles", "rows": 300}},
+        "teacher": {
+            "model": {"path": str(ROOT / "examples/bases/teacher")},
+            "states": ["output_last"],
+            "decoding": {"max_tokens": 4},
+        },
+        "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
+        "selection": {"budget": {"n": 20}, "arms": ["naive", "trust"]},
+        "student": {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4},
+        "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
+        "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
+    }
+
+    def grown() -> tuple[dict[str, Any], dict[str, Any]]:
+        path = tmp_path / "students.yaml"
+        path.write_text(yaml.safe_dump(config))
+        report = run(load_config(path))
+        return report, json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+
+    report, before = grown()
+    assert [arm["accuracy"] for arm in report["generations"][0]["arms"]] == [None, None]
+    assert "No student was tested." in (tmp_path / "run" / "report.html").read_text()
+    config["splits"]["test"] = {"from": "puzzles", "rows": 50}
+    report, after = grown()
+    assert {name: after[name] for name in before} == before
+    tests = {
+        f"gen-0/{kind}-{model}" for model in ("teacher", "base", "naive", "trust") for kind in ("test", "grade-test")
+    }
+    assert after.keys() - before.keys() == {"prepare-1", *tests}
+    assert [arm["accuracy"]["n"] for arm in report["generations"][0]["arms"]] == [50, 50]
+    assert report["generations"][0]["teacher"]["test"]["n"] == 50
+
+
 @pytest.mark.parametrize(
     "where", ["stages.prepare.compact", "stages.prepare.commit_stream", "pipeline.opened.write_atomically"]
 )

@@ -19,6 +19,7 @@ from curation.rundir.graph import Stage, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.sources import assignment_of
+from curation.stages.prepare import Prepare
 
 ROOT = Path(__file__).parents[3]
 PUZZLES = str(ROOT / "examples/data/puzzles.parquet")
@@ -46,7 +47,7 @@ def load(directory: Path, *changes: Mapping[str, Any]) -> RunConfig:
             *sections, key = path.split(".")
             section = config
             for name in sections:
-                section = section[name]
+                section = section.setdefault(name, {})
             section[key] = copy.deepcopy(value)
             if value is None:
                 del section[key]
@@ -56,15 +57,18 @@ def load(directory: Path, *changes: Mapping[str, Any]) -> RunConfig:
 def work(stage: Stage) -> None:
     """Make up the work of a stage, and of one that deals splits the tables of those that it deals."""
     made_up(stage)
-    if stage.kind in ("Prepare", "PrepareMore"):
-        do, names = stage.do, set(stage.config.splits.named()) - set(stage.inputs.get("before", ()))
+    do, dealt = stage.do, set[str]()
+    if isinstance(stage, Prepare):
+        dealt = set(stage.config.splits.named()) - set(stage.inputs.get("before", ()))
 
-        def deal(*args: Any) -> Any:
-            done = do(*args)
-            done.outputs["tables"] = {name: {"uri": f"{stage.name}-{name}", "version": 1} for name in names}
-            return done
+    def doing(*args: Any) -> Any:
+        done = do(*args)
+        if dealt:
+            done.outputs["tables"] = {name: {"uri": f"{stage.name}-{name}", "version": 1} for name in dealt}
+        done.outputs.update(go_on=True, num_trained=1)
+        return done
 
-        object.__setattr__(stage, "do", deal)
+    object.__setattr__(stage, "do", doing)
 
 
 def run(config: RunConfig) -> set[str]:
@@ -128,6 +132,21 @@ def test_what_is_added_is_dealt_and_answered_and_nothing_else_is_done_again(home
     assert len(set().union(*shared.values())) == sum(map(len, shared.values()))
     assert Manifest.load(home / "run").stages["prepare"] == kept
     assert as_recorded(grown) is not None and run(grown) == set()
+
+
+def test_a_test_split_is_added_to_finished_students(tmp_path: Path):
+    done = run(load(tmp_path, STUDENTS))
+    assert {"student-naive", "student-trust"} <= done and not any("test" in name for name in done)
+    assert run(load(tmp_path, STUDENTS, TEST)) == {"prepare-1"} | answers_of(["teacher", "base", "naive", "trust"])
+
+
+def test_a_test_split_is_added_to_a_chain(tmp_path: Path):
+    """The next generation's check that nothing was trained on looks at the new split, and what was made stays."""
+    chain = {**STUDENTS, "generations": STUDENTS["generations"] * 2, "chain.arms": ["trust"]}
+    run(load(tmp_path, chain, TEST))
+    done = run(load(tmp_path, chain, TEST, PROBE))
+    of_next = {"gen-1/held-out", *(f"gen-1/{name}" for name in OF_PROBE - {"prepare-1"})}
+    assert done == OF_PROBE | of_next
 
 
 def test_a_run_grows_again_and_its_earlier_growth_stays(home: Path):
