@@ -36,7 +36,7 @@ __all__ = [
 Example = Mapping[str, Any]
 T = TypeVar("T")
 PARTS = ("read", "gold", "prompt", "parse", "is_correct")
-"""What a class has that is made with options from a configuration or a trust package, which may be a stranger's."""
+"""Members of a class that is made with options from a configuration or a trust package, which may be a stranger's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Domain(Protocol):
         ...
 
     def identity(self, example: Example) -> Identity:
-        """What identifies the question: equal for two rows that ask the same question, however they are written.
+        """The identity of the question: equal for two rows that ask the same question, however they are written.
 
         :func:`plain_identity` of a text is enough for most domains. It must keep what distinguishes two questions.
         """
@@ -166,7 +166,7 @@ def num_answers(domain: Domain, example: Example) -> int | None:
 
 
 def position_of(domain: Domain) -> Callable[[Example], str] | None:
-    """What gives the position (FEN) in which a row's labels are moves; ``None`` if the domain's labels are no moves."""
+    """The function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
 

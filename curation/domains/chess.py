@@ -26,7 +26,7 @@ _IMPOSSIBLE = ~(
     | chess.STATUS_IMPOSSIBLE_CHECK
     | chess.STATUS_TOO_MANY_CHECKERS
 )
-"""What makes a position impossible by its pieces; composed puzzles set the other fields of a FEN as they like."""
+"""Piece counts that make a position impossible; composed puzzles set the other fields of a FEN as they like."""
 _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 

@@ -60,7 +60,7 @@ class NextToken:
         return self._cut(raw, self._of.read(raw))[1]
 
     def _cut(self, raw: Mapping[str, Any], example: Example) -> tuple[str, str | None]:
-        """What comes before the cut, and the token after it."""
+        """The text before the cut, and the token after it."""
         label = self._of.gold(raw)
         answer = "" if label is None else self._of.answer(label, example)
         tokens = [found for found in self._token.finditer(answer) if found.group().strip()]
@@ -79,7 +79,7 @@ class NextToken:
         return "\n\n".join([*blocks, self._of.prompt(example) + example[BEGUN]])
 
     def identity(self, example: Example) -> Identity:
-        """That of the other domain: a puzzle and its text are one question, so that no split knows another's."""
+        """The other domain's identity: a puzzle and its text are one question, so that no split knows another's."""
         return self._of.identity(example)
 
     def options(self, example: Example) -> None:
@@ -100,9 +100,9 @@ class NextToken:
         return label == gold
 
     def difficulty(self, example: Example) -> float | None:
-        """That of the other domain."""
+        """The other domain's difficulty."""
         return self._of.difficulty(example)
 
     def vocabulary(self) -> Vocabulary:
-        """That of the other domain."""
+        """The other domain's vocabulary."""
         return self._of.vocabulary()

@@ -36,9 +36,9 @@ class Chain:
     added: Sequence[Stage]
     """Deal the splits that were added later."""
     tables: Mapping[str, Table]
-    """Of the splits and the audit, by name."""
+    """Tables of the splits and the audit, by name."""
     generations: Sequence[Fields]
-    """Of the main chain."""
+    """Generations of the main chain."""
     branches: Mapping[str, Sequence[Fields]]
     """The generations from the second on of the other chains by arm; ``predecessor``: its one generation."""
     shallow: Sequence[Mapping[str, Any]]
@@ -165,7 +165,7 @@ class _Describing:
         )
 
     def _go_on(self, arm: str) -> tuple[Out, ...]:
-        """What is there only if the rule lets the main chain go on after its last generation."""
+        """Stages that are there only if the rule lets the main chain go on after its last generation."""
         config, described = self._config, self._main[-1]
         if config.chain.stop is None:
             return ()
@@ -261,7 +261,7 @@ class _Describing:
 
 
 def _base(first: Generation, index: int, needs: Sequence[Out]) -> Model | None:
-    """What the students of a generation are trained from, in all chains; ``None`` where none are."""
+    """The model that the students of a generation are trained from, in all chains; ``None`` where none are."""
     config = first.config
     if not config.generations:
         return None

@@ -75,7 +75,7 @@ def prepared_by(manifest: Manifest) -> Iterator[StageRecord]:
 
 
 def identity_of(config: RunConfig) -> dict[str, Any]:
-    """What defines the rows of a run."""
+    """The part of a run that defines its rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     chosen = {"domain", "seed", "sources", "splits"}
     return config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
@@ -114,7 +114,7 @@ def begun(config: RunConfig) -> Deals:
 
 
 def described(config: RunConfig, deals: Deals, files: Files) -> str | None:
-    """What the last deal adds to a run, and what stays, in words; ``None``: the run has not grown."""
+    """Words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
     if not deals.added:
         return None
     sizes, taken = split_sizes(deals.rows[-1], files, deals.taken(files)), deals.taken(files)
@@ -150,7 +150,7 @@ def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, A
 
 
 def _part(identity: Mapping[str, Any], splits: set[str], sources: set[str]) -> dict[str, Any]:
-    """What an identity says of these splits and sources, and of no others."""
+    """The part of an identity on these splits and sources alone."""
     part = dict(identity)
     if "sources" in part:
         part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}

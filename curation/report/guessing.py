@@ -9,7 +9,7 @@ from curation.report.rows import Ints
 from curation.tables import io
 
 MOST_ROWS = 2000
-"""Of more rows, as many are drawn at random."""
+"""The most rows that are read; of more, as many are drawn at random."""
 
 
 def chance(examples: TableRef, domain: Domain, row_ids_N: Ints, seed: int) -> float | None:

@@ -26,7 +26,8 @@ SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Beside the words, so that nothing depends on a colour."""
 
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
-"""Of fewer rows, a share near one half is not known to 10 points; of fewer rows of a class, an AUC not to 0.1."""
+"""The fewest rows of a verdict: of fewer, a share near one half is not known to 10 points; of fewer rows of a class, an
+AUC not to 0.1."""
 PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
 """In shares: how far trust may promise too much, what fall of purity from validation to pool is great, and what the
 pool's trust may take away from the purity."""
@@ -41,11 +42,12 @@ class Rule:
 
     name: str
     asks: str
-    """What it asks, as the page says it."""
+    """The rule's question, as the page says it."""
     find: Callable[[Evidence], Finding | None]
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
-    """What to do next; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than trust."""
+    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
+    trust."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def _praise(evidence: Evidence) -> str:
-    """What speaks for a run without a finding."""
+    """Reasons for a run without a finding."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(_sets(evidence)))
     praised = (
         f"trust puts right labels first (AUC {_number(auc)} on {rows:,} parsed {where} rows)"

@@ -194,9 +194,9 @@ def prepare(
 
 
 def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> Settled:
-    """What ``new`` splits share with each other and with those ``dealt`` before, and what to do about it.
+    """Rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
 
-    It is written to disk if rows have to be deleted.
+    Written to disk if rows have to be deleted.
     """
     refs = {**dealt.tables, **new}
     domains = {name: config.domain_of(name) for name in refs}
@@ -254,7 +254,7 @@ def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None)
 def _filled(
     job: Job, chunks: Sequence[Chunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """By table: the numbers of the complete chunks, and how many rows those have."""
+    """The numbers of the complete chunks by table, and how many rows those have."""
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):
