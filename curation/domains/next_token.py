@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config import DomainConfig
-from curation.domains import Example, Identity, Vocabulary, get_domain
+from curation.domains import Domain, Example, Identity, Vocabulary, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
 
 BEGUN = "begun"
 
 
-class NextToken:
+class NextToken(Domain):
     """The domain of the next token.
 
     Args:
@@ -69,10 +69,6 @@ class NextToken:
         token = tokens[derive(0, self._of.prompt(example)) % len(tokens)]
         return answer[: token.start()].rstrip(), token.group()
 
-    def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: there is no reasoning that leads to a token."""
-        return None
-
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The other domain's prompt and the part of its answer that is given."""
         blocks = [self.prompt(shot) + self.answer(shot["gold"], shot) for shot in shots]
@@ -82,10 +78,6 @@ class NextToken:
         """The other domain's identity: a puzzle and its text are one question, so that no split knows another's."""
         return self._of.identity(example)
 
-    def options(self, example: Example) -> None:
-        """None: the teacher writes on."""
-        return None
-
     def answer(self, label: str, example: Example) -> str:
         """The token."""
         return label
@@ -94,10 +86,6 @@ class NextToken:
         """The first token of the completion; ``None`` if it has none."""
         found = next((token for token in self._token.finditer(completion) if token.group().strip()), None)
         return None if found is None else found.group()
-
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equality of the tokens."""
-        return label == gold
 
     def difficulty(self, example: Example) -> float | None:
         """The other domain's difficulty."""
