@@ -233,5 +233,12 @@ def _write_config(partial: Path, moved: _Moved) -> None:
 
 def _write_manifest(partial: Path, manifest: Manifest, moved: _Moved) -> None:
     """Write the records of the copy, which name the place that it will have."""
-    copied = Manifest(partial, manifest.identity, manifest.files, moved.stages, attempts=manifest.attempts)
+    copied = Manifest(
+        partial,
+        manifest.identity,
+        manifest.files,
+        moved.stages,
+        attempts=manifest.attempts,
+        deals=manifest.deals,
+    )
     copied.write()

@@ -9,6 +9,7 @@ from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
+from curation.pipeline.growth import described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import Opened, open_run
 from curation.pipeline.roles import check_models
@@ -67,6 +68,8 @@ class Plan:
     """Stages that ask a model and are not in a forecast."""
     pool: str | None = None
     """Rows of a filter's pool, and how many of them are new."""
+    added: str | None = None
+    """Splits that are added to a run that has grown, and those that stay as they are."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
@@ -74,7 +77,14 @@ class Plan:
         forecast = None if self.forecast is None else self.forecast.to_json()
         left_out = [item._asdict() for item in self.left_out]
         total = {"seconds": None if self._num_unknown else self.total.to_json(), "tokens": self.num_tokens}
-        return {"pool": self.pool, "stages": stages, "total": total, "forecast": forecast, "left_out": left_out}
+        return {
+            "pool": self.pool,
+            "added": self.added,
+            "stages": stages,
+            "total": total,
+            "forecast": forecast,
+            "left_out": left_out,
+        }
 
     @property
     def num_tokens(self) -> int | None:
@@ -85,7 +95,7 @@ class Plan:
     @property
     def table(self) -> str:
         """One line per stage, in the order in which they run."""
-        lines = [] if self.pool is None else [self.pool]
+        lines = [line for line in (self.pool, self.added) if line is not None]
         lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}{'range':>18}  {'by':<9}state")
         for stage in self.stages:
             rows = "" if stage.rows is None else f"{stage.rows:,}"
@@ -142,16 +152,20 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
         check_models(config, loads=True)
         _look(opened)
     ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
-    return _planned(opened.chain.stages, opened.manifest, ahead, config.ray)
+    added = described(config, opened.deals, opened.manifest.source_files)
+    return replace(_planned(opened.chain.stages, opened.manifest, ahead, config.ray), added=added)
 
 
 def _look(opened: Opened) -> None:
     """Refuse, before a sample is labelled, what the run would refuse; what is found is told."""
     config, files = opened.config, opened.manifest.source_files
     capacity.check_machine(config)
-    if opened.statuses[0].is_settled:  # rows are prepared, and were looked at
-        return
-    for line in (*check_preview(preview(config, files), config), *look(config, files), *types_taken(config)):
+    preparing = {stage.name for stage in opened.chain.preparing}
+    if all(status.is_settled for status in opened.statuses if status.stage.name in preparing):
+        return  # rows are prepared, and were looked at
+    taken = opened.deals.taken(files)
+    found = check_preview(preview(config, files, taken), config)
+    for line in (*found, *look(config, files, taken), *types_taken(config)):
         say(line)
 
 

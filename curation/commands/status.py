@@ -10,6 +10,7 @@ from curation.commands.tables import verdict_lines
 from curation.config import RunConfig
 from curation.errors import UserError
 from curation.pipeline.chain import describe
+from curation.pipeline.growth import deals_of
 from curation.rundir.events import parsed
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
@@ -123,7 +124,9 @@ def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | 
     if not manifest.files.keys() >= config.sources.keys():
         return [], None
     try:
-        return list(statuses(describe(config, manifest.source_files).stages, manifest.records)), None
+        return list(
+            statuses(describe(config, manifest.source_files, deals_of(config, manifest)).stages, manifest.records)
+        ), None
     except UserError as error:  # e.g. a missing model: the finished stages can still be shown
         return [], str(error)
 

@@ -10,8 +10,10 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
+from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
 from curation.stages.fit import check_settings
@@ -39,21 +41,26 @@ def check(config: RunConfig) -> Iterator[Checked]:
     tracking.require(config.tracking)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
-    files = {name: discover(source) for name, source in config.sources.items()}
+    manifest = Manifest.load(config.directory)
+    deals, known = deals_of(config, manifest), manifest.source_files
+    files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, items in files.items():
         require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
         rows = sum(file.num_rows for file in items)
         yield Checked("source", f"source {name}: {len(items)} files, {rows:,} rows")
-    sizes = split_sizes(config, files)
+    taken = deals.taken(files)
+    sizes = split_sizes(config, files, taken)
     for name, num_rows in sizes.items():
         yield Checked("split", f"split {name}: {num_rows:,} rows")
+    if (added := described(config, deals, files)) is not None:
+        yield Checked("split", added)
     if (shares := config.num_shares) > 1:
         num = max(1, len(config.generations))
         left = f"; {shares - num} more are left for generations that are added later" if shares > num else ""
         rows = sizes["pool"] // shares
         yield Checked("split", f"{num} generations label one of {shares} shares of the pool each, {rows:,} rows{left}")
-    yield from (Checked("rows", line) for line in check_preview(preview(config, files), config))
-    yield from (Checked("rows", line) for line in look(config, files))
+    yield from (Checked("rows", line) for line in check_preview(preview(config, files, taken), config))
+    yield from (Checked("rows", line) for line in look(config, files, taken))
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))

@@ -62,6 +62,12 @@ def warnings(config: RunConfig) -> Iterator[str]:
         )
     if not config.generations:
         return
+    if config.splits.test is None:
+        yield (
+            "splits.test: is missing, so that students are trained and not tested; a test split that is added to the "
+            "finished run is dealt and answered without doing anything else again"
+        )
+        return
     inits = [generation.student.init for generation in config.generations]
     tested, decoding = config.domain_of("test"), config.evaluation.decoding
     if _reasons(tested) and None in inits:

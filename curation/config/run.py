@@ -201,8 +201,8 @@ class RunConfig(RowsConfig):
             )
         if self.teacher.adapt is not None and self.splits.adapt is None:
             raise ValueError("teacher.adapt needs a split: add splits.adapt")
-        if self.generations and self.splits.test is None:
-            raise ValueError("generations need a test split: add splits.test")
+        if len(self.generations) > 1 and self.splits.test is None:
+            raise ValueError("a chain of generations needs a test split: add splits.test")
         oracles = [f"the {name} arm" for name in self.selection.arms if ARMS[name].oracle]
         if self.selection.budget.needs_gold:
             oracles.append(f"the {self.selection.budget.rule} budget")

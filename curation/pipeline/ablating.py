@@ -6,7 +6,8 @@ from typing import NamedTuple
 from curation.arms import REFERENCE_ARM
 from curation.config.ablation import POOL, Ablation, Variant
 from curation.errors import ConfigError
-from curation.pipeline.chain import Files, describe
+from curation.pipeline.chain import describe
+from curation.pipeline.growth import Files
 from curation.rundir.graph import Out, Stage, ordered
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
@@ -59,6 +60,8 @@ def _check(ablation: Ablation, variant: Variant) -> None:
         raise ConfigError(f"{where}: purity needs a number of rows: give share, as selection.budget says none")
     if ablation.config.students and not config.generations:
         raise ConfigError(f"{where}: students: the run has no generations, so that nothing is trained")
+    if ablation.config.students and config.splits.test is None:
+        raise ConfigError(f"{where}: students: the run has no test split, so that nothing is tested; add splits.test")
 
 
 def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:

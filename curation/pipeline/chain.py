@@ -14,16 +14,15 @@ from curation.errors import ConfigError
 from curation.pipeline import roles
 from curation.pipeline.generation import Described, describe_generation, share_of
 from curation.pipeline.given import Generation
+from curation.pipeline.growth import Deals, Files, begun, prepare_name
 from curation.report.record import PREDECESSOR
 from curation.rundir.graph import Model, Out, Stage, Table, ordered
-from curation.sources import SourceFile, split_sizes
+from curation.sources import split_sizes
 from curation.stages.go_on import GoOn
 from curation.stages.held_out import HoldOut
-from curation.stages.prepare import Prepare
+from curation.stages.prepare import Prepare, PrepareMore
 from curation.trust.parts import ROW_KEYS
 
-Files = Mapping[str, Sequence[SourceFile]]
-"""The input files by source."""
 Fields = Mapping[str, Any]
 """The fields of a ``report.GenerationRecord``, as outputs of stages."""
 
@@ -33,6 +32,11 @@ class Chain:
     """A run, described."""
 
     prepared: Stage
+    """Deals the splits with which the run began."""
+    added: Sequence[Stage]
+    """Deal the splits that were added later."""
+    tables: Mapping[str, Table]
+    """Tables of the splits and the audit, by name."""
     generations: Sequence[Fields]
     """Generations of the main chain."""
     branches: Mapping[str, Sequence[Fields]]
@@ -48,29 +52,24 @@ class Chain:
     def stages(self) -> list[Stage]:
         """All stages, each after those that it waits for."""
         described = [list(self.generations), dict(self.branches), list(self.shallow), list(self.decisions)]
-        return ordered([self.prepared.value("tables"), *described])
+        return ordered([*(stage.value("tables") for stage in self.preparing), *described])
+
+    @property
+    def preparing(self) -> list[Stage]:
+        """The stages that deal splits, in the order of the deals."""
+        return [self.prepared, *self.added]
 
 
-def describe(config: RunConfig, files: Files) -> Chain:
-    """The stages of a run over ``files``.
+def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Chain:
+    """The stages of a run over ``files``, whose splits were dealt in these ``deals``; unset, all at once.
 
     Raises:
         ModelError: a model that is named is not there.
         ConfigError: two splits of a chain are of different sources that share a file.
     """
-    sizes, num = split_sizes(config, files), max(1, len(config.generations))
-    prepared = Prepare(
-        name="prepare",
-        config=config.rows,
-        files={name: [file.to_json() for file in items] for name, items in files.items()},
-        contents={name: [file.content for file in items] for name, items in files.items()},
-        commit_seconds=config.commit_seconds,
-        fragment_mb=config.fragment_mb,
-        max_error_rate=config.splits.max_error_rate,
-        num_rows=sum(sizes.values()),
-    )
-    names = [*config.splits.named(), *(["audit"] if config.splits.audit else [])]
-    tables: dict[str, Table] = {name: prepared.out("tables", name) for name in names}
+    deals = begun(config) if deals is None else deals
+    sizes, num = split_sizes(config, files, deals.taken(files)), max(1, len(config.generations))
+    preparing, tables = _preparing(config, files, deals)
     if num > 1:
         check_files(config, files)
     first = Generation(
@@ -82,7 +81,32 @@ def describe(config: RunConfig, files: Files) -> Chain:
         sizes={**sizes, "pool": sizes["pool"] // config.num_shares},
         files=files[config.splits.source.source],
     )
-    return _Describing(config, replace(first, base=_base(first, 0, ()))).chain(prepared)
+    return _Describing(config, replace(first, base=_base(first, 0, ()))).chain(preparing, tables)
+
+
+def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stage], dict[str, Table]]:
+    """The stages that deal the splits, and the tables of all splits and of the audit in the order of the splits."""
+    stages: list[Stage] = []
+    made: dict[str, Out] = {}
+    for number, (deal, rows) in enumerate(zip(deals.deals, deals.rows, strict=True)):
+        named, taken = rows.splits.named(), deals.taken(files, number)
+        read = list(rows.sources) if number == 0 else [named[name].source for name in deal.splits]
+        arguments: dict[str, Any] = {
+            "name": prepare_name(number),
+            "config": rows,
+            "files": {name: [file.to_json() for file in files[name]] for name in read},
+            "contents": {name: [file.content for file in files[name]] for name in read},
+            "commit_seconds": config.commit_seconds,
+            "fragment_mb": config.fragment_mb,
+            "max_error_rate": config.splits.max_error_rate,
+            "num_rows": sum(split_sizes(rows, files, taken).values()) - sum(taken.values()),
+        }
+        before = {name: made[name] for name in named if name in made}
+        stage = Prepare(**arguments) if number == 0 else PrepareMore(before=before, taken=taken, **arguments)
+        audit = ["audit"] if number == 0 and config.splits.audit else []
+        made |= {name: stage.out("tables", name) for name in (*deal.splits, *audit)}
+        stages.append(stage)
+    return stages, {name: made[name] for name in (*config.splits.named(), "audit") if name in made}
 
 
 def check_files(config: RunConfig, files: Files) -> None:
@@ -112,7 +136,7 @@ class _Describing:
         self._main = [self._described(first)]
         self._decisions: list[Stage] = []
 
-    def chain(self, prepared: Stage) -> Chain:
+    def chain(self, preparing: Sequence[Stage], tables: Mapping[str, Table]) -> Chain:
         """All generations of all chains."""
         config, main = self._config, self._main
         leading, *others = config.chain.arms
@@ -130,7 +154,9 @@ class _Describing:
             if index + 1 == len(config.generations) and PREDECESSOR in config.chain.shallow:
                 branches[PREDECESSOR] = [self._predecessor(leading, needs).record]
         return Chain(
-            prepared=prepared,
+            prepared=preparing[0],
+            added=preparing[1:],
+            tables=tables,
             generations=[described.record for described in main],
             branches={name: fields for name, fields in branches.items() if fields},
             shallow=[described.shallow for described in main],

@@ -1,20 +1,19 @@
 """A run directory opened for a configuration: checked against it, with its manifest and the stages to be done."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.pipeline.chain import Chain, describe
+from curation.pipeline.growth import Deals, Files, deals_of, identity_of
 from curation.pipeline.roles import check_models
 from curation.redaction import redacted_in
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
-from curation.sources import SourceFile, check_unchanged, discover, split_sizes
+from curation.sources import check_unchanged, discover, split_sizes
 from curation.stages.fit import check_settings
 from curation.stages.label_keys import check_by
 from curation.storage import lease
@@ -30,6 +29,7 @@ class Opened:
     chain: Chain
     num_pool: int
     """Rows of the pool of one generation."""
+    deals: Deals
 
     @property
     def statuses(self) -> list[Status]:
@@ -58,31 +58,25 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     check_models(config)
     get_domain(config.domain)
     manifest = Manifest.load(config.directory, guard=guard)
-    known = manifest.source_files
+    deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
-    for name, before in known.items():
-        check_unchanged(before, files.get(name, []))
+    for name in files:
+        check_unchanged(known.get(name, ()), files[name])
     described = {name: [file.recorded() for file in items] for name, items in files.items()}
-    manifest.identify(_identity(config), described, save=False)
-    opened = _opened(config, manifest, files)
+    opened = _opened(config, manifest, files, deals)
+    manifest.identify(identity_of(config), described, deals=deals.to_json(), save=False)
     if save:
         opened.save()
     return opened
 
 
-def _identity(config: RunConfig) -> dict[str, Any]:
-    """The part of a run that defines the rows."""
-    # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
-    chosen = {"domain", "seed", "sources", "splits"}
-    return config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
-
-
-def _opened(config: RunConfig, manifest: Manifest, files: Mapping[str, Sequence[SourceFile]]) -> Opened:
-    num_pool = split_sizes(config, files)["pool"] // config.num_shares
+def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -> Opened:
+    num_pool = split_sizes(config, files, deals.taken(files))["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
     check_settings(config.trust)
-    return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
+    chain = describe(config, files, deals)
+    return Opened(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
 
 
 def as_recorded(config: RunConfig) -> Opened | None:
@@ -92,7 +86,7 @@ def as_recorded(config: RunConfig) -> Opened | None:
         RunDirError: the record is damaged.
     """
     manifest = Manifest.load(config.directory)
-    if manifest.identity != _identity(config) or manifest.files.keys() != config.sources.keys():
+    if manifest.identity != identity_of(config) or manifest.files.keys() != config.sources.keys():
         return None
     check_models(config)
-    return _opened(config, manifest, manifest.source_files)
+    return _opened(config, manifest, manifest.source_files, deals_of(config, manifest))

@@ -57,7 +57,8 @@ def forecast_run(
     """
     config, files = opened.config, opened.manifest.source_files
     done = partial(num_committed, opened.manifest, known=known)
-    askings, left_out = askings_of(stages, config, files, known, done)
+    taken = opened.deals.taken(files)
+    askings, left_out = askings_of(stages, config, files, known, done, taken)
     if not askings:
         return None, left_out
     with local_or_cluster(config.ray):
@@ -65,7 +66,7 @@ def forecast_run(
         if (waits := capacity.check_room(asked)) is not None:
             say(waits)
         with scratch(config.directory, config.ray) as directory:
-            shots = _shots(config, files, known, directory)
+            shots = _shots(config, files, taken, known, directory)
             return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
 
 
@@ -113,7 +114,11 @@ def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
 
 
 def _shots(
-    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], known: Known, directory: Place
+    config: RunConfig,
+    files: Mapping[str, Sequence[SourceFile]],
+    taken: Mapping[str, int],
+    known: Known,
+    directory: Place,
 ) -> Callable[[Out], TableRef]:
     """Finds the table of demonstrations; before it is prepared, one is made of the same rows."""
 
@@ -127,7 +132,8 @@ def _shots(
         except Unknown:
             name = out.path[-1]
         source = config.splits.named()[name].source
-        rows = Rows(files=files[source], assignment=assignment_of(config, source, files[source]), splits=(name,))
+        assignment = assignment_of(config, source, files[source], taken)
+        rows = Rows(files=files[source], assignment=assignment, splits=(name,))
         drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, rows.num, rows.seed))
         domain = get_domain(config.domain_of(name))
         examples = examples_of(domain, name, list(range(len(drawn))), [row.raw for row in drawn])

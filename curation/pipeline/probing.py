@@ -14,7 +14,7 @@ from curation.hashing import derive
 from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
-from curation.sources import Assignment, SourceFile, assignment_of, rows_at
+from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
 from curation.stages.asking import AskModel
 from curation.stages.asks import ask_of
 from curation.stages.label import Label
@@ -123,10 +123,12 @@ def askings_of(
     files: Mapping[str, Sequence[SourceFile]],
     known: Known,
     rows_done: Callable[[Stage], int] = lambda stage: 0,
+    taken: Mapping[str, int] = NOTHING,
 ) -> tuple[list[Asking], list[LeftOut]]:
     """Requests of the labelling stages to the run's first teacher, and which stages ask something else.
 
-    ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed.
+    ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed, ``taken``
+    the rows of each split that was dealt before the others.
     """
     found: list[Asking] = []
     left_out: list[LeftOut] = []
@@ -140,14 +142,20 @@ def askings_of(
                 left_out.append(LeftOut(stage.name, "its rows are labelled already, so it asks about them again"))
         elif not (isinstance(stage, Label) and stage.asks_teacher):
             left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
-        elif isinstance(asking := _asking(stage, config, files, known), str):
+        elif isinstance(asking := _asking(stage, config, files, known, taken), str):
             left_out.append(LeftOut(stage.name, asking))
         else:
             found.append(replace(asking, rows=max(0, asking.rows - rows_done(stage))))
     return [asking for asking in found if asking.rows], left_out
 
 
-def _asking(stage: Label, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | str:
+def _asking(
+    stage: Label,
+    config: RowsConfig,
+    files: Mapping[str, Sequence[SourceFile]],
+    known: Known,
+    taken: Mapping[str, int],
+) -> Asking | str:
     """The request of a labelling stage, or why that cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
     model, note = _model(stage.teacher.model, known)
@@ -163,7 +171,7 @@ def _asking(stage: Label, config: RowsConfig, files: Mapping[str, Sequence[Sourc
         rows=stage.num_rows or 0,
         drawn_from=Rows(
             files=files[source],
-            assignment=assignment_of(config, source, files[source]),
+            assignment=assignment_of(config, source, files[source], taken),
             splits=(examples.path[-1],),
             seed=derive(config.seed, f"probe:{source}"),
         ),

@@ -20,8 +20,6 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
     """The record of a run, of whose stages all outputs are ``known``."""
     config, manifest = opened.config, opened.manifest
     forecast = saved(config)
-    prepared = known[opened.chain.prepared.name]
-    assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
     analyses = describe_analysis(config, opened.chain)
     further = [stage for stage in ordered(analyses) if stage.name not in known]
     known = {**known}
@@ -32,7 +30,7 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
     made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
-    tables = present({name: opened.chain.prepared.out("tables", name) for name in prepared["tables"]}, known)
+    counts, overlap = _prepared(opened.chain, known)
     generations = _generations(
         [
             {**fields, "analysis": {name: out for name, out in outs.items() if out.stage.name in known}}
@@ -48,10 +46,10 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
         versions=versions(),
         command=command or "curation.run(curation.config.load.load_config('config.yaml'))",
         domain=get_domain(config.domain_of("pool")),
-        prepared=tables,
-        prepare_counts=prepared["counts"],
+        prepared=present(opened.chain.tables, known),
+        prepare_counts=counts,
         audits=audits.read(config.directory),
-        overlap=prepared["overlap"],
+        overlap=overlap,
         stages=[
             report.StageRecord(
                 name=name,
@@ -83,6 +81,20 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
         spent={} if forecast is None else used_since(forecast, manifest),
         used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
+
+
+def _prepared(chain: Chain, known: Known) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The counts of every table by name, and what the splits share, of all deals together."""
+    counts: dict[str, Any] = {}
+    overlap: dict[str, Any] = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
+    for stage in chain.preparing:
+        made = known[stage.name]
+        assert isinstance(made, Mapping), "a prepare stage needs nothing that could be missing"
+        counts |= made["counts"]
+        overlap["pairs"] += made["overlap"]["pairs"]
+        for part in ("dropped", "repeats", "uncompared"):
+            overlap[part] |= made["overlap"][part]
+    return counts, overlap
 
 
 def _generations(described: Sequence[Fields], known: Known) -> list[report.GenerationRecord]:
@@ -118,7 +130,7 @@ def _chain(opened: Opened, known: Known, num_reached: int) -> report.ChainRecord
 def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
     """The generation and the line that need a stage first, by its name; the stage ``prepare`` is no generation's."""
     found: dict[str, tuple[int, str]] = {}
-    shared = {stage.name for stage in ordered([chain.prepared.value()])}
+    shared = {stage.name for stage in ordered([stage.value() for stage in chain.preparing])}
     for index, fields in enumerate(chain.generations):
         lines: dict[str, Any] = {MAIN: [fields, chain.decisions[index : index + 1]]}
         lines |= {name: [item for item in branch if item["index"] == index] for name, branch in chain.branches.items()}

@@ -38,7 +38,9 @@ class Tested(NamedTuple):
 
 
 def testing(generation: Generation, teacher: TeacherUse, base: Model, students: Mapping[str, Model]) -> Tested:
-    """The tests of every model of a generation."""
+    """The tests of every model of a generation; none without a test split."""
+    if "test" not in generation.tables:
+        return Tested({}, {}, generation.tested)
     config, evaluation = generation.config, generation.config.evaluation
     students_are = asked(
         base, config.teacher.ask.model_copy(update=AskConfig.BARE), name=generation.name("backend-student")

@@ -10,7 +10,7 @@ manifest that it read. A recorded stage counts as done only while its files are 
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ from curation.escaping import escaped
 from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
-from curation.rundir.graph import Recorded, differences
+from curation.rundir.graph import Recorded
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, Written
@@ -69,6 +69,7 @@ class Manifest:
         token: str | None = None,
         guard: Guard = unguarded,
         attempts: dict[str, int] | None = None,
+        deals: list[dict[str, Any]] | None = None,
     ) -> None:
         self.directory = directory
         self.events = events_of(directory)
@@ -82,6 +83,8 @@ class Manifest:
         self.stages = stages
         self.attempts = {} if attempts is None else attempts
         """How often each stage was done anew by request: each time in another directory."""
+        self.deals = [] if deals is None else deals
+        """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
         self._lost: dict[str, Lost] | None = None
         self._is_saved = True
 
@@ -106,9 +109,16 @@ class Manifest:
                     "to start again"
                 )
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            attempts = raw.get("attempts", {})
-            token = written.token
-            return cls(directory, raw["identity"], raw["files"], stages, token=token, guard=guard, attempts=attempts)
+            return cls(
+                directory,
+                raw["identity"],
+                raw["files"],
+                stages,
+                token=written.token,
+                guard=guard,
+                attempts=raw.get("attempts", {}),
+                deals=raw.get("deals", []),
+            )
         except RunDirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -136,20 +146,19 @@ class Manifest:
             return f"{link}, or give another place"
         return f"`curate copy {self.directory} NEW` makes a copy that is whole; or {link}, or give another run_dir"
 
-    def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
-        """Record the definition of the run's rows; the same run must repeat it, except for new files.
-
-        Raises:
-            RunDirError: the directory belongs to a run over other rows.
-        """
-        if self.identity and self.identity != identity:
-            changes = "; ".join(differences(self.identity, identity))
-            raise RunDirError(
-                f"{self.directory}: belongs to another configuration ({changes}); "
-                "give this one another name or run_dir, or undo the change"
-            )
-        if (self.identity, self.files) != (identity, files):
-            self.identity, self.files, self._is_saved = identity, files, False
+    def identify(
+        self,
+        identity: dict[str, Any],
+        files: dict[str, list[dict[str, Any]]],
+        *,
+        deals: Sequence[dict[str, Any]] = (),
+        save: bool,
+    ) -> None:
+        """Record the definition of the rows, as the caller has checked that what was dealt before stays as it is."""
+        now = (identity, files, list(deals))
+        if (self.identity, self.files, self.deals) != now:
+            self.identity, self.files, self.deals = now
+            self._is_saved = False
         if save:
             self.save()
 
@@ -258,6 +267,7 @@ class Manifest:
             "versions": dict(versions()),
             "identity": self.identity,
             "files": self.files,
+            "deals": self.deals,
             "attempts": self.attempts,
             "stages": {name: vars(record) for name, record in self.stages.items()},
         }

@@ -7,10 +7,11 @@ from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.sample import rows_at
 from curation.sources.source_file import SourceFile
-from curation.sources.splits import Assignment, Permutation, assign, assignment_of, split_sizes
+from curation.sources.splits import NOTHING, Assignment, Permutation, assign, assignment_of, split_sizes
 from curation.sources.stretches import Stretch, grouped, stretches
 
 __all__ = [
+    "NOTHING",
     "Assignment",
     "Permutation",
     "SourceFile",

@@ -8,15 +8,18 @@ power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers w
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from curation.config import RowsConfig, RunConfig, SplitConfig
+from curation.config import RowsConfig, SplitConfig
 from curation.errors import ConfigError, SourceError
 from curation.hashing import derive, hash64
 from curation.sources.source_file import SourceFile
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
+"""The rows of splits that were dealt before, where none were."""
 _ROUNDS = 8
 Int64s = npt.NDArray[np.int64]
 
@@ -88,12 +91,14 @@ class Assignment:
         return self.permutation.inverse(chosen_N + shift[split_N])
 
 
-def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Assignment:
-    """Deal the rows of one source to its ``splits``.
+def assign(
+    total_rows: int, splits: Mapping[str, SplitConfig], seed: int, taken: Mapping[str, int] = NOTHING
+) -> Assignment:
+    """Deal the rows of one source to its ``splits``, those that are not ``taken``: rows by split, dealt before.
 
     Raises:
         ConfigError: two splits take the rest.
-        SourceError: the splits ask for more rows than exist, or a split gets none.
+        SourceError: the splits ask for more rows than are left, or a split gets none.
     """
     rest = [name for name, split in splits.items() if split.rows is None and split.fraction is None]
     if len(rest) > 1:
@@ -102,31 +107,39 @@ def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Ass
             "give one of them rows or fraction"
         )
     counts = {name: _wanted(split, total_rows) for name, split in splits.items()}
-    asked = sum(counts.values())
+    asked, left = sum(counts.values()), total_rows - sum(taken.values())
     told = ", ".join(f"{name} {number}" for name, number in counts.items() if name not in rest)
-    if asked > total_rows:
+    if asked > left:
         source = next(iter(splits.values())).source
-        raise SourceError(
-            f"splits ask for {asked} rows of source {source!r} ({told}), which has {total_rows}; ask for fewer"
-        )
-    counts |= dict.fromkeys(rest, total_rows - asked)
+        has = f"which has {total_rows}"
+        if taken:
+            has += f", of which {left} are left ({_words(taken)} were dealt before, and stay)"
+        fewer = "ask for fewer, or take the split from another source" if taken else "ask for fewer"
+        raise SourceError(f"splits ask for {asked} rows of source {source!r} ({told}), {has}; {fewer}")
+    counts |= dict.fromkeys(rest, left - asked)
     for name, number in counts.items():
         if not number:
+            before = f", {left} of which are left ({_words(taken)} were dealt before)" if taken else ""
+            mend = "take it from another source" if taken else "ask for fewer elsewhere or give more rows"
             raise SourceError(
-                f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}"
-                f"{f' ({told})' if name in rest and told else ''}; ask for fewer elsewhere or give more rows"
+                f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}"
+                f"{f' ({told})' if name in rest and told else ''}; {mend}"
             )
-    return Assignment(counts=counts, permutation=Permutation(size=total_rows, seed=seed))
+    return Assignment(counts={**taken, **counts}, permutation=Permutation(size=total_rows, seed=seed))
 
 
-def assignment_of(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> Assignment:
-    """How a run deals the rows of one of its sources.
+def assignment_of(
+    config: RowsConfig, source: str, files: Sequence[SourceFile], taken: Mapping[str, int] = NOTHING
+) -> Assignment:
+    """How a run deals the rows of one of its sources; ``taken``: rows of the splits that were dealt before.
 
     Raises:
         ConfigError, SourceError: as :func:`assign`.
     """
     splits = {name: split for name, split in config.splits.named().items() if split.source == source}
-    return assign(sum(file.num_rows for file in files), splits, derive(config.seed, f"splits:{source}"))
+    before = {name: number for name, number in taken.items() if name in splits}
+    new = {name: split for name, split in splits.items() if name not in taken}
+    return assign(sum(file.num_rows for file in files), new, derive(config.seed, f"splits:{source}"), before)
 
 
 def _wanted(split: SplitConfig, total_rows: int) -> int:
@@ -135,7 +148,13 @@ def _wanted(split: SplitConfig, total_rows: int) -> int:
     return split.rows or 0
 
 
-def split_sizes(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dict[str, int]:
+def _words(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in rows.items())
+
+
+def split_sizes(
+    config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
+) -> dict[str, int]:
     """The rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
 
     Raises:
@@ -143,7 +162,6 @@ def split_sizes(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) ->
     """
     named = config.splits.named()
     sizes: dict[str, int] = {}
-    for name, items in files.items():
-        splits = {split: value for split, value in named.items() if value.source == name}
-        sizes |= assign(sum(file.num_rows for file in items), splits, config.seed).counts if splits else {}
+    for source in dict.fromkeys(split.source for split in named.values()):
+        sizes |= assignment_of(config, source, files[source], taken).counts
     return {name: sizes[name] for name in named}

@@ -55,7 +55,7 @@ def table_schema(domain: Domain, name: str) -> pa.Schema:
 
 def targets(job: Job, source: Source) -> dict[str, int]:
     """The tables that a source fills, with the index of each table's split in the source's assignment."""
-    places = {name: place for place, name in enumerate(source.assignment.counts)}
+    places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.uris}
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 

@@ -32,6 +32,11 @@ MEND = (
     f"splits.overlap: drop (takes such rows out of the split that comes later in {ORDER}) or splits.overlap: report "
     "(keeps and counts them)"
 )
+MEND_ADDED = (
+    "the rows of splits that were dealt before stay: take the new split from rows that stand nowhere else, or set "
+    "splits.overlap: drop (leaves such rows out of the new split) or splits.overlap: report (keeps and counts them)"
+)
+"""Where a split is added to a run."""
 
 
 def refuses(kept: str, other: str, mode: str) -> bool:
@@ -114,16 +119,21 @@ class Settled:
 
 
 def settle(
-    compared: Compared, mode: str, refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]
+    compared: Compared,
+    mode: str,
+    refs: Mapping[str, TableRef],
+    columns: Mapping[str, Sequence[str]],
+    *,
+    mend: str = MEND,
 ) -> Settled:
-    """Decide what to do about the rows found; messages show ``columns`` of an example row.
+    """Decide what to do about the rows found; messages show ``columns`` of an example row, and the ``mend``.
 
     Raises:
         SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
             loses all its rows.
     """
     if bad := [pair for pair in compared.pairs if refuses(pair.kept, pair.other, mode)]:
-        raise SourceError(_refusal(bad, refs, columns))
+        raise SourceError(f"{_refusal(bad, refs, columns)}; {mend}")
     gone: dict[str, BitMap64] = {}
     dropped = [pair for pair in compared.pairs if drops(pair.kept, pair.other, mode)]
     for pair in dropped:
@@ -169,7 +179,7 @@ def _refusal(pairs: Sequence[Found], refs: Mapping[str, TableRef], columns: Mapp
     example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
     return (
         f"splits {counts}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of {first.other}, "
-        f"{WORDS[rule]}: {example}; {MEND}"
+        f"{WORDS[rule]}: {example}"
     )
 
 

@@ -13,7 +13,7 @@ row is kept, also in the object store, to count rows that repeat an earlier one.
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,10 +93,13 @@ class _Part(NamedTuple):
     fragments: tuple[int, ...]
 
 
-def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, last: str) -> Compared:
+def find(
+    refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, last: str, dealt: Collection[str] = ()
+) -> Compared:
     """Compare the healthy rows of each split with those of the splits before it in the order.
 
     ``last`` is the split that is streamed; it comes last in the order. Splits of different domains share no rows.
+    ``dealt`` splits keep every row: they come before the others, and what they share among themselves is left out.
 
     Raises:
         SourceError: no row of a split can be compared.
@@ -129,7 +132,12 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
     uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in told.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
-    return Compared(pairs=_pairs(names, entries), repeats=repeats, uncompared=uncompared)
+    pairs = _pairs(sorted(names, key=lambda name: name not in dealt), entries)
+    return Compared(
+        pairs=[pair for pair in pairs if pair.other not in dealt],
+        repeats={name: rows for name, rows in repeats.items() if name not in dealt},
+        uncompared={name: problems for name, problems in uncompared.items() if name not in dealt},
+    )
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:

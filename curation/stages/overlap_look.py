@@ -12,9 +12,9 @@ from curation.domains import attempt, get_domain
 from curation.domains.identity import RULES
 from curation.errors import SourceError
 from curation.escaping import escaped
-from curation.sources import SourceFile, assignment_of, raw_rows, read_rows
+from curation.sources import NOTHING, SourceFile, assignment_of, raw_rows, read_rows
 from curation.stages.deal import examples_of
-from curation.stages.dropping import MEND, drops, refuses, rules_in_words
+from curation.stages.dropping import MEND, MEND_ADDED, drops, refuses, rules_in_words
 from curation.stages.overlap import Digests, identity_of, rank
 
 MOST_ROWS = 20_000
@@ -32,8 +32,10 @@ class _Seen(NamedTuple):
     digests: Digests
 
 
-def look(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
-    """Lines on questions that two splits share.
+def look(
+    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
+) -> Iterator[str]:
+    """Lines on questions that two splits share; ``taken``: the rows of each split that was dealt before the others.
 
     Raises:
         SourceError: ``splits.overlap`` refuses them; or a file cannot be read.
@@ -49,13 +51,13 @@ def look(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> Iterat
         return
     rows: dict[str, list[_Seen]] = {name: [] for name in named}
     for source in sources:
-        for name, seen in _questions(config, source, files[source]):
+        for name, seen in _questions(config, source, files[source], taken):
             rows[name].append(seen)
     refused, told, example = [], [], ""
-    names = sorted(named, key=rank)
+    names = sorted(named, key=lambda name: (name not in taken, rank(name)))
     keys: dict[str, dict[bytes, _Seen]] = {name: {} for name in names}
     for place, other in enumerate(names):
-        for kept in names[:place]:
+        for kept in names[:place] if other not in taken else ():
             found: Counter[str] = Counter()
             for seen in rows[other]:
                 for rule, made in zip(RULES, _keys(seen.digests), strict=True):
@@ -76,13 +78,15 @@ def look(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> Iterat
                 for key in made:
                     keys[other].setdefault(key, seen)
     if refused:
-        raise SourceError(f"splits {'; '.join(refused)}; e.g. {example}; {MEND}")
+        raise SourceError(f"splits {'; '.join(refused)}; e.g. {example}; {MEND_ADDED if taken else MEND}")
     yield from told
 
 
-def _questions(config: RunConfig, source: str, items: Sequence[SourceFile]) -> Iterator[tuple[str, _Seen]]:
+def _questions(
+    config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
+) -> Iterator[tuple[str, _Seen]]:
     """The healthy rows of a source that have an identity, each with its split."""
-    assignment = assignment_of(config, source, items)
+    assignment = assignment_of(config, source, items, taken)
     names, numbers = list(assignment.counts), Counter[str]()
     position = 0
     for file in sorted(items, key=lambda file: file.index):

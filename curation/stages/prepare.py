@@ -22,11 +22,11 @@ from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Stage, setting
+from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import SourceFile, assignment_of, check_unique, grouped, require_columns, stretches
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
-from curation.stages.dropping import Overlap, Settled, remove, settle
+from curation.stages.dropping import MEND, MEND_ADDED, Overlap, Settled, remove, settle
 from curation.stages.overlap import find
 from curation.stages.usable import SplitCounts, check_usable, count_split, told
 from curation.storage.lease import Guard, unguarded
@@ -50,6 +50,18 @@ class PreparedRefs:
     overlap: Overlap
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """The splits that were dealt before, whose rows stay: their tables and numbers of rows, by name."""
+
+    tables: Mapping[str, TableRef]
+    rows: Mapping[str, int]
+
+
+BEGINNING = Dealt(tables={}, rows={})
+"""Nothing was dealt before."""
+
+
 class Prepare(Stage):
     """Deals the rows of the input files to the splits."""
 
@@ -66,6 +78,10 @@ class Prepare(Stage):
 
     def run(self, task: Task) -> Done:
         """Deal them, and say which rows cannot be used and what the splits share."""
+        return self.dealt_after(BEGINNING, task)
+
+    def dealt_after(self, dealt: Dealt, task: Task) -> Done:
+        """Deal to the splits that are not ``dealt``."""
         files = {
             name: [
                 SourceFile.from_json({**item, "content": content})
@@ -81,12 +97,26 @@ class Prepare(Stage):
                 commit_seconds=self.commit_seconds,
                 fragment_mb=self.fragment_mb,
                 max_error_rate=self.max_error_rate,
+                dealt=dealt,
                 guard=task.guard,
                 progress=update,
             )
         for sentence in [*told(prepared.counts), *prepared.overlap.told()]:
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
+
+
+class PrepareMore(Prepare):
+    """Deals rows that are left to splits that were added to a run."""
+
+    before: InEach[TableRef]
+    """The tables of the splits that were dealt before, by name."""
+    taken: Mapping[str, int]
+    """The rows of those splits."""
+
+    def run(self, task: Task) -> Done:
+        """Deal them, and compare the new splits with all others."""
+        return self.dealt_after(Dealt(tables=self.before, rows=self.taken), task)
 
 
 def prepare(
@@ -98,10 +128,11 @@ def prepare(
     fragment_mb: int = 256,
     max_error_rate: float = 1.0,
     chunk_rows: int | None = None,
+    dealt: Dealt = BEGINNING,
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PreparedRefs:
-    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
+    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``; not those that are ``dealt``.
 
     ``progress`` receives progress updates. ``chunk_rows`` is the unit of work and of commit; unset, 1/32 of all rows,
     at most 50,000. ``max_error_rate``: of the rows of a split, beside the audit table's.
@@ -116,16 +147,17 @@ def prepare(
     import ray
     import ray.exceptions
 
-    splits = config.splits.named()
+    splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
-    names = [*splits, *([AUDIT] if config.splits.audit else [])]
+    names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
     sources = dict.fromkeys(split.source for split in splits.values())
     job = Job(
-        sources={name: _source(config, name, files[name]) for name in sources},
+        sources={name: _source(config, name, files[name], dealt.rows) for name in sources},
         uris={name: str(directory / f"{name}.lance") for name in names},
     )
     schemas = {name: table_schema(domains[name if name in splits else POOL], name) for name in names}
-    expected = {name: rows for source in job.sources.values() for name, rows in source.assignment.counts.items()}
+    counted = [source.assignment.counts for source in job.sources.values()]
+    expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
     if AUDIT in names:
         expected[AUDIT] = expected[POOL]
     for name, uri in job.uris.items():
@@ -149,7 +181,7 @@ def prepare(
             found = {name: count_split(ref, name) for name, ref in refs.items()}
             _check(refs, found, expected)
             check_usable(refs, found, max_error_rate)
-            settled = _compared(config, {name: refs[name] for name in splits}, directory)
+            settled = _compared(config, {name: refs[name] for name in splits}, directory, dealt)
         gone = {name: _gone(settled, name) for name in names}
         refs = {name: remove(ref, gone[name], guard=guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
@@ -161,11 +193,16 @@ def prepare(
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 
-def _compared(config: RowsConfig, refs: Mapping[str, TableRef], directory: Place) -> Settled:
-    """Rows that the splits share and what to do about them; written to disk if rows have to be deleted."""
+def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> Settled:
+    """Rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
+
+    Written to disk if rows have to be deleted.
+    """
+    refs = {**dealt.tables, **new}
     domains = {name: config.domain_of(name) for name in refs}
     columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
-    settled = settle(find(refs, domains, last=POOL), config.splits.overlap, refs, columns)
+    found = find(refs, domains, last=POOL, dealt=dealt.tables)
+    settled = settle(found, config.splits.overlap, refs, columns, mend=MEND_ADDED if dealt.tables else MEND)
     if settled.row_ids:
         settled.save(directory)
     return settled
@@ -192,11 +229,11 @@ def _gone(settled: Settled, name: str) -> BitMap64:
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
-def _source(config: RowsConfig, name: str, files: Sequence[SourceFile]) -> Source:
+def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> Source:
     id_column = config.sources[name].id_column
     domain = config.sources[name].domain or config.domain
     require_columns(files, [[*form, *([id_column] if id_column else [])] for form in get_domain(domain).forms])
-    assignment = assignment_of(config, name, files)
+    assignment = assignment_of(config, name, files, taken)
     if id_column is not None:
         check_unique(files, id_column)
     return Source(domain=domain, id_column=id_column, assignment=assignment)

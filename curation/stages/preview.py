@@ -13,7 +13,7 @@ from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
 from curation.escaping import quoted
 from curation.metrics import proportion
-from curation.sources import SourceFile, assignment_of, rows_at
+from curation.sources import NOTHING, SourceFile, assignment_of, rows_at
 from curation.sources.ids import check_some
 from curation.sources.sample import Drawn
 from curation.stages.deal import POOL, examples_of
@@ -40,8 +40,12 @@ class Looked:
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
 
-def preview(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dict[str, Looked]:
+def preview(
+    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
+) -> dict[str, Looked]:
     """Some rows of each split, or all of a small source, read as ``prepare`` will read them.
+
+    ``taken``: the rows of each split that was dealt before the others.
 
     Raises:
         SourceError: a file cannot be read.
@@ -50,7 +54,7 @@ def preview(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dic
     for source, items in files.items():
         if all(split.source != source for split in config.splits.named().values()):
             continue
-        assignment = assignment_of(config, source, items)
+        assignment = assignment_of(config, source, items, taken)
         positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
         split_N = assignment.split_of(positions_N)
         drawn, paths = rows_at(items, positions_N), {file.index: file.path for file in items}

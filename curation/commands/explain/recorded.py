@@ -9,6 +9,7 @@ import numpy as np
 from curation.commands.export.run import Moved, read_run
 from curation.config import RunConfig
 from curation.errors import TableError
+from curation.pipeline.growth import prepared_by
 from curation.refs import TableRef, table_refs
 from curation.rundir.manifest import Manifest
 from curation.storage.paths import Place
@@ -57,8 +58,8 @@ class RecordedRun:
     @cached_property
     def splits(self) -> dict[str, TableRef]:
         """The tables of the prepared rows, by split; ``audit`` too, where there is one."""
-        found = self.manifest.stages["prepare"].outputs["tables"]
-        return {name: self.table(value) for name, value in found.items()}
+        found = [record.outputs["tables"] for record in prepared_by(self.manifest)]
+        return {name: self.table(value) for tables in found for name, value in tables.items()}
 
     @cached_property
     def _moved(self) -> Moved:

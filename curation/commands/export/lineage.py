@@ -10,6 +10,7 @@ from curation.cluster.versions import versions
 from curation.commands.export.files import Written, is_on_hub
 from curation.commands.export.student import Student
 from curation.config.base import TrainSection
+from curation.pipeline.growth import prepared_by
 from curation.refs import ModelRef
 from curation.report.decodings import in_words
 from curation.report.trained import trainings
@@ -137,9 +138,9 @@ def _guarantee(student: Student, generation: Json | None) -> Json:
 
 
 def _data(student: Student) -> Json:
-    stages, config = student.manifest.stages, student.config
+    config = student.config
     labels, pool = student.of_generation("label-pool"), student.of_generation("score-pool")
-    prepared = stages["prepare"].outputs if "prepare" in stages else {}
+    prepared = [record.outputs["tables"] for record in prepared_by(student.manifest)]
     scored = pool or labels
     return {
         "domain": config.domain.model_dump(mode="json"),
@@ -147,7 +148,7 @@ def _data(student: Student) -> Json:
             name: {"path": source.path, "files": student.manifest.files.get(name, [])}
             for name, source in config.sources.items()
         },
-        "tables": prepared.get("tables", {}),
+        "tables": {name: table for tables in prepared for name, table in tables.items()},
         "labels": None if scored is None else scored.outputs.get("labels"),
     }
 

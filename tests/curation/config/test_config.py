@@ -264,7 +264,10 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
             "has no options to choose from (its answer is generated); leave it out of teacher.states",
         ),
         ({"splits.adapt": ...}, "teacher.adapt needs a split: add splits.adapt"),
-        ({"splits.test": ...}, "generations need a test split: add splits.test"),
+        (
+            {"splits.test": ..., "generations": [{"student": {"path": "org/base"}}] * 2},
+            "a chain of generations needs a test split: add splits.test",
+        ),
         ({"splits.audit": False}, "the ground_truth arm reads the pool's gold labels: set splits.audit: true"),
         ({"splits.audit": False, "selection.arms": ["naive", "trust_gold"]}, "the trust_gold arm reads the pool's"),
         ({"splits.audit": False, "selection.arms": ["naive_distribution_aware"]}, "the naive_distribution_aware arm"),

@@ -1,0 +1,180 @@
+"""The growth of a run: splits that are added to it are dealt from rows that are left, and what was dealt stays.
+
+A deal is what one stage prepares: the first deal has the splits with which the run began, each later one those that
+were added together. The manifest keeps which splits belong to which deal, so that the order in which a run grew, and
+with it the rows of every split, is that of its own history.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from curation.config import RowsConfig, RunConfig
+from curation.errors import RunDirError
+from curation.rundir.graph import differences
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.sources import SourceFile, split_sizes
+
+Files = Mapping[str, Sequence[SourceFile]]
+"""The input files by source."""
+_PROBE = "probe-"
+
+
+class Deal(NamedTuple):
+    """Splits that are dealt together."""
+
+    splits: tuple[str, ...]
+    sources: tuple[str, ...]
+    """The sources of the run as of this deal."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of ``_asdict``, with lists in place of tuples."""
+        return cls(**{name: tuple(names) for name, names in value.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deals:
+    """The deals of a run, the first of which begins it."""
+
+    deals: tuple[Deal, ...]
+    rows: tuple[RowsConfig, ...]
+    """The definition of the rows as of each deal: its splits and those of the deals before it."""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The splits of the last deal, if the run has grown."""
+        return self.deals[-1].splits if len(self.deals) > 1 else ()
+
+    def taken(self, files: Files, before: int | None = None) -> dict[str, int]:
+        """The rows of each split that was dealt before the deal of that number, before the last where unset.
+
+        Raises:
+            ConfigError, SourceError: as :func:`curation.sources.split_sizes`.
+        """
+        taken: dict[str, int] = {}
+        for rows in self.rows[:before] if before is not None else self.rows[:-1]:
+            taken = split_sizes(rows, files, taken)
+        return taken
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The deals as the manifest keeps them."""
+        return [{name: list(names) for name, names in deal._asdict().items()} for deal in self.deals]
+
+
+def prepare_name(number: int) -> str:
+    """The name of the stage that prepares the deal of that number."""
+    return f"prepare-{number}" if number else "prepare"
+
+
+def prepared_by(manifest: Manifest) -> Iterator[StageRecord]:
+    """The records of the stages that prepared rows, in the order of the deals."""
+    for number in range(max(1, len(manifest.deals))):
+        if (record := manifest.stages.get(prepare_name(number))) is not None:
+            yield record
+
+
+def identity_of(config: RunConfig) -> dict[str, Any]:
+    """The part of a run that defines its rows."""
+    # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
+    chosen = {"domain", "seed", "sources", "splits"}
+    return config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
+
+
+def deals_of(config: RunConfig, manifest: Manifest) -> Deals:
+    """The deals of a run directory, with what the configuration adds to it as the last.
+
+    A deal whose stage is not done binds nobody: its splits may be changed or taken away again.
+
+    Raises:
+        RunDirError: rows that were dealt would not stay as they are.
+    """
+    now = identity_of(config)
+    if not manifest.identity:
+        deals = [_first(now)]
+    elif manifest.identity == now:
+        deals = _recorded(manifest)
+    else:
+        first, *others = _recorded(manifest)
+        deals = [first]
+        for number, deal in enumerate(others, start=1):
+            if prepare_name(number) not in manifest.stages:
+                break
+            deals.append(deal)
+        _require_kept(manifest, deals, now)
+        dealt = {name for deal in deals for name in deal.splits}
+        if added := {name: split.source for name, split in config.splits.named().items() if name not in dealt}:
+            deals.append(Deal(tuple(added), tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))))
+    return Deals(deals=tuple(deals), rows=tuple(_rows(config, deals, manifest)))
+
+
+def begun(config: RunConfig) -> Deals:
+    """The one deal of a run that has not grown."""
+    return Deals(deals=(_first(identity_of(config)),), rows=(config.rows,))
+
+
+def described(config: RunConfig, deals: Deals, files: Files) -> str | None:
+    """Words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
+    if not deals.added:
+        return None
+    sizes, taken = split_sizes(deals.rows[-1], files, deals.taken(files)), deals.taken(files)
+    new = ", ".join(f"{name} ({sizes[name]:,} rows of {config.splits.named()[name].source})" for name in deals.added)
+    stay = ", ".join(f"{name} ({number:,})" for name, number in taken.items())
+    return f"added to the run: {new}; the rows of {stay} stay as they were dealt"
+
+
+def _recorded(manifest: Manifest) -> list[Deal]:
+    return [Deal.from_json(deal) for deal in manifest.deals] or [_first(manifest.identity)]
+
+
+def _first(identity: Mapping[str, Any]) -> Deal:
+    splits = identity.get("splits", {})
+    names = [name for name, value in splits.items() if name != "probes" and isinstance(value, Mapping)]
+    return Deal((*names, *(_PROBE + name for name in splits.get("probes", {}))), tuple(identity.get("sources", {})))
+
+
+def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, Any]) -> None:
+    """Refuse a configuration that changes what was dealt.
+
+    Raises:
+        RunDirError: with what changed.
+    """
+    splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
+    before, after = (_part(identity, splits, sources) for identity in (manifest.identity, now))
+    if before != after:
+        changes = "; ".join(differences(before, after))
+        raise RunDirError(
+            f"{manifest.directory}: belongs to another configuration ({changes}); what was dealt stays as it was, and "
+            "splits and sources can only be added; give this one another name or run_dir, or undo the change"
+        )
+
+
+def _part(identity: Mapping[str, Any], splits: set[str], sources: set[str]) -> dict[str, Any]:
+    """The part of an identity on these splits and sources alone."""
+    part = dict(identity)
+    if "sources" in part:
+        part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}
+    if "splits" in part:
+        given = part["splits"]
+        probes = {name: value for name, value in given.get("probes", {}).items() if _PROBE + name in splits}
+        others = {name: value for name, value in given.items() if name in splits or not isinstance(value, Mapping)}
+        kept = {name: value for name, value in others.items() if value is not None}
+        part["splits"] = kept | {"probes": probes}
+    return part
+
+
+def _rows(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
+    """The definition of the rows as of each deal."""
+    rows, names = config.rows, set[str]()
+    for number, deal in enumerate(deals):
+        names |= set(deal.splits)
+        given = rows.splits
+        probes = {name: probe for name, probe in given.probes.items() if _PROBE + name in names}
+        absent = {name: None for name in given.named() if name not in names and not name.startswith(_PROBE)}
+        overlap = given.overlap
+        record = manifest.stages.get(prepare_name(number)) if number + 1 < len(deals) else None
+        if record is not None:  # it was handled so, and stays
+            overlap = record.inputs["config"]["splits"]["overlap"]
+        splits = given.model_copy(update={"probes": probes, "overlap": overlap, **absent})
+        sources = {name: source for name, source in rows.sources.items() if name in deal.sources}
+        yield rows.model_copy(update={"splits": splits, "sources": sources})
