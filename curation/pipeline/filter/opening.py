@@ -121,7 +121,7 @@ def open_filter(
         "seed": config.seed,
     }
     _check_identity(config, manifest.identity, identity)
-    source = SourceConfig(path=config.pool.path, format=config.pool.format)
+    source = SourceConfig(path=config.pool.path, format=config.pool.format, delimiter=config.pool.delimiter)
     before = [file for files in manifest.source_files.values() for file in files]
     now = discover(source, before)
     if inside := [file.path for file in now if file.path.startswith(f"{config.output_directory}/")]:
