@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
+from curation import own_modules
 from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, class_named
 from curation.domains.identity import Identity, plain_identity
@@ -135,7 +136,7 @@ def get_domain(config: DomainConfig) -> Domain:
             f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
             f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
             + (f"; did you mean {near[0]!r}?" if near else "")
-            + ("; to use a file of your own, put its folder on PYTHONPATH or install it" if ":" in name else "")
+            + own_modules.hint(name, error)
         ) from error
     if lacks := [part for part in PARTS if not hasattr(made, part)]:  # before anything of it is called
         raise ConfigError(f"domain: {name!r} is no domain: it has no {', '.join(lacks)} (docs/extending.md)")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from curation.commands.options import ADDRESS, ALLOW_CODE, SET
+from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
 from curation.escaping import echo
 
 SHIFTED = 3
@@ -43,7 +43,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("filter")
-@click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
+@INPUTS
 @SET
 @rule_options
 @ADDRESS

@@ -209,8 +209,8 @@ def test_too_many_bad_rows_are_refused_and_a_higher_limit_goes_on(tmp_path: Path
         two={"path": str(tmp_path / "pool.jsonl")},
     ).model_copy(update={"domain": DomainConfig(name="mcqa")})
     told = (
-        r"splits\.source: 10 of 100 rows cannot be used \(duplicate_options 10\), more than splits.max_error_rate 0.05; "
-        r"the first: row \d+ of \S+: duplicate_options"
+        r"splits\.source: 10 of 100 rows cannot be used \(duplicate_options 10\), more than splits.max_error_rate 0.05"
+        r"; the first: row \d+ of \S+: duplicate_options"
     )
     with pytest.raises(SourceError, match=told):
         run(settings, tmp_path / "out", max_error_rate=0.05)
