@@ -29,6 +29,7 @@ _RULE_OPTIONS = (
         "--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's)."
     ),
     ALLOW_CODE,
+    click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".'),
     click.option(
         "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
     ),
