@@ -4,7 +4,7 @@ from curation.commands.export.card import card_of
 from curation.commands.export.files import write_folder, write_model
 from curation.commands.export.lineage import lineage_of
 from curation.commands.export.student import find_student
-from curation.report.verdict import STOP
+from curation.report.levels import STOP
 from curation.storage.paths import Place
 
 __all__ = ["export_student"]

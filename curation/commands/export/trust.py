@@ -30,7 +30,7 @@ from curation.package import (
     digests_of,
     write,
 )
-from curation.report.verdict import STOP
+from curation.report.levels import STOP
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import load_fitted

@@ -34,7 +34,7 @@ from curation.models import load_model
 from curation.package import TrustPackage
 from curation.package import load as load_package
 from curation.refs import ModelRef
-from curation.report.verdict import STOP
+from curation.report.levels import STOP
 from curation.rundir.manifest import signed
 from curation.storage import digest
 from curation.storage.digest import model_digest
