@@ -43,6 +43,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
+	$(BIN)/python docs/words.py
 
 ## The site: build/docs/index.html. Warnings are errors; links within it are checked, those to other places listed.
 docs: $(DOCS_INSTALLED)

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from curation.domains import Example, Identity, plain_identity
+from curation.domains import Domain, Example
 from curation.storage.paths import Place, place
 from tests.object_store import ObjectStore, object_store
 
@@ -52,52 +52,19 @@ MAX_GIVEN_UP = 3
 """How often the driver may end by itself before the run is done, as a controller's limit of retries."""
 
 
-class Numbers:
+class Numbers(Domain):
     """A domain that costs nothing: a number, of which the label says one of two things."""
 
     name = "numbers"
-    forms = (("number",),)
     columns = pa.schema([("number", pa.int64())])
-
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The number."""
-        return {"number": raw["number"]}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
         """By its parity."""
         return LABELS[raw["number"] % 2]
 
-    def solution(self, raw: Mapping[str, Any]) -> str | None:
-        """There is none."""
-        return None
-
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The number in words of one."""
         return f"{example['number']} is"
-
-    def identity(self, example: Example) -> Identity:
-        """The number."""
-        return plain_identity(str(example["number"]))
-
-    def options(self, example: Example) -> tuple[str, ...] | None:
-        """None: answers are generated."""
-        return None
-
-    def answer(self, label: str, example: Example) -> str:
-        """The label after a blank."""
-        return f" {label}"
-
-    def parse(self, completion: str, example: Example) -> str | None:
-        """The label."""
-        return completion.strip()
-
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether they are the same."""
-        return label == gold
-
-    def difficulty(self, example: Example) -> float | None:
-        """There is none."""
-        return None
 
 
 @dataclass

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.pairs import in_turn, spread
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.domains import candidates, get_domain
+from curation.domains import get_domain
 from curation.models import load_model, load_tokenizer, resolve
 from curation.refs import ModelRef
 from curation.stages.label_chunks import label_rows
@@ -87,7 +87,7 @@ def check(model: ModelRef, domain: Any, examples: list[dict[str, Any]], answers:
     worst = dict.fromkeys(("score", "state"), 0.0)
     same_free = 0
     for example in examples:
-        prompt, moves = domain.prompt(example), candidates(domain, example) or ()
+        prompt, moves = domain.prompt(example), domain.candidates(example) or ()
         given = tokenizer(prompt)["input_ids"]
         ids = [tokenizer(prompt + move)["input_ids"] for move in moves]
         width = max(map(len, ids))

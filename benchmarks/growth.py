@@ -58,17 +58,9 @@ class Graded(Plain):
 
     name = "graded"
 
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equal."""
-        return label == gold
-
     def answer(self, gold: str, example: Any) -> str:
         """The label."""
         return gold
-
-    def difficulty(self, example: Any) -> float | None:
-        """Unknown."""
-        return None
 
 
 def make_tables(folder: Path, num_rows: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import ActorsConfig
-from curation.domains import Example, Vocabulary, get_domain
+from curation.domains import Domain, Example, get_domain
 from curation.refs import TableRef
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import io, schemas
@@ -17,40 +17,23 @@ from curation.teachers import load_teacher
 WRITE_ROWS = 1 << 18
 
 
-class Plain:
+class Plain(Domain):
     """The prompt is a column, the label is the completion."""
 
     name = "plain"
-    forms = (("text",),)
     columns = pa.schema([("text", pa.string())])
-
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The column."""
-        return {"text": raw["text"]}
 
     def gold(self, raw: Mapping[str, Any]) -> None:
         """None: nobody knows what is right."""
         return None
 
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether they are the same text."""
-        return label == gold
-
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The text."""
         return str(example["text"])
 
-    def options(self, example: Example) -> None:
-        """None: the teacher writes."""
-        return None
-
     def parse(self, completion: str, example: Example) -> str | None:
         """The completion."""
         return completion
-
-    def vocabulary(self) -> Vocabulary:
-        """None of its own."""
-        return Vocabulary(words=(), pattern="")
 
 
 def make_examples(uri: str, num_rows: int) -> TableRef:

@@ -67,9 +67,11 @@ class Fitted:
     """The keys of ``RunConfig.trust`` that its fit reads, beside those that all fits read; ``None``: all
     keys of the neural fit. It is fitted again only where one of them changes."""
     fit: str | None = None
-    """What fits it, as ``module:function``; unset, its own ``fitted`` in the driver's process (``train.trust``)."""
+    """The function that fits it, as ``module:function``; unset, its own ``fitted`` in the driver's process
+    (``train.trust``)."""
     fit_rows: str | None = None
-    """What fits it where ``fit`` does, but on rows in memory and in one process, as ``module:function``."""
+    """The function that fits it on rows in memory and in one process, where ``fit`` does not, as
+    ``module:function``."""
     by_state: bool = False
     """It reads state by state, so that ``trust.pca``, which joins them, is refused."""
 
@@ -161,7 +163,7 @@ TRUST: Registry[Trust] = Registry(
     _trust,
     groups=("curation.trust", "curation.signals"),
 )
-"""By name; all but a draw are arms of the same name."""
+"""Trust functions by name; all but a draw are arms of the same name."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ class Rule:
     made_by: str
     """A class with the member ``cut`` of ``curation.selection.Selector``, as ``module:Class``."""
     reads: tuple[Literal["stratum", "accuracy", "reference"], ...] = ()
-    """What it reads of ``curation.selection.Candidates`` beside row ids and scores; ``accuracy`` makes it an oracle."""
+    """Fields of ``curation.selection.Candidates`` that it reads beside row ids and scores; ``accuracy`` makes it an
+    oracle."""
 
 
 TOP = Rule("curation.selection.top_n:TopN")
@@ -184,7 +187,7 @@ RULES: Registry[Rule] = Registry(
     instance_of(Rule),
     groups=("curation.rules",),
 )
-"""By name; ``ARM@RULE`` is an arm that differs from ``ARM`` in its rule."""
+"""Selection rules by name; ``ARM@RULE`` is an arm that differs from ``ARM`` in its rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +251,7 @@ ARMS: Registry[Arm] = _Arms(
     _arm,
     groups=("curation.arms", *TRUST.groups),
 )
-"""By name."""
+"""Arms by name."""
 
 
 def arm_of(trust: str) -> str:

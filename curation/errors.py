@@ -52,7 +52,7 @@ class CombineError(UserError):
 
 
 class ExportError(UserError):
-    """What is to be exported is not there, is not finished, or its folder is taken or cannot be written."""
+    """An export that cannot be made: its part is missing or unfinished, or its folder is taken or cannot be written."""
 
 
 class PackageError(UserError):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-"""Of ``mallopt`` in glibc's malloc.h."""
+"""Parameters of ``mallopt`` in glibc's malloc.h."""
 LARGE, KEPT = 256 << 10, 1 << 20
 ROOT = Path("/")
 

@@ -14,7 +14,7 @@ Leaf = TypeVar("Leaf")
 
 @dataclass(frozen=True, kw_only=True)
 class Ref:
-    """What all references have."""
+    """Fields of all references."""
 
     def to_json(self) -> dict[str, Any]:
         """The reference as a JSON object."""

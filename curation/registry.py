@@ -125,15 +125,15 @@ class Method:
     """How students are trained (``student.method``)."""
 
     config: str
-    """Its section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
+    """The method's section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
     trained_by: str
     """A function with the parameters and the result of ``train.sft.train_sft``, as ``module:function``."""
     reads: tuple[Literal["domain", "examples"], ...] = ()
-    """What it takes beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows, and ``examples``, the
-    table of the pool's rows."""
+    """Arguments beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows, and ``examples``, the table
+    of the pool's rows."""
     learns: Literal["completions", "labels"] = "completions"
-    """What it takes of a selected row beside its prompt. Of labels alone, gold arms need no rollouts, and only prompts
-    are measured by ``student.max_length``."""
+    """The part of a selected row that it learns from beside the prompt. Of labels alone, gold arms need no rollouts,
+    and only prompts are measured by ``student.max_length``."""
 
 
 METHODS: Registry[Method] = Registry(
@@ -147,7 +147,7 @@ METHODS: Registry[Method] = Registry(
     instance_of(Method),
     groups=("curation.methods",),
 )
-"""By name."""
+"""Student methods by name."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ class Budget:
     counted_by: str
     """A class with the member ``count`` of ``curation.selection.budget.BudgetRule``, as ``module:Class``."""
     reads: tuple[Literal["scores", "right", "measured", "calibration"], ...] = ()
-    """What it reads of ``curation.selection.budget.Pool`` beside the number of rows; ``right`` makes it an oracle."""
+    """Fields of ``curation.selection.budget.Pool`` that it reads beside the number of rows; ``right`` makes it an
+    oracle."""
     keys: tuple[str, ...] | None = None
     """The keys of ``selection.budget`` that its class takes; unset, what stands under its own name."""
 
@@ -176,7 +177,7 @@ BUDGETS: Registry[Budget] = Registry(
     instance_of(Budget),
     groups=("curation.budgets",),
 )
-"""By name."""
+"""Budget rules by name."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ BACKENDS: Registry[Backend] = Registry(
     instance_of(Backend),
     groups=("curation.backends",),
 )
-"""By name; ``auto`` stands for one of the first two."""
+"""Backends by name; ``auto`` stands for one of the first two."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class Reader:
     made_by: str | None
     """A class with the members of ``curation.sources.readers.Reads``, as ``module:Class``; ``None``: one of ours."""
     endings: tuple[str, ...]
-    """Of names of files in this format, with their dots: ``format: auto`` takes them for it."""
+    """Endings of the names of files in this format, with their dots: ``format: auto`` takes them for it."""
 
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -239,7 +240,7 @@ READERS: Registry[Reader] = Registry(
     instance_of(Reader),
     groups=("curation.readers",),
 )
-"""By name."""
+"""Readers of source files by name."""
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",

@@ -1,4 +1,4 @@
-"""What the workers of a training tell each other; alone, a worker agrees with itself."""
+"""Agreement between the workers of a training; alone, a worker agrees with itself."""
 
 from typing import TypeVar
 

@@ -1,4 +1,4 @@
-"""What happens beside the steps of a ``transformers.Trainer``: checkpoints are stored elsewhere, progress is told."""
+"""Callbacks beside the steps of a ``transformers.Trainer``: checkpoints are stored elsewhere, progress is reported."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What a GRPO training measured at each step, as curves, and whether its rewards still teach anything."""
+"""Curves of a GRPO training's measures at each step, and whether its rewards still teach anything."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -
 
 
 def curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """What was measured at each step, or the means of equal blocks of steps where there are many."""
+    """The measures at each step, or the means of equal blocks of steps where there are many."""
     size = max(1, -(-len(history) // NUM_POINTS))
     blocks = [history[start : start + size] for start in range(0, len(history), size)]
     found: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RowGradients(NamedTuple):
-    """Of each row: the gradient float32 [B, D], the loss [B], and the number of tokens that it is the mean of [B]."""
+    """Gradients of rows: float32 [B, D], the loss [B], and the number of tokens that it is the mean of [B]."""
 
     gradient_BD: npt.NDArray[np.float32]
     loss_B: npt.NDArray[np.float32]

@@ -69,7 +69,7 @@ class TrainProcess:
 
 
 class _Worker:
-    """What runs in the process."""
+    """The work of the process."""
 
     def run(self, loop: Loop, task: dict[str, Any], name: str) -> None:
         """Run a loop as the only worker of a training."""
@@ -117,7 +117,7 @@ class Folder:
 
     @property
     def kept(self) -> Path | None:
-        """What was kept last; None where nothing was."""
+        """The state that was kept last; None where nothing was."""
         found = (self._path, self._path.with_suffix(".old"))  # the latter where the process died between two names
         return next((path for path in found if path.is_dir()), None)
 
@@ -141,7 +141,7 @@ def launch(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str,
 
 
 def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
-    """As :func:`launch`, by a worker group of Ray Train."""
+    """The worker group of Ray Train that does what :func:`launch` does."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
         loop,

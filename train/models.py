@@ -1,4 +1,4 @@
-"""What a training makes of a base: its trainable weights or an adapter, what it saves, and how it is referred to."""
+"""The model that a training makes of a base: its trainable weights or an adapter, its files, and references to it."""
 
 import json
 import shutil

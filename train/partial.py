@@ -18,7 +18,7 @@ SEAL = "sealed.json"
 
 
 class Partial:
-    """What is kept of an unfinished training beside its output.
+    """The state of an unfinished training that is kept beside its output.
 
     Args:
         output: where the result is to stand.

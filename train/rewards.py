@@ -1,4 +1,4 @@
-"""What a student's answer is worth: whether its label is that of its row, by the domain's own rule."""
+"""Rewards of a student's answers: whether its label is that of its row, by the domain's own rule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

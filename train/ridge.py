@@ -14,7 +14,7 @@ from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
 STRENGTHS = tuple(10.0 ** np.arange(-1, 4.1, 0.5))
-"""Of the penalty, for inputs of deviation 1 and a Gram matrix that is divided by their number."""
+"""Strengths of the penalty, for inputs of deviation 1 and a Gram matrix that is divided by their number."""
 MOST = 4_096
 """Where rows and numbers are both more, the probe is fitted on so many rows; the others then need no fold."""
 

@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
     prompt: list[int]
     """Token ids."""
     seed: int
-    """Of its random stream, 63 bits."""
+    """Seed of its random stream, 63 bits."""
 
 
 class Rollout(NamedTuple):
@@ -43,7 +43,7 @@ class Rollout(NamedTuple):
     tokens: list[int]
     """The sampled ids, with the end token if it was drawn; at least one."""
     logprobs: list[float]
-    """Of each token under the distribution that it was drawn from."""
+    """Log-probability of each token under the distribution that it was drawn from."""
     text: str
     """Without special tokens and what begins with a stop string."""
     truncated: bool
@@ -85,7 +85,7 @@ class TransformersRollouts:
         self._tokenizer, self._config, self._ends = tokenizer, config, list(ends)
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
-        """As :meth:`Rollouts.draw`."""
+        """Draws like :meth:`Rollouts.draw`."""
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt))
         found: dict[int, Rollout] = {}
         with _generating(trainer) as model:

@@ -152,7 +152,7 @@ class VllmRollouts:
         self._sleep()
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
-        """As :meth:`train.rollouts.Rollouts.draw`."""
+        """Draws like :meth:`train.rollouts.Rollouts.draw`."""
         self._push(trainer.accelerator.unwrap_model(trainer.model))
         params = [self._params(item.seed) for item in wanted]
         prompts = [{"prompt_token_ids": item.prompt} for item in wanted]

@@ -13,7 +13,7 @@ from curation.trust.states import SCORE_ROWS, StateTrust
 from train.trust_loop import Rows
 
 TOP_SHARE = 0.1
-"""Of the rows, the best: what a selection would take."""
+"""The share of the best rows: what a selection would take."""
 LEAST_OVERLAP = 0.98
 """The share of the best rows in float32 that have to be among the best in bfloat16."""
 MOST_AUC = 0.001

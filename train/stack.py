@@ -61,7 +61,7 @@ LINE_ROWS, BEND_ROWS = 300, 1_000
 STOPPING = 0.125
 """The share of the rows of the other folds that say when a fold's network stops."""
 TREES: Mapping[str, Any] = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
-"""Of the combination: small ones, as the members have read the states."""
+"""Settings of the combination's trees: small ones, as the members have read the states."""
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})

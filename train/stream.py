@@ -42,7 +42,7 @@ def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Survey:
-    """What a training knows of all rows before its first step; the kept ones are in the order of their row ids."""
+    """Statistics of all rows before a training's first step; the kept ones are in the order of their row ids."""
 
     positions_N: npt.NDArray[np.int64]
     """Where each kept row stands in the table."""
@@ -51,14 +51,14 @@ class Survey:
     dropped_M: npt.NDArray[np.int64]
     """The ids of the rows with more tokens than the limit, ascending."""
     digest: str
-    """Of all rows as they are read, whatever their order in the table."""
+    """Digest of all rows as they are read, whatever their order in the table."""
     mean_trust: float | None
-    """Of the kept rows; None where trust was not asked for."""
+    """Mean trust of the kept rows; None where trust was not asked for."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Share:
-    """What one worker found in its share of the rows."""
+    """Findings of one worker in its share of the rows."""
 
     row_ids_N: npt.NDArray[np.int64]
     lengths_N: npt.NDArray[np.int32]

@@ -68,7 +68,7 @@ class Guarded(Trainer):
         self._batches = [*getattr(self, "_batches", ()), (row_ids, loss.detach())]
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As in ``transformers``; but FSDP2 on CPUs too, which accelerate leaves out without a word."""
+        """Does what ``transformers`` does here; but FSDP2 on CPUs too, which accelerate leaves out without a word."""
         super().create_accelerator_and_postprocess()
         state: Any = self.accelerator.state
         if self.args.fsdp_plugin_args is None or state.distributed_type != DistributedType.MULTI_CPU:

@@ -327,7 +327,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 def labelled_rows(
     labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
 ) -> Rows:
-    """As :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
+    """The rows of :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
     graded = read_grades(grades)
     columns = [input_column(name) for name in config.inputs]
     numbers_NK = np.full((len(graded.row_ids_N), len(numbers)), np.nan)

@@ -62,7 +62,8 @@ class Rows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
     hidden_ND: Floats | SideBySide
-    """What ``TrustConfig.inputs`` names, side by side: in the states' stored type, with scalar columns in float32."""
+    """Inputs that ``TrustConfig.inputs`` names, side by side: in the states' stored type, with scalar columns in
+    float32."""
     correct_N: Flags
     part_N: npt.NDArray[np.int8]
     """The part of each row (``curation.trust.parts``); a row of another number is in none."""

@@ -33,18 +33,18 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a search ends with."""
+    """Result of a search."""
 
     winner: str | None
     """The finalist that replaces the default; ``None``: the default stays."""
     differences: Mapping[str, Difference]
-    """Of every finalist to the default."""
+    """Differences of every finalist to the default."""
     optimism: float
-    """By how much the best trial's value in the search is better than its mean where it was fitted again: what choosing
-    the best of many was worth by itself."""
+    """The difference of the best trial's value in the search to its mean where it was fitted again: what choosing the
+    best of many was worth by itself."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The choice as a JSON object."""
         return asdict(self)
 
 

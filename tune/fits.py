@@ -191,7 +191,7 @@ class _Numbers(Searcher):
         self._tell(trial)
 
     def _what(self, trial: Trial) -> str:
-        """What is fitted, as text: equal fits give equal outcomes, so that one of them is enough."""
+        """The fit as text: equal fits give equal outcomes, so that one of them is enough."""
         return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
 
     def _tell(self, trial: Trial) -> None:

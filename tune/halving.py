@@ -34,7 +34,7 @@ def rungs_of(steps: Sequence[int], validation_aucs: Sequence[float], max_steps: 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What a trial has to reach."""
+    """The value that a trial has to reach."""
 
     eta: int
     aucs: Sequence[float | None]

@@ -1,4 +1,4 @@
-"""What a trial is worth: one fit on a part of the labelled source rows, measured on a part that it never saw.
+"""The value of a trial: one fit on a part of the labelled source rows, measured on a part that it never saw.
 
 The source rows fall into ``folds`` folds, by a seeded hash of the row id or of the row's group, so that rows of a group
 (a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early stopping nor calibration
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
     row_ids_N: Ints
     group_N: Ints
-    """What decides a row's fold: its question, or a number of its group."""
+    """The number that decides a row's fold: its question, or a number of its group."""
     correct_N: Flags
     parsed_N: Flags
     inputs: dict[str, Floats]
@@ -152,14 +152,14 @@ def read_source(
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What the trials of a search are measured by."""
+    """The measure of a search's trials."""
 
     metric: Metric
     folds: int
     share: float | None = None
-    """Of ``purity``: the run's own share n / N of all rows."""
+    """The share of ``purity``: the run's own share n / N of all rows."""
     risk: RiskConfig | None = None
-    """Of ``certified``."""
+    """The risk of ``certified``."""
 
     def __post_init__(self) -> None:
         """Refuse a metric that needs what the run does not have (``ConfigError``)."""
@@ -229,7 +229,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a trial."""
+    """Result of a trial."""
 
     value: float
     """The metric on the fold that was held out."""
@@ -239,7 +239,7 @@ class Outcome:
     """The fit's record: rows of each part, steps, losses, validation AUCs."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The outcome as a JSON object."""
         return asdict(self)
 
 

@@ -31,7 +31,7 @@ class Proposals(Protocol):
 
 
 def proposals_of(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
-    """What proposes the points of a search, and how many it will propose.
+    """The sampler that proposes the points of a search, and how many it will propose.
 
     Raises:
         ConfigError: a grid over a range.

@@ -23,7 +23,7 @@ class Found(NamedTuple):
     """The end of a search."""
 
     trials: list[Trial]
-    """By number."""
+    """Trials by number."""
     finals: list[Trial]
     """The fits of the choice: of the default, then of each finalist, all folds with all seeds."""
     finalists: list[int]
@@ -85,7 +85,7 @@ def search(
 
 
 def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
-    """What every trial of a search holds out, and what the fits of a point in the choice hold out in turn."""
+    """Rows that every trial of a search holds out, and those that the fits of the choice hold out in turn."""
     one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
     every = [
         Fold(fold, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))

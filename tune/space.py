@@ -78,7 +78,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "options.boosted_trees.num_trees": {"log_int": [30, 300]},
     },
 }
-"""By name; a space's own keys are added, or replace those of its preset."""
+"""Spaces by name; a space's own keys are added, or replace those of its preset."""
 
 
 class Draws(Protocol):
@@ -133,7 +133,7 @@ class Values(NamedTuple):
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """What has to be valid for all of it to be."""
+        """Points that have to be valid for all of it to be."""
         return self.values
 
 
@@ -153,7 +153,7 @@ class Range(NamedTuple):
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """What has to be valid for all of it to be."""
+        """Points that have to be valid for all of it to be."""
         return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
 
 
@@ -169,7 +169,7 @@ class Point:
     kind: str
     """A fitted trust function of ``curation.arms.TRUST``."""
     trust: TrustConfig
-    """Its settings; what it does not read is at its default."""
+    """The settings of the point; keys that it does not read are at their defaults."""
     drawn: Mapping[str, Any] = field(default_factory=dict)
     """The values of the space's dimensions, and of ``kind`` where there are several."""
 
@@ -193,7 +193,7 @@ class Space:
     """The values of keys that are no dimension."""
     kinds: tuple[str, ...]
     dimensions: Mapping[str, Dimension]
-    """By key, without ``kind``."""
+    """Dimensions by key, without ``kind``."""
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
@@ -224,7 +224,7 @@ class Space:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What a point may read of a row: states, then numbers."""
+        """Inputs that a point may read of a row: states, then numbers."""
         found = {}
         for key, of_base in (("states", self.base.states), ("columns", self.base.columns)):
             dimension = self.dimensions.get(key)

@@ -10,13 +10,13 @@ from tune.objective import Outcome
 
 
 class Fold(NamedTuple):
-    """What a fit holds out, and how it is seeded."""
+    """The rows that a fit holds out, and its seeds."""
 
     number: int
     seed: int
-    """Of the folds and of the parts of the other rows."""
+    """Seed of the folds and of the parts of the other rows."""
     fit_seed: int
-    """Of initial weights and batches."""
+    """Seed of initial weights and batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Journal:
 
     @property
     def all(self) -> list[Trial]:
-        """By number."""
+        """Trials by number."""
         return [self._done[number] for number in sorted(self._done)]
 
     def __len__(self) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from benchmarks.real.arms import BASELINE, Scored, arms, drawn
 from benchmarks.real.tasks import TASKS, configuration
@@ -80,7 +81,9 @@ def bench(name: str, directory: Path, *, paper: bool) -> dict[str, Any]:
     """All arms at all sizes on one set; means over the draws, with their standard deviations."""
     (source, states), (pool, _) = (rows_of(directory, split) for split in ("source", "pool"))
     usable = int((source.part_N >= 0).sum())
+    config = yaml.safe_load((directory / "config.yaml").read_text())
     found: dict[str, Any] = {
+        "dtype": config["teacher"]["dtype"],
         "source_rows": usable,
         "pool_rows": len(pool.correct_N),
         "share_right": float(pool.correct_N.mean()),
@@ -124,7 +127,8 @@ def tables(results: dict[str, Any]) -> str:
             f"### {name}",
             "",
             f"{found['source_rows']:,} source rows, {found['pool_rows']:,} pool rows, "
-            f"{100 * found['share_right']:.1f} % right. AUC, and purity of the best quarter in per cent:",
+            f"{100 * found['share_right']:.1f} % right, teacher in {found['dtype']}. "
+            "AUC, and purity of the best quarter in per cent:",
             "",
             "| arm | "
             + " | ".join(f"{size} rows" for size in found["sizes"])

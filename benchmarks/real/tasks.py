@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config import RunConfig
-from curation.domains import Example, Identity, Vocabulary, plain_identity
-from curation.errors import RowError
+from curation.domains import Domain, Example
 
 STATES = ("prompt_last", "output_mean", "output_last", "layer12_prompt_last", "layer12_output_last")
 """The states that are kept: three of the last layer, two of a layer at two thirds of the model's depth."""
@@ -21,7 +20,7 @@ SOURCE_ROWS = 1_200
 POOL_ROWS = 1_500
 
 
-class Classes:
+class Classes(Domain):
     """Short texts, each of one of a few fixed classes, whose names are scored as completions of the prompt.
 
     Args:
@@ -30,27 +29,11 @@ class Classes:
     """
 
     name = "classes"
-    forms = (("text",),)
     columns = pa.schema([("text", pa.string())])
 
     def __init__(self, *, labels: Sequence[str], cue: str) -> None:
         self._completions = {label: f" {label.replace('_', ' ')}" for label in labels}
         self._cue = cue
-
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The text."""
-        if not raw["text"]:
-            raise RowError("null_field: text is empty")
-        return {"text": raw["text"].strip()}
-
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """The class."""
-        label = raw.get("label")
-        return None if label is None else str(label)
-
-    def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: the rows contain no reasoning."""
-        return None
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The text and the cue, after demonstrations."""
@@ -59,10 +42,6 @@ class Classes:
 
     def _block(self, example: Example) -> str:
         return f"Text: {example['text']}\n{self._cue}"
-
-    def identity(self, example: Example) -> Identity:
-        """The text."""
-        return plain_identity(example["text"])
 
     def options(self, example: Example) -> tuple[str, ...]:
         """Every class."""
@@ -75,18 +54,6 @@ class Classes:
     def parse(self, completion: str, example: Example) -> str | None:
         """The class that equals the completion."""
         return next((label for label, text in self._completions.items() if text.strip() == completion.strip()), None)
-
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equality."""
-        return label == gold
-
-    def difficulty(self, example: Example) -> None:
-        """Unknown."""
-        return None
-
-    def vocabulary(self) -> Vocabulary:
-        """Printable ASCII characters."""
-        return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
 
 
 @dataclass(frozen=True, kw_only=True)

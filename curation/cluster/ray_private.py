@@ -108,7 +108,7 @@ class Head:
         self._client = GcsClient(address=address)
 
     def ray_version(self) -> str | None:
-        """Its version of Ray; None where it does not say. Heads of other versions answer this."""
+        """Ray's version on a head; None where the head does not say. Heads of other versions answer this."""
         from ray._common.usage.usage_lib import get_cluster_metadata
 
         version: str | None = (get_cluster_metadata(self._client) or {}).get("ray_version")

@@ -28,7 +28,7 @@ from curation.tables.contents import version_of
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """What was removed from one table, or with the directory of a stage (``versions`` 0)."""
+    """Rows of one table that were removed, or the whole directory of a stage (``versions`` 0)."""
 
     path: str
     versions: int

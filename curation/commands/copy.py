@@ -40,7 +40,7 @@ _TORN = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class Copied(NamedTuple):
-    """What is at the new place."""
+    """A copy: its place, and its size."""
 
     files: int
     bytes: int

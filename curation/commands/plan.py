@@ -49,7 +49,7 @@ class PlannedStage:
     range: tuple[float, float] | None = None
     """The range of a forecast time."""
     basis: Basis | None = None
-    """What the forecast rests on."""
+    """The measurements that the forecast rests on."""
     tokens: int | None = None
     """Tokens that it will read and write or, of a training, train on; from the means of a probe, if known."""
 
@@ -65,10 +65,10 @@ class Plan:
     left_out: "Sequence[LeftOut]" = ()
     """Stages that ask a model and are not in a forecast."""
     pool: str | None = None
-    """Of a filter: how many rows its pool has, and how many of them are new."""
+    """Rows of a filter's pool, and how many of them are new."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The plan as a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
         left_out = [item._asdict() for item in self.left_out]
@@ -211,7 +211,7 @@ def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaste
 
 
 def _own_times(found: Sequence[Status], manifest: Manifest) -> Iterator[history.StageTime]:
-    """What stages of the run itself took; those that changed since are of the same kind, but not alike."""
+    """Times that stages of the run itself took; those that changed since are of the same kind, but not alike."""
     for status in found:
         record = manifest.stages.get(status.stage.name)
         if record is not None and record.seconds:
@@ -229,7 +229,7 @@ def _probed(ahead: "StageForecast | None") -> "Estimate | None":
 
 
 def _tokens(stage: Stage, made: "Forecast") -> int | None:
-    """Of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
+    """Tokens of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
     for item in made.stages:
         if item.name == stage.name:
             return round(item.prompt_tokens.value + item.output_tokens.value)

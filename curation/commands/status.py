@@ -66,7 +66,7 @@ def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown:
 
 
 def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> dict[str, Any]:
-    """As :func:`lines_of`, as JSON."""
+    """The lines of :func:`lines_of`, as JSON."""
     events = list(parsed(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
     holder = lease.holder(manifest.directory)
@@ -92,7 +92,7 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
 
 
 def _report(directory: Place) -> dict[str, Any]:
-    """What ``report.json`` holds; nothing where there is none."""
+    """The content of ``report.json``; empty where there is none."""
     path = directory / "report.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found

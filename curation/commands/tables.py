@@ -32,7 +32,7 @@ def verdict_lines(content: dict[str, Any]) -> list[str]:
 
 
 def analysis_lines(content: dict[str, Any]) -> list[str]:
-    """What the engine and the gradients show, a line an arm, by generation."""
+    """The engine's findings and the gradients', a line an arm, by generation."""
     lines = []
     for generation in content["generations"]:
         found = generation["analysis"] or {}
@@ -100,7 +100,7 @@ def compared_table(content: dict[str, Any]) -> str:
 
 
 def forecast_table(forecast: dict[str, Any]) -> str:
-    """What the labelling stages will take, a line an amount with its 95 % interval, and what that rests on."""
+    """The forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
     from curation.report.costs import UNITS, in_words
 
     stages, workforce = forecast["stages"], forecast["workforce"]

@@ -31,8 +31,8 @@ class AblationConfig(Root):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """A deal of the rows, a teacher and fits of their own for each."""
     variants: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    """By name, keys of the base to set, as ``a.b: value``; ``function: internal_confidence`` (or ``naive``) ranks by
-    that instead of the fit of the section ``trust``."""
+    """Variants by name: keys of the base to set, as ``a.b: value``; ``function: internal_confidence`` (or ``naive``)
+    ranks by that instead of the fit of the section ``trust``."""
     reference: str | None = None
     """The variant to which the others are compared."""
     sets: Annotated[tuple[str, ...], Field(min_length=1)] = (POOL,)
@@ -71,7 +71,7 @@ class Variant(NamedTuple):
     name: str
     config: RunConfig
     function: str
-    """What ranks: a name of ``curation.arms.TRUST``; ``trust``, the run's own fit."""
+    """The function that ranks: a name of ``curation.arms.TRUST``; ``trust``, the run's own fit."""
 
 
 class Ablation(NamedTuple):
@@ -80,4 +80,4 @@ class Ablation(NamedTuple):
     name: str
     config: AblationConfig
     variants: Mapping[int, tuple[Variant, ...]]
-    """By seed."""
+    """Variants by seed."""

@@ -1,4 +1,4 @@
-"""What ``curate analyze`` measures of a finished run: why an arm's rows teach well (paper, section "Mechanisms")."""
+"""Settings of ``curate analyze``: why the rows of an arm teach well (paper, section "Mechanisms")."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -11,7 +11,8 @@ from curation.storage.names import check_name
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""What every generator takes: NumPy's of ``transformers.set_seed`` takes the least, torch 64 bits and vLLM 63."""
+"""A seed that every generator takes: NumPy's of ``transformers.set_seed`` takes the least, torch 64 bits and vLLM
+63."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 Location = Annotated[str, AfterValidator(check_name)]
 """A path, URL or hub id, as far as any file system takes it."""
@@ -21,7 +22,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 def by_rays_names(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
-    """What a process needs of its node, by Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
+    """Resources of a process on its node, under Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | ({"memory": memory_gib * 2**30} if memory_gib else {})
 
 
@@ -105,7 +106,7 @@ class TrainSection(PresetSection):
 
     @property
     def per_worker(self) -> dict[str, float]:
-        """What a worker needs of its node, by Ray's names."""
+        """Resources of a worker on its node, under Ray's names."""
         return by_rays_names(self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker)
 
     @property

@@ -78,7 +78,7 @@ def generates(name: str, options: Mapping[str, Any]) -> bool:
 
 
 def lists_answers(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether a domain may list the possible answers of a row (``curation.domains.candidates``).
+    """Whether a domain may list the possible answers of a row (``curation.domains.Domain.candidates``).
 
     One of one's own without a method ``candidates`` may have ``options``, which are only known row by row.
     """

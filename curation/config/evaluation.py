@@ -32,7 +32,7 @@ class EvaluationConfig(PresetSection):
     chat_template: bool = False
     """Ask base, teacher and students through the tokenizer's chat template, a prompt as one user turn."""
     margin: Share = 0.02
-    """What a student may fall short of ground truth by and still be called near-lossless."""
+    """Accuracy that a student may fall short of ground truth by and still be called near-lossless."""
     cache: str | bool = True
     """Where answers of models that the configuration names are kept for other runs: a folder or a URL; ``true``:
     ``.evaluations`` beside the run directory; ``false``: nowhere."""

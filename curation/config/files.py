@@ -17,11 +17,12 @@ BASE = "base"
 MEND = "`curate init` writes a commented one"
 
 Roots = dict[tuple[str, ...], Place]
-"""By the location of a value that stands in a base, e.g. ``("sources", "puzzles", "path")``: that file's folder."""
+"""The folder of the base file that a value stands in, by the value's location, e.g. ``("sources", "puzzles",
+"path")``."""
 
 
 class Content(NamedTuple):
-    """What a file and its bases hold together."""
+    """Content of a file and its bases together."""
 
     raw: dict[str, Any]
     roots: Roots

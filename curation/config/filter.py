@@ -70,7 +70,7 @@ class OutputConfig(Section):
     """A folder or a URL (``s3://``, ``gs://``), relative to the working directory. One output belongs to one package
     and one pool."""
     format: Format = "parquet"
-    """Of the files with the rows that pass."""
+    """Format of the files with the rows that pass."""
     rows_per_file: PositiveInt = 100_000
     """Rows of one file, of Lance one fragment, and of one Ray task that writes; the last file may have fewer."""
     partition_by: tuple[str, ...] = ()
@@ -204,7 +204,7 @@ class FilterConfig(Root):
     anyway: bool = False
     """Use a package although the verdict of its run is "do not use"."""
     seed: Seed = 0
-    """Of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
+    """Seed of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"
     """If the pool's states differ clearly from the package's reference: ``warn`` writes, says so and exits with code 3;
     ``fail`` exits with code 3 before anything is written; ``ignore`` writes, and the manifest alone tells."""

@@ -21,7 +21,7 @@ class RolloutsConfig(Section):
     max_tokens: PositiveInt = 4096
     """Tokens of the longest answer; a longer one is cut there."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of the answers that are drawn."""
+    """Sampling temperature of the rollouts."""
     stop: tuple[str, ...] = ()
     """Strings that end an answer, besides the tokenizer's end token; cut from the text that is graded."""
     gpu_memory: Share = 0.3

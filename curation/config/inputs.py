@@ -138,7 +138,7 @@ class LimitedSplits(SplitsConfig):
 
     @property
     def dealt(self) -> SplitsConfig:
-        """What its rows are."""
+        """The rows of the split."""
         return SplitsConfig(**{name: getattr(self, name) for name in SplitsConfig.model_fields})
 
 

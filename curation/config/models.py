@@ -130,13 +130,13 @@ class LmStudentConfig(StudentConfig):
     micro_batch_size: PositiveInt = 4
     """Sequences that a worker computes at a time."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
-    """Of AdamW, at its peak."""
+    """Peak learning rate of AdamW."""
     adam_betas: tuple[float, float] = (0.9, 0.95)
-    """Of AdamW."""
+    """beta1 and beta2 of AdamW."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Of AdamW, on all trained weights."""
+    """Weight decay of AdamW, on all trained weights."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Of the learning rate, after the warm-up."""
+    """Schedule of the learning rate after the warm-up."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Longer gradients are scaled down to this norm."""
     lora: LoraConfig | None = LoraConfig()
@@ -144,10 +144,11 @@ class LmStudentConfig(StudentConfig):
     gradient_checkpointing: bool = True
     """Compute activations again in the backward pass instead of keeping them: slower, less memory."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the forward and backward pass (autocast). Weights, gradients and the optimizer's state stay float32."""
+    """Type of the forward and backward pass (autocast). Weights, gradients and the optimizer's state stay float32."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
-    """What several workers hold: each all weights (``ddp``), or a share of weights, gradients and the optimizer's state
-    (``fsdp``: PyTorch's ``fully_shard``, FSDP2). Checkpoints of shards are not resumed without, nor the reverse."""
+    """The share of each of several workers: all weights (``ddp``), or a part of weights, gradients and the
+    optimizer's state (``fsdp``: PyTorch's ``fully_shard``, FSDP2). Checkpoints of shards are not resumed without,
+    nor the reverse."""
 
 
 class SftConfig(LmStudentConfig):

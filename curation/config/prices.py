@@ -1,4 +1,4 @@
-"""What the user pays for machines and for storage, from which ``curate plan`` and the report compute money."""
+"""Prices of machines and of storage, from which ``curate plan`` and the report compute money."""
 
 from typing import Annotated, Self
 

@@ -120,7 +120,7 @@ def _changed(found: Section, default: Section) -> list[str]:
 
 
 def _changed_tests(found: EvaluationConfig, domain: Defaults) -> list[str]:
-    """As :func:`_changed`. If the file makes a sampled test greedy, compares with the domain's values for that case."""
+    """Tests that :func:`_changed` finds. A sampled test made greedy is compared with the domain's values for that."""
     values = domain.get("evaluation", {})
     greedy = found.decoding.temperature == 0 != values.get("decoding", {}).get("temperature", 0)
     if greedy:

@@ -274,7 +274,7 @@ class RunConfig(RowsConfig):
 
     @property
     def rows(self) -> RowsConfig:
-        """What its rows are."""
+        """The rows of the split."""
         return RowsConfig(
             **{name: getattr(self, name) for name in RowsConfig.model_fields} | {"splits": self.splits.dealt}
         )

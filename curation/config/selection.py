@@ -10,7 +10,7 @@ from curation.config.base import PositiveInt, Section, Share
 from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
-"""What a run with an audit set has beside the default arms."""
+"""Arms that a run with an audit set has beside the default arms."""
 
 
 class RiskConfig(Section):
@@ -29,7 +29,7 @@ class RiskConfig(Section):
     )
     """How a cut is certified; ``hoeffding`` is the paper's rule without a correction for the search."""
     kind: Literal["threshold", "top_k"] = "threshold"
-    """What is cut: trust at a ``threshold``, or the ``top_k`` rows."""
+    """The kind of cut: trust at a ``threshold``, or the ``top_k`` rows."""
 
 
 class BudgetConfig(Section):
@@ -64,12 +64,12 @@ class BudgetConfig(Section):
 
     @property
     def declared(self) -> Budget:
-        """What the rule reads, and where its code is."""
+        """Columns that the rule reads, and where its code is."""
         return BUDGETS[self.rule]
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the rule's class is made with."""
+        """Arguments of the rule's class."""
         if self.declared.keys is None:
             return self.own[self.rule]
         found: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class BudgetConfig(Section):
 
 
 class GoldRolloutsConfig(Section):
-    """What gold arms train on if the weak arms train on whole rollouts (hardly any of them a bare answer).
+    """Rollouts that gold arms train on if the weak arms train on whole rollouts (hardly any of them a bare answer).
 
     If gold arms trained on bare answers then, recovery would measure the format. If weak completions are bare answers,
     or chosen options, gold arms train on the same, and this section has no effect.
@@ -143,7 +143,7 @@ class GoldRolloutsConfig(Section):
     num_samples: PositiveInt = 8
     """The maximum number of further samples for a row with a wrong weak label, until one is right."""
     temperature: Annotated[float, Field(gt=0)] = 0.7
-    """Of these samples."""
+    """Sampling temperature of these rollouts."""
 
 
 def _count_or_share(value: Any) -> Any:
@@ -172,8 +172,8 @@ class SelectionConfig(Section):
     any number. The best rows of a label are taken. If fewer than n rows fit, all arms select as many as fit in each.
     No guarantee of ``budget.risk`` holds for the rows that are then selected (docs/budget.md)."""
     max_per_label_by: Annotated[str, Field(min_length=1)] = "label"
-    """What counts as the same label: the ``label`` that is taught, a column of the pool, or ``module:function`` of an
-    example and its label."""
+    """The key of rows that count as one label: the ``label`` that is taught, a column of the pool, or
+    ``module:function`` of an example and its label."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property

@@ -16,7 +16,7 @@ class SelfConsistencyConfig(Section):
     num_samples: PositiveInt = 8
     """Further answers of the teacher to each row."""
     temperature: Annotated[float, Field(gt=0)] = 0.7
-    """Of these answers."""
+    """Sampling temperature of these answers."""
 
 
 class RewardConfig(Section):
@@ -59,7 +59,7 @@ class SignalsConfig(Section):
         return {name: model for name, model in named.items() if model is not None}
 
     def options_of(self, signal: Signal) -> dict[str, Any]:
-        """What the class of a signal is made with, beside demonstrations."""
+        """Arguments of a signal's class, beside demonstrations."""
         if signal.section is not None:
             section: Section = getattr(self, signal.section)
             return section.model_dump()

@@ -31,7 +31,7 @@ class State(NamedTuple):
     """L, or ``LAST``."""
     position: str
     rank: int = 1
-    """Of the row's option by its likelihood; 1 is the answer itself."""
+    """Rank of the row's option by likelihood; 1 is the answer itself."""
 
 
 def parse(name: str) -> State:

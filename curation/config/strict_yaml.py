@@ -24,7 +24,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
-"""What a run can write down, as JSON has it; not dates and sets."""
+"""Values that a run can write down, as JSON has them; not dates and sets."""
 
 
 def parse(text: str) -> Any:

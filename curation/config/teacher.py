@@ -107,7 +107,7 @@ class ActorsConfig(Section):
 
     @property
     def each(self) -> dict[str, float]:
-        """What an actor needs at least of its node, by Ray's names."""
+        """Least resources of an actor on its node, under Ray's names."""
         return by_rays_names(self.num_cpus or 1, self.num_gpus, self.memory_gib)
 
     def takes_all_cores(self, backend: str) -> bool:
@@ -131,7 +131,7 @@ class ActorsConfig(Section):
 
 
 class ScriptConfig(Section):
-    """What the scripted teacher answers."""
+    """Answers of the scripted teacher."""
 
     completions: Annotated[tuple[str, ...], Field(min_length=1)] = (" e2e4",)
     """One is chosen by a hash of the row id."""
@@ -185,7 +185,7 @@ class PcaConfig(Section):
 
 
 class AnswersConfig(Section):
-    """What a model's answers and states depend on besides its weights and its decoding.
+    """Settings that a model's answers and states depend on besides its weights and its decoding.
 
     Nothing here says where anything runs or is written: these are the keys that a trust package, which may be a
     stranger's, determines.
@@ -252,7 +252,8 @@ class TeacherConfig(AskConfig):
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     store_states: bool | PcaConfig = True
-    """What is stored of the hidden states; of the source split, which trust is fitted on, all of them in any case.
+    """The hidden states to store of the pool; the source split, which trust is fitted on, keeps all of them in any
+    case.
 
     ``true``: all, so that another trust function scores the labels that are there. ``false``: scores in their place,
     given by the labelling actors, 8 bytes a row and trust function (and the states of some 5,000 rows, for the shift

@@ -91,9 +91,9 @@ class TrustConfig(TrainSection):
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The rate at which a row skips a block while it learns; it grows with the block up to this."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
-    """Of AdamW, constant."""
+    """Constant learning rate of AdamW."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
-    """Of AdamW, on all parameters."""
+    """Weight decay of AdamW, on all parameters."""
     class_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Strength of the class reweighting: class c weighs (N / (2 N_c)) ** class_weight; 0 is none, 1 is balanced."""
     batch_size: PositiveInt = 256
@@ -120,7 +120,7 @@ class TrustConfig(TrainSection):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What it reads of a row, in order: states, then numbers."""
+        """Inputs that the function reads of a row, in order: states, then numbers."""
         return (*self.states, *self.columns)
 
     @classmethod

@@ -30,7 +30,7 @@ class TuneConfig(Section):
     """On the held-out fold: AUC or Brier score of parsed rows; purity of the share of all rows that the run selects;
     the share of rows that ``selection.budget.risk`` certifies."""
     share: Share | None = None
-    """Of ``purity``; unset, ``selection.budget.n`` as a share of the pool."""
+    """The share of ``purity``; unset, ``selection.budget.n`` as a share of the pool."""
     folds: Annotated[int, Field(ge=2)] = 5
     """Parts of the source; a trial holds out the first, the fits of the choice each of them in turn."""
     groups: str | None = None
@@ -58,7 +58,7 @@ class TuneConfig(Section):
 
     @property
     def per_trial(self) -> dict[str, float]:
-        """What a trial needs of its node, by Ray's names."""
+        """Resources of a trial on its node, under Ray's names."""
         return by_rays_names(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
 
     @model_validator(mode="after")

@@ -5,9 +5,11 @@ or by name through an entry point of the group ``curation.domains``.
 """
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from functools import cached_property
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -27,17 +29,13 @@ __all__ = [
     "Identity",
     "Vocabulary",
     "attempt",
-    "candidates",
     "get_domain",
-    "num_answers",
     "plain_identity",
     "position_of",
 ]
 
 Example = Mapping[str, Any]
 T = TypeVar("T")
-PARTS = ("read", "gold", "prompt", "parse", "is_correct")
-"""What a class has that is made with options from a configuration or a trust package, which may be a stranger's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,73 +50,117 @@ class Vocabulary:
     pattern: str
 
 
-class Domain(Protocol):
+class Domain(ABC):
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
-    A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``); a method
-    ``candidates`` if it can list the possible answers of a row (:func:`candidates`), or ``num_answers`` if it can only
-    count them (:func:`num_answers`); and ``position`` if its labels are chess moves in UCI notation
+    A domain derives from this class. It has at least ``name``, ``columns`` and :meth:`prompt`; the other members have
+    defaults, which suit short texts with a fixed label. A class may also have ``defaults`` for decoding, tests and
+    trust (``curation.config.defaults``), and a method ``position`` if its labels are chess moves in UCI notation
     (:func:`position_of`). Methods raise ``RowError`` for a row that they cannot handle.
     """
 
     name: str
-    forms: tuple[tuple[str, ...], ...]
-    """The row formats that it reads, each given by its columns; an input file must have all columns of one of them."""
     columns: pa.Schema
     """The domain's own columns in source, pool and test tables."""
+
+    @cached_property
+    def forms(self) -> tuple[tuple[str, ...], ...]:
+        """The row formats that it reads, each given by its columns; an input file must have all columns of one of them.
+
+        By default one form, of all ``columns``.
+        """
+        return (tuple(self.columns.names),)
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
 
-        Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``.
+        Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``. By default
+        the columns as they are, texts without white space around them.
+
+        Raises:
+            RowError: ``null_field``, where a value is missing.
         """
-        ...
+        example = {}
+        for column in self.columns.names:
+            value = raw[column]
+            value = value.strip() if isinstance(value, str) else value
+            if value is None or value == "":
+                raise RowError(f"null_field: {column} is empty")
+            example[column] = value
+        return example
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """The gold label of a raw row; ``None`` if the row has none."""
-        ...
+        """The gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
+        label = raw.get("label")
+        return None if label is None else str(label)
 
     def solution(self, raw: Mapping[str, Any]) -> str | None:
         """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
 
-        Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example.
+        Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example. By
+        default ``None``.
         """
-        ...
+        return None
 
+    @abstractmethod
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The prompt's text, after the demonstrations ``shots`` (examples with ``gold``)."""
-        ...
 
     def identity(self, example: Example) -> Identity:
-        """What identifies the question: equal for two rows that ask the same question, however they are written.
+        """The identity of the question: equal for two rows that ask the same question, however they are written.
 
-        :func:`plain_identity` of a text is enough for most domains. It must keep what distinguishes two questions.
+        It must keep what distinguishes two questions. By default :func:`plain_identity` of the prompt.
         """
-        ...
+        return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """The completions from which the teacher chooses the most likely; ``None`` if it writes its own."""
-        ...
+        """The completions from which the teacher chooses the most likely; ``None`` (the default): it writes its own."""
+        return None
+
+    def candidates(self, example: Example) -> tuple[str, ...] | None:
+        """All completions that answer a row, for constrained decoding; ``None`` if the domain does not list them.
+
+        None of them has to be the beginning of another, but one that is can still be chosen (docs/method.md). By
+        default the options.
+        """
+        return self.options(example)
+
+    def num_answers(self, example: Example) -> int | None:
+        """The number of answers among which a uniform guess chooses, by default of candidates; ``None`` if unknown."""
+        listed = self.candidates(example)
+        return None if listed is None else len(listed)
 
     def answer(self, label: str, example: Example) -> str:
-        """The completion that states ``label``; training on gold labels and demonstrations use it."""
-        ...
+        """The completion that states ``label``; training on gold labels and demonstrations use it.
+
+        By default a space and the label.
+        """
+        return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The label that a completion states; ``None`` if it cannot be read (unparsed)."""
-        ...
+        """The label that a completion states; ``None`` if it cannot be read (unparsed).
+
+        By default the completion without white space around it, where that is no empty text and, if the row has
+        options, one of them.
+        """
+        label, options = completion.strip(), self.options(example)
+        known = options is None or label in {option.strip() for option in options}
+        return label if label and known else None
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether a label is right; an unparsed one is wrong."""
-        ...
+        """Whether a label is right; an unparsed one is wrong. By default equality."""
+        return label == gold
 
     def difficulty(self, example: Example) -> float | None:
-        """The difficulty on the domain's own scale, larger is harder; ``None`` if unknown."""
-        ...
+        """The difficulty on the domain's own scale, larger is harder; ``None``, as by default, if unknown."""
+        return None
 
     def vocabulary(self) -> Vocabulary:
-        """The tokens of a model made from scratch for this domain's prompts and answers."""
-        ...
+        """The tokens of a model made from scratch for this domain's prompts and answers.
+
+        By default one token per printable ASCII character, and the line end.
+        """
+        return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
 
 
 def get_domain(config: DomainConfig) -> Domain:
@@ -138,36 +180,20 @@ def get_domain(config: DomainConfig) -> Domain:
             + (f"; did you mean {near[0]!r}?" if near else "")
             + own_modules.hint(name, error)
         ) from error
-    if lacks := [part for part in PARTS if not hasattr(made, part)]:  # before anything of it is called
-        raise ConfigError(f"domain: {name!r} is no domain: it has no {', '.join(lacks)} (docs/extending.md)")
+    if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
+        raise ConfigError(
+            f"domain: {name!r} is no domain: it does not derive from curation.domains.Domain (docs/extending.md)"
+        )
     try:
-        return cast(Domain, made(**config.options))
+        domain: Domain = made(**config.options)
+        return domain
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
 
 
-def candidates(domain: Domain, example: Example) -> tuple[str, ...] | None:
-    """All completions that answer a row, for constrained decoding; ``None`` if the domain does not list them.
-
-    ``domain.candidates(example)``, of a domain without this method its ``options``. None of them has to be the
-    beginning of another, but one that is can still be chosen (docs/method.md).
-    """
-    listed: Callable[[Example], tuple[str, ...] | None] | None = getattr(domain, "candidates", None)
-    return domain.options(example) if listed is None else listed(example)
-
-
-def num_answers(domain: Domain, example: Example) -> int | None:
-    """Among how many answers a uniform guess chooses: ``domain.num_answers(example)``, else the candidates."""
-    count: Callable[[Example], int | None] | None = getattr(domain, "num_answers", None)
-    if count is not None:
-        return count(example)
-    listed = candidates(domain, example)
-    return None if listed is None else len(listed)
-
-
 def position_of(domain: Domain) -> Callable[[Example], str] | None:
-    """What gives the position (FEN) in which a row's labels are moves; ``None`` if the domain's labels are no moves."""
+    """The function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
 

@@ -14,7 +14,7 @@ from typing import Any
 import chess
 import pyarrow as pa
 
-from curation.domains import Example, Identity, Vocabulary
+from curation.domains import Domain, Example, Identity, Vocabulary
 from curation.errors import RowError
 from curation.escaping import quoted
 
@@ -26,11 +26,11 @@ _IMPOSSIBLE = ~(
     | chess.STATUS_IMPOSSIBLE_CHECK
     | chess.STATUS_TOO_MANY_CHECKERS
 )
-"""What makes a position impossible by its pieces; composed puzzles set the other fields of a FEN as they like."""
+"""Piece counts that make a position impossible; composed puzzles set the other fields of a FEN as they like."""
 _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
-class Chess:
+class Chess(Domain):
     """The chess domain. The prompt has six metadata lines and a cue; the label is one UCI move.
 
     Rows have the columns of the published file (``FEN``, ``Moves``, ``Rating``), or the same in small letters.
@@ -62,10 +62,6 @@ class Chess:
         board = read_fen(cell(raw, "fen"))
         _push(board, moves[0], "the opponent's move")
         return _push(board, moves[1], "the gold move").uci()
-
-    def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: a puzzle's further moves are not reasoning in words."""
-        return None
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The position in the paper's wording, one line per field, then the cue line."""
@@ -103,10 +99,6 @@ class Chess:
             square = "-"
         return Identity(f"{board} {side} {castling} {square}")
 
-    def options(self, example: Example) -> None:
-        """None: the teacher writes a move."""
-        return None
-
     def candidates(self, example: Example) -> tuple[str, ...]:
         """The legal moves in the order of their UCI notation; none begins with another: promotions name their piece."""
         return tuple(sorted(f" {move.uci()}" for move in read_fen(example["fen"]).legal_moves))
@@ -114,10 +106,6 @@ class Chess:
     def position(self, example: Example) -> str:
         """The position as FEN; the row's labels are moves in it."""
         return str(example["fen"])
-
-    def answer(self, label: str, example: Example) -> str:
-        """The move after one space."""
-        return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
         """The first word of the first line as a legal move, read as UCI, else as SAN; ``None`` otherwise."""
@@ -132,10 +120,6 @@ class Chess:
             return move.uci() if move else None  # python-chess reads a pass as the null move
         except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it
             return None
-
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equality with the gold move."""
-        return label == gold
 
     def difficulty(self, example: Example) -> float | None:
         """The puzzle's Lichess rating (Glicko points)."""

@@ -94,7 +94,7 @@ def _lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboa
 
 
 def _discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bitboard) -> chess.Bitboard:
-    """Those of the pieces nearest to the king behind which an own slider stands."""
+    """Pieces nearest to the king behind which an own slider stands."""
     own, found = board.occupied_co[board.turn], chess.BB_EMPTY
     for square in chess.scan_forward(nearest):
         straight, diagonal = _lines(king, board.occupied ^ chess.BB_SQUARES[square])

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from curation.config import DecodingConfig
-from curation.domains import Domain, Example, candidates
+from curation.domains import Domain, Example
 
 
 class Constrained:
@@ -16,7 +16,7 @@ class Constrained:
 
     def options(self, example: Example) -> tuple[str, ...] | None:
         """The possible answers of a row; ``None`` if the domain does not list them."""
-        return candidates(self._domain, example)
+        return self._domain.candidates(example)
 
     if not TYPE_CHECKING:  # the other members of the protocol
 

@@ -10,8 +10,8 @@ from curation.domains import Domain, Example, attempt
 Format = Literal["answer", "rollout", "label"]
 """``label``: students learn from labels alone, whatever the completions are."""
 GoldSource = Literal["answer", "solution", "sample", "label"]
-"""What gold arms train on: the domain's sentence for the label, worked solutions, the teacher's right rollouts, or the
-label alone (with the sentence beside it)."""
+"""The completion that gold arms train on: the domain's sentence for the label, worked solutions, the teacher's right
+rollouts, or the label alone (with the sentence beside it)."""
 GoldWanted = Literal["auto", "solutions", "samples", "answers"]
 """The values of ``selection.gold_rollouts.source``."""
 
@@ -33,7 +33,7 @@ def format_of(num_bare: int, num_rows: int) -> Format:
 
 
 def gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
-    """What gold arms train on if the weak arms have the format ``weak``, by ``selection.gold_rollouts.source``.
+    """The completion for gold arms if the weak arms have the format ``weak`` (``selection.gold_rollouts.source``).
 
     ``num_solved`` of the ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are never
     mixed; otherwise the rows of an arm would differ in more than their labels.

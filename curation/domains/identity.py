@@ -32,7 +32,7 @@ _BLANK = re.compile(r"__+")
 
 
 class Identity(NamedTuple):
-    """What identifies a question: its normalised text and its options, if any, in the row's order.
+    """The identity of a question: its normalised text and its options, if any, in the row's order.
 
     There should be few options, because every pair of them is a search key.
     """

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation.domains import Example, Identity, Vocabulary
+from curation.domains import Domain, Example, Identity
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
 from curation.errors import ConfigError, RowError
@@ -37,7 +37,7 @@ _NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-class Math:
+class Math(Domain):
     """The math domain: a problem in words and LaTeX, solved freely, with the final answer in a box.
 
     Args:
@@ -118,10 +118,6 @@ class Math:
         words = " ".join(_END.sub("", problem).casefold().split())
         return Identity(re.sub(r" ?([^\w\s]) ?", r"\1", words))
 
-    def options(self, example: Example) -> None:
-        """None: the teacher writes a solution."""
-        return None
-
     def answer(self, label: str, example: Example) -> str:
         """A closing sentence with the label in a box, without any reasoning."""
         return rf" The final answer is \boxed{{{label}}}."
@@ -146,10 +142,6 @@ class Math:
         """The row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` if unknown."""
         level: float | None = example.get("difficulty")
         return level
-
-    def vocabulary(self) -> Vocabulary:
-        """One token per printable ASCII character, and the line end."""
-        return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
 
 
 def last_box(text: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from curation.domains import Example, Identity, Vocabulary, plain_identity
+from curation.domains import Domain, Example, Identity, plain_identity
 from curation.errors import ConfigError, RowError
 
 LETTERS = "ABCDEFGH"
@@ -23,7 +23,7 @@ INSTRUCTION = 'Reason in a few sentences, then end with "The answer is (X)", whe
 _STATEMENT = re.compile(r"(?i:the answer is)[\s:*]*(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;!\n]|$)))")
 
 
-class Mcqa:
+class Mcqa(Domain):
     """The multiple-choice domain: reads the published rows of MMLU, ARC, OpenBookQA, SciQ and SocialIQA.
 
     Args:
@@ -77,10 +77,6 @@ class Mcqa:
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
 
-    def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: the rows contain no reasoning that leads to a letter."""
-        return None
-
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The question, the lettered options (if the answer is a letter), and the cue line."""
         head = [INSTRUCTION] if self._generative else []
@@ -125,18 +121,6 @@ class Mcqa:
             return letter if letter and letter in letters else None
         answers = map(_squeeze, self._answers(example))
         return dict(zip(answers, letters, strict=True)).get(_squeeze(completion))
-
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equality of the letters."""
-        return label == gold
-
-    def difficulty(self, example: Example) -> float | None:
-        """Unknown."""
-        return None
-
-    def vocabulary(self) -> Vocabulary:
-        """One token per printable ASCII character, and the line end."""
-        return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
 
 
 class _Row(NamedTuple):

@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config import DomainConfig
-from curation.domains import Example, Identity, Vocabulary, get_domain
+from curation.domains import Domain, Example, Identity, Vocabulary, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
 
 BEGUN = "begun"
 
 
-class NextToken:
+class NextToken(Domain):
     """The domain of the next token.
 
     Args:
@@ -60,7 +60,7 @@ class NextToken:
         return self._cut(raw, self._of.read(raw))[1]
 
     def _cut(self, raw: Mapping[str, Any], example: Example) -> tuple[str, str | None]:
-        """What comes before the cut, and the token after it."""
+        """The text before the cut, and the token after it."""
         label = self._of.gold(raw)
         answer = "" if label is None else self._of.answer(label, example)
         tokens = [found for found in self._token.finditer(answer) if found.group().strip()]
@@ -69,22 +69,14 @@ class NextToken:
         token = tokens[derive(0, self._of.prompt(example)) % len(tokens)]
         return answer[: token.start()].rstrip(), token.group()
 
-    def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: there is no reasoning that leads to a token."""
-        return None
-
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The other domain's prompt and the part of its answer that is given."""
         blocks = [self.prompt(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*blocks, self._of.prompt(example) + example[BEGUN]])
 
     def identity(self, example: Example) -> Identity:
-        """That of the other domain: a puzzle and its text are one question, so that no split knows another's."""
+        """The other domain's identity: a puzzle and its text are one question, so that no split knows another's."""
         return self._of.identity(example)
-
-    def options(self, example: Example) -> None:
-        """None: the teacher writes on."""
-        return None
 
     def answer(self, label: str, example: Example) -> str:
         """The token."""
@@ -95,14 +87,10 @@ class NextToken:
         found = next((token for token in self._token.finditer(completion) if token.group().strip()), None)
         return None if found is None else found.group()
 
-    def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equality of the tokens."""
-        return label == gold
-
     def difficulty(self, example: Example) -> float | None:
-        """That of the other domain."""
+        """The other domain's difficulty."""
         return self._of.difficulty(example)
 
     def vocabulary(self) -> Vocabulary:
-        """That of the other domain."""
+        """The other domain's vocabulary."""
         return self._of.vocabulary()

@@ -24,10 +24,10 @@ MOST_FAILURES = 3
 
 
 class Value(NamedTuple):
-    """What a move is worth to the side that makes it: one of both is None."""
+    """The value of a move to the side that makes it: one of both is None."""
 
     centipawns: int | None
-    """Of an undecided game; 0 for a draw."""
+    """Centipawns of an undecided game; 0 for a draw."""
     mate: int | None
     """Moves until mate: positive, the mover mates; negative, the mover is mated; 0, the move itself is mate."""
 
@@ -69,7 +69,7 @@ class UciEngine:
         self._kill()
 
     def value(self, fen: str, move: str) -> Value:
-        """What a move (UCI) in a position (FEN) is worth to its mover, by a search of the position after it.
+        """The value of a move (UCI) in a position (FEN) to its mover, by a search of the position after it.
 
         A move that ends the game is not searched.
 

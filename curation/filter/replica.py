@@ -1,4 +1,4 @@
-"""What a server does with a trust package: checks a request, answers its rows, watches them, emits metrics.
+"""The server's work on a trust package: checks a request, answers its rows, watches them, emits metrics.
 
 ``deploy/serve.py`` puts it behind Ray Serve; it needs neither Serve nor Ray itself.
 """

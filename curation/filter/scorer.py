@@ -38,12 +38,12 @@ RESULT = pa.schema(
         pa.field("error", pa.string()),  # ``kind: detail``; null for a healthy row
     ]
 )
-"""What a row gets."""
+"""Fields of a row's result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What ``label_rows`` needs to know of a labelling job."""
+    """The part of a labelling job that ``label_rows`` reads."""
 
     teacher: AskConfig
     decoding: DecodingConfig

@@ -67,7 +67,7 @@ class ShiftWatch:
 
     @property
     def alarm(self) -> str | None:
-        """What the newest test shows, if it is a clear difference; the rule of the documented alarm."""
+        """The newest test's finding, if it is a clear difference; the rule of the documented alarm."""
         return self.last.warning() if self.last is not None and self.last.auc.low > CLEAR_AUC else None
 
 

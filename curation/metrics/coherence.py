@@ -37,7 +37,7 @@ MOST = 32
 SHOWN = 8
 """The k of the distribution over rows (paper)."""
 GROUPS = 20
-"""Of the jackknife."""
+"""Number of groups of the jackknife."""
 DENSE = 768
 """Up to this size all eigenvectors are computed; beyond it the first ones alone, by Lanczos iterations (ARPACK) to
 machine precision, which takes a small part of the time."""
@@ -45,7 +45,7 @@ machine precision, which takes a small part of the time."""
 
 @dataclass(frozen=True, kw_only=True)
 class Coherence:
-    """What is found of an arm's gradient matrix."""
+    """Findings on an arm's gradient matrix."""
 
     num_rows: int
     singular_values: Floats
@@ -66,12 +66,12 @@ class Coherence:
 
     @property
     def share_k(self) -> Floats:
-        """Of the total, the share in each direction."""
+        """The share of the total in each direction."""
         share_k: Floats = self.singular_values**2 / self.total
         return share_k
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON: estimates with their intervals, and the distribution over rows at 101 points."""
+        """The findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
         energies = [_jackknifed(value, without_G, self.num_rows) for value, without_G in self._pairs(self.energy_k)]
         shares = [
             _jackknifed(value, self.decay_Gk[:, k], self.num_rows).to_json() for k, value in enumerate(self.share_k)

@@ -65,7 +65,7 @@ def purity_difference(
 
 
 def _placements(scores_N: Floats, correct_N: Flags) -> tuple[Floats, Floats]:
-    """Of each right row the share of wrong rows below it, of each wrong row the share of right rows above it.
+    """The share of wrong rows below each right row, and of right rows above each wrong row.
 
     Ties count half. The mean of either is the AUC.
     """

@@ -137,7 +137,7 @@ def recovery_of_runs(
 
 
 def run_shifts(correct_NJ: Flags) -> Floats:
-    """By how much each run lies above the mean of all J, reduced to the part that its rows do not explain; [J].
+    """The difference of each run to the mean of all J, reduced to the part that its rows do not explain; [J].
 
     The variance of whole runs is that of two-way analysis of variance without replication, never below zero.
     """

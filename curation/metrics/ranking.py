@@ -80,7 +80,7 @@ def purity_curve(correct_N: npt.ArrayLike, points: Sequence[int]) -> list[Estima
 
 
 def purity_of_cells(counts_2G: Counts, points: Sequence[int]) -> list[Estimate]:
-    """As :func:`purity_curve`, of wrong and right rows in cells, int64 [2, G], the best cell first.
+    """The curve of :func:`purity_curve` for wrong and right rows in cells, int64 [2, G], the best cell first.
 
     Within a cell right rows are taken to be spread evenly, so a count of right rows is off by at most a cell's.
     """

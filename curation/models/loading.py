@@ -50,7 +50,7 @@ def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
 
 
 def load_weights(loader: Any, ref: ModelRef, **settings: Any) -> Any:
-    """As :func:`from_pretrained`, of a model with its weights: from safetensors that are whole, or not at all.
+    """The model of :func:`from_pretrained` with its weights: from safetensors that are whole, or not at all.
 
     Raises:
         ModelError: the weights are pickled, missing or damaged; or as :func:`from_pretrained`.
@@ -186,5 +186,5 @@ def hub_commit(base: str, revision: str | None) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says first."""
+    """The first line of an exception's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""What a trust package says of itself: teacher, how it is asked, domain, trust function, its quality, its origin."""
+"""The description of a trust package: teacher, how it is asked, domain, trust function, its quality, its origin."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -71,11 +71,11 @@ class Cascade(Section):
     inputs: tuple[str, ...]
     """The states that it reads, in order; all are of the last prompt token."""
     states: tuple[str, ...]
-    """What the teacher keeps where it and the package's own function are used, in the order of the run."""
+    """States that the teacher keeps where it and the package's own function are used, in the order of the run."""
     keep: float
     """The share of the rows that it was fitted to find."""
     split: str
-    """Of the rows of ``cascade.parquet``: as in :class:`CalibrationRows`."""
+    """The part of each row of ``cascade.parquet``, as in :class:`CalibrationRows`."""
     num_rows: int
     """These are labelled rows on which neither function was fitted."""
     cut: dict[str, Any]
@@ -114,7 +114,7 @@ class Made(Section):
     stage: str
     """The stage that fitted the trust function."""
     fingerprint: str
-    """Of that stage's inputs, as the run's manifest has it."""
+    """Fingerprint of that stage's inputs, as the run's manifest has it."""
     seed: int
     command: str
     """The command that wrote the package."""
@@ -148,14 +148,14 @@ class Description(Section):
     Where and how it runs is for the user of the package to say."""
     decoding: DecodingConfig
     seed: int
-    """Of sampled completions: with the same row ids they are those of the run's pool."""
+    """Seed of sampled completions: with the same row ids they are those of the run's pool."""
     domain: DomainConfig
     questions: tuple[Question, ...] = ()
     """A few rows of the run; empty where no row of this domain can be written as JSON."""
     trust: str
     """A name of ``curation.arms.TRUST``."""
     kind: str
-    """What was fitted; another than ``trust`` where the run's search or a small source decided for it."""
+    """The kind that was fitted; another than ``trust`` where the run's search or a small source decided for it."""
     inputs: tuple[str, ...]
     """The states and scalar columns that it reads, in order."""
     fit: dict[str, Any]
@@ -170,7 +170,7 @@ class Description(Section):
     verdict: RunVerdict | None = None
     """``None`` where no report of the run judged rows that this function chose."""
     versions: dict[str, str]
-    """Of the packages that wrote it."""
+    """Versions of the packages that wrote it."""
     made: Made
     created: str
     """ISO time, UTC."""
@@ -182,7 +182,7 @@ class Description(Section):
 
     @property
     def content(self) -> Mapping[str, Any]:
-        """What a use of the package depends on: all but when, where and by which command it was written."""
+        """The part of the package that its use depends on: all but when, where and by which command it was written."""
         excluded: dict[str, Any] = {"created": True, "versions": True, "teacher": {"code"}}
         if self.cascade is None:
             excluded["cascade"] = True

@@ -66,12 +66,12 @@ class TrustPackage:
     uri: str
     """Where it was read from, absolute."""
     digest: str
-    """Of its content: equal for copies, and for two exports of the same fit and calibration."""
+    """Digest of the content: equal for copies, and for two exports of the same fit and calibration."""
     description: Description
     trust: TrustRef
     """The fitted trust function (``curation.trust.load_fitted``)."""
     first: TrustRef | None = None
-    """That of prompts, for a first cut; None: the package has none."""
+    """The function of prompts for a first cut; None: the package has none."""
     allow_code: tuple[str, ...] = ()
     """The code that it was allowed to name (:func:`load`)."""
 
@@ -223,7 +223,7 @@ def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
 
 
 def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
-    """As :func:`load`; None allows what the package names, for one that was made here."""
+    """The package, as :func:`load` gives it; None allows what the package names, for one that was made here."""
     try:
         folder = place(uri)
         if not (folder / PACKAGE).is_file():

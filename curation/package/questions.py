@@ -28,7 +28,7 @@ def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tu
 
 
 def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
-    """What this version of a domain makes of the stored questions otherwise; ``None`` if it is all the same."""
+    """The difference that this version of a domain makes of the stored questions; ``None`` if it is all the same."""
     for number, question in enumerate(questions):
         now: Mapping[str, Any] = {
             "prompt": attempt(domain.prompt, question.example),

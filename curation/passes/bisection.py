@@ -20,7 +20,7 @@ PARTS = 16
 
 @dataclass(kw_only=True)
 class Narrowing:
-    """What is known of a chunk; its rows by their place in it."""
+    """Knowledge of a chunk's rows, by their place in it."""
 
     suspect: list[list[int]]
     """Pieces not worked on yet without harm, those that a process died in first."""
@@ -65,7 +65,7 @@ class Narrowing:
             self.suspect.insert(0, lost)
 
     def pieces(self) -> Iterator[list[int]]:
-        """What is to be worked on, piece by piece, the harmless rows last; each is under way until the next is asked.
+        """Pieces to work on, one by one, the harmless rows last; each is under way until the next is asked.
 
         The caller keeps this object in between, as it is then, for a successor to find.
         """

@@ -36,7 +36,7 @@ KEPT = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What a process knows about a pass besides its job."""
+    """A pass as a process knows it, besides its job."""
 
     id: str
     table: str
@@ -52,7 +52,7 @@ class Suspect:
 
     chunk: Chunk
     known: str
-    """Its :class:`Narrowing` as JSON."""
+    """The :class:`Narrowing` as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Handout:
     """A chunk of a pass in the hands of the dataset: one row of it."""
 
     index: int
-    """Its place in the dataset."""
+    """Place in the dataset."""
     pass_id: str
     chunk: Chunk
 
@@ -103,9 +103,9 @@ class _UnderWay:
     """Chunks to hand out before new ones are cut."""
     handed: dict[int, _Handed] = field(default_factory=dict)
     known: dict[str, Narrowing] = field(default_factory=dict)
-    """By the name of a chunk, where a process has begun it."""
+    """Knowledge by the name of a chunk, where a process has begun it."""
     finished: "OrderedDict[str, bytes]" = field(default_factory=OrderedDict)
-    """What was written of the last chunks."""
+    """Chunks written last."""
     starts: dict[str, int] = field(default_factory=dict)
     """How often each actor's process began this pass since it last got something done."""
     answered: int = 0

@@ -24,7 +24,7 @@ CHUNKS = pa.schema(
 
 
 class Handouts(Datasource):
-    """What a desk hands out."""
+    """The work that a desk hands out."""
 
     def __init__(self, desk: Any) -> None:
         self._desk = desk

@@ -1,4 +1,4 @@
-"""What a pass asks of a model: its job, the object that works on its chunks, and what comes of it.
+"""The parts of a pass: the job that it asks of a model, the object that works on its chunks, and what comes of it.
 
 Stages describe passes by these, without Ray; :mod:`curation.passes.run` does them.
 """

@@ -1,4 +1,4 @@
-"""What the driver knows of a pass of actors while it runs, and who is told of it.
+"""The driver's view of a pass of actors while it runs, and who hears of it.
 
 It is told at each commit and by a thread every few seconds, since the driver itself may wait long for a chunk or for
 the store.
@@ -28,12 +28,12 @@ logger = logger_of(__name__)
 
 
 class ChunkSpent(NamedTuple):
-    """What one chunk took."""
+    """Cost of one chunk."""
 
     actor: str
     """Ray's id of the actor that worked on it."""
     seconds: float
-    """Its share of that actor's time, without the start of a model."""
+    """The chunk's share of that actor's time, without the start of a model."""
     rows: int
     prompt_tokens: int
     output_tokens: int

@@ -18,7 +18,7 @@ class Suspects:
         self._kept: tuple[Suspect, ...] = ()
 
     def read(self) -> tuple[Suspect, ...]:
-        """What the last driver has left."""
+        """Suspects that the last driver has left."""
         try:
             found = json.loads(self._path.read_bytes())
         except FileNotFoundError:

@@ -17,13 +17,13 @@ class Described(NamedTuple):
     """The stages of an ablation with one seed, by what is taken from them."""
 
     scored: dict[str, dict[str, Out]]
-    """By variant and set, the scored rows (``schemas.SCORED``)."""
+    """Scored rows (``schemas.SCORED``) by variant and set."""
     fits: dict[str, Out]
-    """By variant, the fitted trust function; of those that are fitted."""
+    """Fitted trust functions by variant; only of those that are fitted."""
     projections: dict[str, Out]
-    """By variant, how the projection of its stored states went; of those that have one."""
+    """The projection of stored states by variant; only of those that have one."""
     tests: dict[str, dict[str, list[Out]]]
-    """By variant and model, the grades of the test split; empty without students."""
+    """Grades of the test split by variant and model; empty without students."""
 
     @property
     def stages(self) -> list[Stage]:
@@ -62,7 +62,7 @@ def _check(ablation: Ablation, variant: Variant) -> None:
 
 
 def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:
-    """Of all rows of a set, the share whose purity is measured, by variant.
+    """The share of all rows of a set whose purity is measured, by variant.
 
     Raises:
         ConfigError: a budget that exceeds the pool.

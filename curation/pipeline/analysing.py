@@ -14,11 +14,11 @@ from curation.stages.advantage import ValueMoves
 from curation.stages.gradients import CompareGradients, TakeGradients
 
 ADVANTAGES, COHERENCE = "advantages", "coherence"
-"""What the report reads of a generation's analysis."""
+"""Parts of a generation's analysis that the report reads."""
 
 
 def describe_analysis(config: RunConfig, chain: Chain) -> list[dict[str, Out]]:
-    """By generation: the outputs of the analysis, by name."""
+    """Outputs of the analysis by generation and name."""
     domain = get_domain(config.domain_of("pool"))
     found: list[dict[str, Out]] = []
     for record in chain.generations:
@@ -33,7 +33,7 @@ def describe_analysis(config: RunConfig, chain: Chain) -> list[dict[str, Out]]:
 
 
 def check_analysis(config: RunConfig) -> list[str]:
-    """What is left out although the configuration does not say so, in words, before anything is done.
+    """Parts of the analysis that are left out although the configuration does not say so, in words.
 
     Raises:
         ConfigError: the run lacks what a stage reads, the engine is not there, or nothing is left to be measured.

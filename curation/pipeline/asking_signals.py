@@ -33,12 +33,12 @@ def signals_of(generation: Generation, teacher: TeacherUse, split: str, labels: 
 
 
 def _named(signal: arms.Signal) -> str:
-    """What ``curation.signals.get_signal`` finds it by."""
+    """The name that ``curation.signals.get_signal`` finds it by."""
     return signal.column if signal.column in SIGNALS else signal.made_by
 
 
 def _how(generation: Generation, signal: arms.Signal, split: str) -> dict[str, Any]:
-    """What of a signal its values depend on beside the model."""
+    """The part of a signal that its values depend on beside the model."""
     return {
         "seed": generation.seed(f"signal-{signal.column}-{split}"),
         "options": generation.config.signals.options_of(signal),

@@ -34,7 +34,7 @@ class Chain:
 
     prepared: Stage
     generations: Sequence[Fields]
-    """Of the main chain."""
+    """Generations of the main chain."""
     branches: Mapping[str, Sequence[Fields]]
     """The generations from the second on of the other chains by arm; ``predecessor``: its one generation."""
     shallow: Sequence[Mapping[str, Any]]
@@ -139,7 +139,7 @@ class _Describing:
         )
 
     def _go_on(self, arm: str) -> tuple[Out, ...]:
-        """What is there only if the rule lets the main chain go on after its last generation."""
+        """Stages that are there only if the rule lets the main chain go on after its last generation."""
         config, described = self._config, self._main[-1]
         if config.chain.stop is None:
             return ()
@@ -235,7 +235,7 @@ class _Describing:
 
 
 def _base(first: Generation, index: int, needs: Sequence[Out]) -> Model | None:
-    """What the students of a generation are trained from, in all chains; ``None`` where none are."""
+    """The model that the students of a generation are trained from, in all chains; ``None`` where none are."""
     config = first.config
     if not config.generations:
         return None

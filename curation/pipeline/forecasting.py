@@ -1,4 +1,4 @@
-"""What labelling will take and cost, computed from what a probe measured; nothing is asked or read here.
+"""Forecasts of labelling time and cost, computed from what a probe measured; nothing is asked or read here.
 
 How intervals are combined. Tokens and bytes have the error of the sample. Time has the error of the sample, one of
 ``DRIFT`` (a short probe does not show how fast the machine is in another hour, beside other stages and with larger
@@ -38,14 +38,14 @@ class Workforce:
     actors: int
     """At the same time, as the cluster stands or as its autoscaler may make it."""
     each: Mapping[str, float]
-    """What one takes of its node, by Ray's names."""
+    """Resources of one actor on its node, under Ray's names."""
     per_node: int
     """How many fit on a node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageForecast:
-    """What one stage will take."""
+    """Forecast of one stage."""
 
     name: str
     rows: int
@@ -63,18 +63,18 @@ class StageForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What the labelling stages of a run will take together."""
+    """Forecast of the labelling stages of a run together."""
 
     stages: Sequence[StageForecast]
     left_out: Sequence[LeftOut]
     questions: Sequence[Question]
     workforce: Workforce
     total: Mapping[str, Estimate]
-    """By the names in ``report.costs.UNITS``."""
+    """Amounts by the names in ``report.costs.UNITS``."""
     currency: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
+        """The forecast as a JSON object; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
         return {
             "stages": [_json(stage) for stage in self.stages],
             "left_out": [item._asdict() for item in self.left_out],
@@ -175,7 +175,7 @@ def _stage(
 
 
 def _row_bytes(asking: Asking, question: Question) -> Estimate:
-    """Of a row, with what is stored of its states."""
+    """Bytes of a row, with what is stored of its states."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
     states: float = len(asking.ask.states) * measured.state_bytes

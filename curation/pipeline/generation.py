@@ -37,7 +37,7 @@ class Described(NamedTuple):
     record: dict[str, Any]
     """The fields of ``report.GenerationRecord``."""
     students: dict[str, Out]
-    """By arm."""
+    """Students by arm."""
     answers: dict[str, Out]
     """The teacher's labels by split, before scores are added."""
     search: Search
@@ -263,7 +263,7 @@ def _fits(generation: Generation, labels: Out, grades: Out, search: Search) -> d
 
 
 def _lengths(generation: Generation, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
-    """By split, the rows that some arm could not train on: they are left out for all arms."""
+    """Rows by split that some arm could not train on: they are left out for all arms."""
     config = generation.config
     by_gold = [arms.ARMS[arm].gold for arm in config.selection.arms]
     found = {}

@@ -1,4 +1,4 @@
-"""What the stages of a generation are described from: the configuration, the models, the tables."""
+"""Inputs that the stages of a generation are described from: the configuration, the models, the tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ class Others:
     """The models that a run asks beside its teacher, the same in every generation."""
 
     roles: Mapping[str, TeacherUse]
-    """Those that signals ask, by the name in ``curation.arms.Signal.asks``."""
+    """Models that signals ask, by the name in ``curation.arms.Signal.asks``."""
     judge: TeacherUse | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What a generation works with."""
+    """Inputs of a generation."""
 
     config: RunConfig
     index: int
@@ -33,13 +33,13 @@ class Generation:
     """``None`` for a teacher without weights."""
     others: Others
     tables: Mapping[str, Table]
-    """Of the splits, by name."""
+    """Tables of the splits, by name."""
     sizes: Mapping[str, int]
     """Rows of the splits; of the pool those of the generation's share."""
     files: Sequence[SourceFile] = ()
-    """Of the source split."""
+    """Files of the source split."""
     base: Model | None = None
-    """What its students are trained from; ``None`` where none are."""
+    """The model that its students are trained from; ``None`` where none are."""
     branch: str = ""
     """Names the stages of a generation that is not the main chain's."""
     needs: Sequence[Out] = ()

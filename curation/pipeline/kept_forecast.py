@@ -64,12 +64,12 @@ def saved(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
 
 
 def used_since(forecast: Mapping[str, Any], manifest: Manifest) -> dict[str, report.SpentRecord]:
-    """What each stage of a forecast that has run since has used, by name."""
+    """Amounts that each stage of a forecast has used since it, by name."""
     return used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
 
 
 def used(manifest: Manifest, names: Iterable[str], since: float = 0.0) -> dict[str, report.SpentRecord]:
-    """What each of the named stages that are done has used since a time, by name; passes of models alone."""
+    """Amounts that each of the named stages that are done has used since a time, by name; passes of models alone."""
     from curation.tables import io
 
     found = spent_since(manifest.events.last(MOST_EVENT_BYTES), since)

@@ -71,7 +71,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
 
 
 def _identity(config: RunConfig) -> dict[str, Any]:
-    """What defines the rows."""
+    """The part of a run that defines the rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     chosen = {"domain", "seed", "sources", "splits"}
     return config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})

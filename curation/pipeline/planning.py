@@ -24,7 +24,7 @@ from curation.telemetry.console import say
 
 
 class Costed(Protocol):
-    """What a forecast reads of a configuration."""
+    """The part of a configuration that a forecast reads."""
 
     @property
     def ray(self) -> RayConfig:
@@ -32,7 +32,7 @@ class Costed(Protocol):
 
     @property
     def prices(self) -> PricesConfig | None:
-        """What they cost."""
+        """Prices of the machines."""
 
     @property
     def commit_seconds(self) -> float:

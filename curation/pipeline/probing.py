@@ -40,7 +40,7 @@ class Rows:
     assignment: Assignment
     splits: Collection[str]
     seed: int = 0
-    """Of samples."""
+    """Seed of the samples."""
 
     @property
     def num(self) -> int:
@@ -54,9 +54,9 @@ class Asking:
 
     stage: str
     rows: int
-    """Those that are left to do."""
+    """Rows that are left to do."""
     drawn_from: Rows
-    """What the rows are a random part of."""
+    """The population that the rows are a random part of."""
     model: ModelRef | None
     """``None`` for a teacher without weights."""
     ask: AskConfig
@@ -65,7 +65,7 @@ class Asking:
     decoding: DecodingConfig
     domain: DomainConfig
     signals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What the labelling actors measure beside the labels, as ``stages.label.Label`` takes it."""
+    """Signals that the labelling actors measure beside the labels, as ``stages.label.Label`` takes them."""
     stored_states: int | None = None
     """Numbers that are stored of a row's states where not all of them are."""
     stored_scores: int = 0
@@ -75,7 +75,7 @@ class Asking:
     states_share: float = 0.0
     """With ``fitted``: the share of the states that are stored."""
     seed: int | None = None
-    """Of sampled answers, where the stage will give the sample's rows the same ones; unset: others."""
+    """Seed of sampled answers, where the stage will give the sample's rows the same ones; unset: others."""
     note: str | None = None
     """In what the probe's teacher differs from the stage's."""
 
@@ -124,7 +124,7 @@ def askings_of(
     known: Known,
     rows_done: Callable[[Stage], int] = lambda stage: 0,
 ) -> tuple[list[Asking], list[LeftOut]]:
-    """What the labelling stages among ``stages`` will ask the run's first teacher, and which stages ask something else.
+    """Requests of the labelling stages to the run's first teacher, and which stages ask something else.
 
     ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed.
     """
@@ -148,7 +148,7 @@ def askings_of(
 
 
 def _asking(stage: Label, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | str:
-    """What a labelling stage asks, or why that cannot be probed yet."""
+    """The request of a labelling stage, or why that cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
     model, note = _model(stage.teacher.model, known)
     if model is None and stage.teacher.model is not None:

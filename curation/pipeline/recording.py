@@ -92,7 +92,7 @@ def _generations(described: Sequence[Fields], known: Known) -> list[report.Gener
 
 
 def _chain(opened: Opened, known: Known, num_reached: int) -> report.ChainRecord:
-    """What the run has beside the main chain."""
+    """Chains beside the main one."""
     chain = opened.chain
     shallow = [present(fields, known) for fields in chain.shallow]
     decisions = [present({"decision": out}, known) for out in chain.decisions]
@@ -116,7 +116,7 @@ def _chain(opened: Opened, known: Known, num_reached: int) -> report.ChainRecord
 
 
 def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
-    """By name of a stage: the generation and the line that need it first; the stage ``prepare`` is no generation's."""
+    """The generation and the line that need a stage first, by its name; the stage ``prepare`` is no generation's."""
     found: dict[str, tuple[int, str]] = {}
     shared = {stage.name for stage in ordered([chain.prepared.value()])}
     for index, fields in enumerate(chain.generations):

@@ -1,4 +1,4 @@
-"""What gold arms train on, and the longest row that a student can be trained on."""
+"""Rows that gold arms train on, and the longest row that a student can be trained on."""
 
 from collections.abc import Mapping
 from dataclasses import replace

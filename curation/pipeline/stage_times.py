@@ -19,7 +19,7 @@ from curation.rundir.run import Load, fits
 from curation.stages.asking import AskModel
 
 Basis = Literal["probe", "history", "similar", "rough"]
-"""What an estimate rests on: the probe, stages of the same model and recipe, of the same kind, or nothing measured."""
+"""The basis of an estimate: the probe, stages of the same model and recipe, of the same kind, or nothing measured."""
 FACTORS: Mapping[Basis, float] = {"history": 1.5, "similar": 3.0, "rough": 6.0}
 """The factor by which a stage may take less or more."""
 FASTER = 0.35

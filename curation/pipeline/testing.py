@@ -30,9 +30,9 @@ class Tested(NamedTuple):
     """The tests of a generation."""
 
     main: Grades
-    """By ``evaluation.decoding``."""
+    """Tests by ``evaluation.decoding``."""
     further: dict[str, Grades]
-    """By the decodings of ``evaluation.also``."""
+    """Tests by the decodings of ``evaluation.also``."""
     known: Known
     """These, and those of earlier generations."""
 

@@ -45,9 +45,9 @@ class AblationRecord:
     """The ablation's file."""
     versions: Mapping[str, str]
     shares: Mapping[str, float]
-    """By variant, the share of all rows whose purity is measured."""
+    """The share of all rows whose purity is measured, by variant."""
     seeds: Mapping[int, Mapping[str, Any]]
-    """By seed, what its stages made: the fields of ``pipeline.ablating.Described``."""
+    """Outputs of a seed's stages: the fields of ``pipeline.ablating.Described``."""
 
 
 def read_scored(ref: TableRef) -> Judged:

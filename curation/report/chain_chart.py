@@ -13,7 +13,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     "first_teacher": {"marker": "o", "linewidth": 1.0, "linestyle": (0, (4, 2)), "markerfacecolor": "white"},
     PREDECESSOR: {"marker": "D", "linewidth": 0, "markerfacecolor": "white"},
 }
-"""By kind of a line; the others have the style of their arm."""
+"""Styles by kind of a line; the others have the style of their arm."""
 SPREAD = 0.06
 """Between two lines at one generation, so that their intervals do not cover each other."""
 

@@ -71,7 +71,7 @@ def name_of_line(kind: str, arm: str) -> str:
 
 
 def _tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
-    """By generation: the graded test rows of each student by ``kind arm``, of ``base`` and of the main ``teacher``."""
+    """Graded test rows by generation: of each student by ``kind arm``, of ``base`` and of the main ``teacher``."""
     leading, *others = chain.arms
     found: list[Tests] = []
     for index, record in enumerate(run.generations):
@@ -137,7 +137,7 @@ def _words(name: str) -> str:
 
 
 def _teacher(part: Json, line: str, arm: str) -> Json:
-    """What a generation's teacher and the trust in it are worth."""
+    """Quality of a generation's teacher and of the trust in it."""
     own = next((found for found in part["arms"] if found["name"] == arm), None)
     function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else REFERENCE_ARM
 
@@ -165,7 +165,7 @@ def _teacher(part: Json, line: str, arm: str) -> Json:
 
 
 def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
-    """What each generation of each line took; the stages before the first one are not among them."""
+    """Cost of each generation of each line; the stages before the first one are not among them."""
     groups: dict[tuple[int, str], list[str]] = {}
     for name, (generation, line) in chain.stages.items():
         groups.setdefault((generation, line), []).append(name)

@@ -282,7 +282,7 @@ def _graded_pool(
 
 
 def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
-    """What the numbers of a large pool rest on; ``None`` where they are those of its rows."""
+    """The grid that the numbers of a large pool rest on; ``None`` where they are those of its rows."""
     if not isinstance(pool, OnGrid):
         return None
     return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}

@@ -1,4 +1,4 @@
-"""What may be compared: students that trained on as many rows, for as many epochs, in one format; models asked alike.
+"""Comparable results: students that trained on as many rows, for as many epochs, in one format; models asked alike.
 
 Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
 selection, so the report gives no verdict, p-value or recovery. A model that answers among listed answers is right more
@@ -23,7 +23,7 @@ ALIKE = {
     "epochs": "epochs",
     "format": "format",
 }
-"""What two students must have in common, in words; an arm without one of these values is not compared by it."""
+"""Values that two students must have in common, in words; an arm without one of these values is not compared by it."""
 CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_vs_ground_truth")
 """The numbers that compare an arm's student with ground truth's."""
 

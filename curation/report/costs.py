@@ -25,7 +25,7 @@ UNITS = {
     "money_storage_month": "for storage, a month",
     "money": "together, with a month of storage",
 }
-"""What is forecast, in words."""
+"""Forecast amounts, in words."""
 SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 Json = dict[str, Any]
 
@@ -54,7 +54,7 @@ def amounts(actor_hours: Estimate, workforce: Mapping[str, Any]) -> dict[str, Es
 
 
 def money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
-    """What the amounts cost; none where nothing that was used has a price."""
+    """Money that the amounts cost; none where nothing that was used has a price."""
     rates = {
         "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
         "requests": {"puts": _each(prices.per_1000_puts, 1000), "gets": _each(prices.per_1000_gets, 1000)},
@@ -73,7 +73,7 @@ def _each(price: float | None, number: float) -> float | None:
 
 
 def spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
-    """What the whole run has used, and what that is for a row that a model answered, that was selected, that is right.
+    """Amounts of the whole run, and for a row that a model answered, that was selected, that is right.
 
     ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those
     of the passes of models, cut-off runs included. ``money`` is that of a forecast's stages.
@@ -156,7 +156,7 @@ def compared(forecast: Mapping[str, Any] | None, spent: Mapping[str, SpentRecord
 
 
 def money_of(costs: Json | None) -> float | None:
-    """What the stages of a forecast have cost in money, with a month of storage; ``None`` without prices."""
+    """Money that the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
     lines = [] if costs is None else costs["lines"]
     return next((line["actual"] for line in lines if line["name"] == "money"), None)
 
@@ -164,7 +164,7 @@ def money_of(costs: Json | None) -> float | None:
 def actual_amounts(
     used: Sequence[SpentRecord], workforce: Mapping[str, Any], *, has_requests: bool
 ) -> dict[str, float]:
-    """What stages have used together, by the names in ``UNITS``."""
+    """Amounts that stages have used together, by the names in ``UNITS``."""
     actor_hours = sum(item.actor_seconds for item in used) / 3600
     found: dict[str, float] = {
         "prompt_tokens": sum(item.prompt_tokens for item in used),

@@ -37,7 +37,7 @@ class LabelCounts:
     label_G: Hashes = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
     count_G: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     bits: int = BITS
-    """Of their hashes that tell labels apart."""
+    """Bits of the labels' hashes that tell them apart."""
 
     def add(self, label_N: Hashes, count_N: npt.NDArray[np.int64] | None = None, bits: int = BITS) -> None:
         """Count labels, each once, or as often as ``count_N`` says."""
@@ -79,7 +79,7 @@ class LabelCounts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Read:
-    """What a pass over some rows found."""
+    """Findings of a pass over some rows."""
 
     labels: LabelCounts
     trust: float

@@ -1,4 +1,4 @@
-"""What a run shows about its trust function, as the numbers from which the verdict is decided.
+"""Evidence on a run's trust function, as the numbers from which the verdict is decided.
 
 Every number is of parsed rows, since trust can select no other row. Several rules read them, so the intervals that
 decide have 99 %, but that of the AUC, which the report shows too.
@@ -22,11 +22,12 @@ from curation.report.rivals import Rival, rivals_of
 from curation.report.rows import Floats, Judged
 
 CONFIDENCE = 0.99
-"""Of the intervals that decide."""
+"""Confidence of the intervals that decide."""
 NUM_BINS = 10
 """Bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
 FALSE_ALARMS = 0.05
-"""Of the free signals together: how often one seems to rank better than a trust function that is as good as all."""
+"""False alarms of the free signals together: how often one seems to rank better than a trust function that is as good
+as all."""
 _QUANTILE = 2.5758293035489004
 
 
@@ -103,7 +104,7 @@ class Evidence:
     """The accuracy of a uniform guess among the options or legal answers of the same rows; ``None`` if unknown."""
     foreseen: Foreseen | None
     checked: Checked | None = None
-    """What people said of the selected rows; ``None`` without an audit by people."""
+    """People's verdicts on the selected rows; ``None`` without an audit by people."""
     shift: Mapping[str, Any] | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     capped: bool = False
@@ -227,7 +228,7 @@ def brier_excess(trust_N: Floats, judged: Judged, constant: float) -> Estimate:
 
 
 def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: Floats) -> Foreseen | None:
-    """What validation rows say about rows of the given trust; ``None`` without one of either.
+    """The purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
 
     The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
     share of the selected rows. Both estimates are linear in the validation rows' correctness, whose variance is that of

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from curation.domains import Domain, attempt, num_answers
+from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef
 from curation.report.rows import Ints
 from curation.tables import io
 
 MOST_ROWS = 2000
-"""Of more rows, as many are drawn at random."""
+"""The most rows that are read; of more, as many are drawn at random."""
 
 
 def chance(examples: TableRef, domain: Domain, row_ids_N: Ints, seed: int) -> float | None:
@@ -19,6 +19,6 @@ def chance(examples: TableRef, domain: Domain, row_ids_N: Ints, seed: int) -> fl
         return None
     drawn_N = np.argsort(hash_unit(row_ids_N, derive(seed, "chance")))[:MOST_ROWS]
     rows = io.take(examples, np.sort(row_ids_N[drawn_N]), names).to_pylist()
-    numbers = [attempt(num_answers, domain, row)[0] for row in rows]
+    numbers = [attempt(domain.num_answers, row)[0] for row in rows]
     known = [1 / number for number in numbers if number]
     return sum(known) / len(known) if known else None

@@ -1,4 +1,4 @@
-"""What people said of the rows that an arm selected: the purity of a selection, where no gold labels are known."""
+"""People's verdicts on the rows that an arm selected: the purity of a selection, where no gold labels are known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ class AuditRecord:
     selection: TableRef
     """The selection from which its rows were drawn."""
     strata: Sequence[Mapping[str, Any]]
-    """Of each stratum ``num_rows``, whether its rows are ``selected``, and how many have each of the ``answers``."""
+    """Counts of each stratum: ``num_rows``, whether its rows are ``selected``, and how many have each of the
+    ``answers``."""
     people: Mapping[str, int]
     """The number of verdicts of each person."""
 
@@ -45,7 +46,7 @@ class Checked:
 def checked(
     audits: Sequence[AuditRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
 ) -> Checked | None:
-    """What people said of this selection, by the audit that decided the most rows; ``None`` if no audit knows it.
+    """People's verdicts on this selection, by the audit that decided the most rows; ``None`` if no audit knows it.
 
     An audit of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
     """

@@ -30,7 +30,7 @@ SAMPLE_ROWS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Counts:
-    """What a pass over some rows counted; axes of length 2 are no and yes."""
+    """Counts of a pass over some rows; axes of length 2 are no and yes."""
 
     rows_22: Ints
     """Rows by whether they are parsed, and right."""
@@ -52,7 +52,7 @@ class Flags:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """What a pass reads; pickled to every task."""
+    """Tables that a pass reads; pickled to every task."""
 
     labels: TableRef
     graded: BitMap64
@@ -186,7 +186,7 @@ class OnGrid:
         return self.in_order(arm, with_unparsed=True)
 
     def in_order(self, arm: str, *, with_unparsed: bool) -> Ints:
-        """As :meth:`ranked`, of all rows or the parsed ones."""
+        """The order of :meth:`ranked`, of all rows or the parsed ones."""
         flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
         among_M = flags.parsed_M | with_unparsed
         right_M = flags.correct_M[among_M]

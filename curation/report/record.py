@@ -43,7 +43,7 @@ class PassRecord:
     seconds: float
     total_rows: int
     prompt_tokens: int | None
-    """Of all rows; ``None`` where tokens are not counted, as of signals."""
+    """Prompt tokens of all rows; ``None`` where tokens are not counted, as of signals."""
     output_tokens: int | None
     deaths: int
     """The number of actors' processes that died in the middle of a chunk."""
@@ -55,7 +55,7 @@ class PassRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SpentRecord:
-    """What a pass of a model has used, in all its runs or in those since a forecast was made."""
+    """Amounts that a pass of a model has used, in all its runs or in those since a forecast was made."""
 
     actor_seconds: float
     prompt_tokens: int
@@ -63,7 +63,7 @@ class SpentRecord:
     chunks: int
     commits: int
     bytes: int
-    """Of its table, as it is now."""
+    """Bytes of its table, as it is now."""
     spans: Sequence[tuple[float, float]]
     """When each run of it began and ended, seconds since 1970."""
 
@@ -96,7 +96,8 @@ class GenerationRecord:
     """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``; empty
     if nothing was trained."""
     label_counts: Mapping[str, Mapping[str, Any]]
-    """By split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by kind."""
+    """Counts by split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by
+    kind."""
     projection: Mapping[str, Any] | None
     """``size`` of the states' projection, ``variance_kept`` and the ``num_rows`` it was fitted on; ``None`` without."""
     asked: Mapping[str, int]
@@ -105,13 +106,13 @@ class GenerationRecord:
     unread: Mapping[str, int]
     """The number of pool rows whose signal could not be read, by signal."""
     too_long: Mapping[str, Mapping[str, Any]]
-    """By split: ``curation.stages.length.TooLong`` as JSON; empty if nothing was trained."""
+    """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
-    """As ``tests``, by decoding of ``evaluation.also``."""
+    """Further ``tests``, by decoding of ``evaluation.also``."""
     analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What ``curate analyze`` found, by ``advantages`` and ``coherence`` (``curation.pipeline.analysing``)."""
+    """Findings of ``curate analyze``, by ``advantages`` and ``coherence`` (``curation.pipeline.analysing``)."""
 
     @property
     def n(self) -> int:
@@ -121,7 +122,7 @@ class GenerationRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRecord:
-    """What a run with several generations has beside those of its main chain."""
+    """The chains of a run with several generations, beside those of its main chain."""
 
     arms: Sequence[str]
     """The arms whose students teach, the main chain's first."""
@@ -129,13 +130,13 @@ class ChainRecord:
     """The generations from the second on of the other chains by arm; ``predecessor``: the last base, taught by the one
     before it."""
     shallow: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """By generation (as text) and arm: ``tests`` (grades of the test split, one table per run) and ``training`` of its
-    base's student that learned from the first teacher."""
+    """Students of the shallow line by generation (as text) and arm: ``tests`` (grades of the test split, one table per
+    run) and ``training`` of its base's student that learned from the first teacher."""
     stages: Mapping[str, tuple[int, str]]
-    """By name of a stage: the generation and the line for which it was done first."""
+    """The generation and the line for which a stage was done first, by its name."""
     decisions: Sequence[Mapping[str, Any]]
-    """By generation: ``signs`` and ``reasons`` (none: the chain went on), as ``curation.selection.chain_stop`` decides;
-    empty without a rule."""
+    """Decisions by generation: ``signs`` and ``reasons`` (none: the chain went on), as
+    ``curation.selection.chain_stop`` decides; empty without a rule."""
     ended: str | None
     """Why the main chain has fewer generations than are configured, in words; ``None``: it has all."""
     branches_ended: Mapping[str, str] = field(default_factory=dict)
@@ -157,7 +158,7 @@ class RunRecord:
     prepared: Mapping[str, TableRef]
     """The splits' tables by name; ``audit`` and ``test`` may be missing."""
     prepare_counts: Mapping[str, Mapping[str, Any]]
-    """By split: ``rows`` read (error rows too) and ``errors`` by kind."""
+    """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: Mapping[str, Any]
     """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
     stages: Sequence[StageRecord]
@@ -166,14 +167,14 @@ class RunRecord:
     forecast: Mapping[str, Any] | None = None
     """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """By stage of the forecast that has run since."""
+    """Amounts by stage of the forecast that has run since."""
     used: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """By pass of a model: what it has used in all its runs."""
+    """Amounts by pass of a model, in all its runs."""
     directory: str = "RUN_DIR"
     """The run directory, for the commands that the report names."""
     chain: ChainRecord | None = None
     """``None`` where no generation follows another."""
     audits: Sequence[AuditRecord] = ()
-    """What people said of its selections."""
+    """People's verdicts on its selections."""
     own_code: Mapping[str, str] = field(default_factory=dict)
     """The models whose own Python code was allowed to run, with the revision of the code, by role."""

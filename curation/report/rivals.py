@@ -38,7 +38,7 @@ class Rival:
     purity: Estimate
     """The difference of the shares of right labels among the first ``num_top`` rows."""
     confidence: float
-    """Of both intervals."""
+    """Confidence of both intervals."""
 
     @property
     def is_better(self) -> bool:

@@ -23,7 +23,7 @@ from curation.trust import get_trust
 DRAWN = 1024
 """Rows of the pool that are drawn to find rejected and unparsed ones."""
 MOST_CHARACTERS = 1200
-"""Of a prompt or a completion that are shown."""
+"""The most characters of a prompt or a completion that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

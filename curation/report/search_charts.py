@@ -61,7 +61,7 @@ def curves_chart(trials: Sequence[Json]) -> str:
 
 
 def importance_chart(of: Mapping[str, float]) -> str:
-    """By how much R2 falls when a setting is permuted."""
+    """A chart of the fall of R2 when a setting is permuted."""
     with drawing():
         figure, axes = figure_of()
         names = list(of)[::-1]

@@ -34,7 +34,7 @@ class SearchRecord:
     """The section of the configuration."""
     versions: Mapping[str, str]
     seconds: Mapping[str, float]
-    """Of each stage."""
+    """Seconds of each stage."""
     found: Mapping[str, Any]
     """The outputs of the stage."""
 
@@ -104,7 +104,7 @@ def short(value: Any) -> str:
 
 
 def choice_in_words(choice: Mapping[str, Any], metric: str) -> str:
-    """What was chosen, and why, in a sentence."""
+    """The choice and its reason, in a sentence."""
     differences = choice["differences"]
     best = choice["winner"] or max(differences, key=lambda name: differences[name]["value"])
     found = differences[best]

@@ -22,13 +22,13 @@ MEASURES = {
     "gap": "gap of log-probabilities",
     "reward_errors": "share that could not be graded",
 }
-"""What is drawn, in words; ``report.json`` has all that ``train.models.TrainingRecord`` has."""
+"""Measures that are drawn, in words; ``report.json`` has all that ``train.models.TrainingRecord`` has."""
 COLUMNS, PANEL = 3, (2.5, 1.75)
 """Panels side by side, and the size of each in inches."""
 
 
 def trainings(training: Mapping[str, Json]) -> dict[str, Json]:
-    """By arm: the curves of its student's training with its loss, seconds and why it ended early, if it did.
+    """Trainings by arm: the curves of its student's training with its loss, seconds and why it ended early, if it did.
 
     All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
     interval where the method records no steps.

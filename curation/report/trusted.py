@@ -54,7 +54,7 @@ def evidence(
     selected: Mapping[str, pa.Table],
     num_pool: int,
 ) -> Evidence | None:
-    """What the verdict is decided from, of the method's arm or else the first that ranks; ``None`` without such an arm.
+    """The evidence of the verdict on the method's arm, or else on the first that ranks; ``None`` without such an arm.
 
     Selections are given by arm (``curation.report.rows.selected_rows``).
     """

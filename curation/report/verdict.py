@@ -34,7 +34,7 @@ class Rule:
 
     name: str
     asks: str
-    """What it asks, as the page says it."""
+    """The rule's question, as the page says it."""
     find: Callable[[Evidence], Finding | None]
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
@@ -87,7 +87,7 @@ def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def _praise(evidence: Evidence) -> str:
-    """What speaks for a run without a finding."""
+    """Reasons for a run without a finding."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(_sets(evidence)))
     praised = (
         f"trust puts right labels first (AUC {number(auc)} on {rows:,} parsed {where} rows)"

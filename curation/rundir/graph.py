@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What a stage wrote (``outputs``) and how many rows it worked on."""
+    """Outputs of a stage and the number of rows it worked on."""
 
     outputs: Any
     """The stage's ``Made``, or a JSON object. An output that is missing is null; ``absent`` may say why, in words by
@@ -145,7 +145,7 @@ _COMMON = frozenset(item.name for item in fields(Stage))
 
 
 def as_json(value: Any) -> Any:
-    """What a stage made as JSON: references, dataclasses and NamedTuples at any depth become objects.
+    """Outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
 
     An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
     """
@@ -163,7 +163,7 @@ def as_json(value: Any) -> Any:
 
 
 def _reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
-    """What turns the recorded JSON of an output into the form that stages take."""
+    """The function that turns the recorded JSON of an output into the form that stages take."""
     hint: Any = stage.Made  # type: ignore[attr-defined]
     for key in path:
         if get_origin(hint) in (dict, Mapping):
@@ -284,7 +284,7 @@ def ordered(targets: Any) -> list[Stage]:
 
 
 def steps(stages: Iterable[Stage]) -> dict[str, int]:
-    """By name of the ordered ``stages``: the length of the longest chain of stages that leads to it."""
+    """The length of the longest chain of stages that leads to each of the ordered ``stages``, by name."""
     found: dict[str, int] = {}
     for stage in stages:
         found[stage.name] = 1 + max((found[out.stage.name] for out in stage.outs), default=-1)
@@ -345,7 +345,7 @@ def resolved(value: Any, known: Known) -> Any:
 
 
 def present(value: Any, known: Known) -> Any:
-    """As :func:`resolved`, but leaves out the parts of a mapping whose outputs are missing.
+    """Inputs as :func:`resolved` gives them, without the parts of a mapping whose outputs are missing.
 
     Raises:
         Unknown: a stage is not done.
@@ -386,7 +386,7 @@ def plain(value: Any, known: Known) -> Any:
 
 
 def key_of(stage: Stage, known: Known) -> dict[str, Any]:
-    """What the outputs of a stage depend on, as JSON.
+    """The key of a stage as JSON: all that its outputs depend on.
 
     Raises:
         Unknown: a stage that it waits for is not done.

@@ -27,7 +27,7 @@ class StageTime:
     """One stage that was done."""
 
     kind: str
-    """What it does: ``Stage.kind``."""
+    """The stage's kind: ``Stage.kind``."""
     like: str
     """Equal for stages of a kind that work with the same model and the same recipe."""
     amount: float
@@ -36,7 +36,7 @@ class StageTime:
 
     @classmethod
     def of(cls, stage: Stage, rows: int, seconds: float) -> Self:
-        """That of a stage which worked on ``rows``."""
+        """The time of a stage which worked on ``rows``."""
         return cls(kind=stage.kind, like=like_of(stage), amount=amount_of(stage, rows), seconds=seconds)
 
 
@@ -68,7 +68,7 @@ def _has_out(value: object) -> bool:
 
 
 def read(run_directory: Place) -> list[StageTime]:
-    """What earlier runs beside this one took on this machine, the oldest first; none where no file can be read."""
+    """Times of earlier runs beside this one on this machine, the oldest first; none where no file can be read."""
     found = []
     for line in _lines(run_directory):
         with suppress(ValueError, TypeError, AttributeError):

@@ -244,7 +244,7 @@ class Run:
             self.manifest.event("stopped", stage=name)
 
     def _how_far(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
-        """What is kept of interrupted stages, in words."""
+        """Work that is kept of interrupted stages, in words."""
         told = [f"{len(known):,} of {len(stages):,} stages are done"]
         for name in working:
             standing = self._standings.get(name)
@@ -326,7 +326,7 @@ class Run:
 
 
 class Load(NamedTuple):
-    """What a stage keeps busy of a cluster."""
+    """Resources of a cluster that a stage keeps busy."""
 
     shared: str | None
     """The name of a host that several stages work by at once: together they take what the largest of them takes."""
@@ -334,7 +334,7 @@ class Load(NamedTuple):
 
     @classmethod
     def of(cls, stage: Stage) -> "Load":
-        """That of a stage."""
+        """The load of a stage."""
         return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
 
 
@@ -350,7 +350,7 @@ def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
 
 
 def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
-    """What of a resource the loads take, none of them more than there is."""
+    """Resource use, each load capped at the cluster's total."""
     taken: dict[str | int, float] = {}
     for number, load in enumerate(loads):
         key = number if load.shared is None else load.shared

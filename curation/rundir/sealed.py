@@ -1,4 +1,4 @@
-"""What a recorded stage left: its files with sizes and digests, so that loss and damage are seen.
+"""The seal of a recorded stage: its files with sizes and digests, so that loss and damage are seen.
 
 A record names tables, models and exports. When it is written, :func:`seal` lists the files of those that lie in the run
 directory. The digests of a table's data files are in a file beside it (:mod:`curation.tables.sums`): the record holds
@@ -33,9 +33,9 @@ class SealedTable:
     manifest: str
     """The file that says what the version consists of, relative to the table."""
     content: Content
-    """Of that file."""
+    """The content of that file."""
     sums: Content
-    """Of the first lines of the file with the digests of the table's files."""
+    """Digest of the first lines of the file with the digests of the table's files."""
     rows: Rows | None
 
     @classmethod
@@ -51,11 +51,11 @@ class Sealed:
     """The files of a stage."""
 
     files: Mapping[str, Content] = field(default_factory=dict)
-    """Of models, trust functions and exports, by path relative to the run directory."""
+    """Files of models, trust functions and exports, by path relative to the run directory."""
     tables: tuple[SealedTable, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """The seal as JSON."""
         value: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return value
 
@@ -193,7 +193,7 @@ def _is_there(home: Place, table: SealedTable, listing: Listing) -> bool:
 
 
 def _seal_table(path: str, ref: TableRef, listing: Listing) -> SealedTable | None:
-    """What to keep of a table; None where it does not exist."""
+    """The seal of a table; None where it does not exist."""
     manifest = next((name for name in manifest_names(ref.version) if listing.size(f"{path}/{name}") is not None), None)
     if manifest is None:
         return None

@@ -1,4 +1,4 @@
-"""What passes of models have used, by the events of a run: those of every driver, also of one that was killed."""
+"""Amounts that passes of models have used, by the events of every driver, also of one that was killed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ ENDS = ("finished", "failed", "stopped")
 
 @dataclass(frozen=True, kw_only=True)
 class StageSpent:
-    """What a stage has used in all its runs."""
+    """Amounts that a stage has used in all its runs."""
 
     spent: Spent
     spans: tuple[tuple[float, float], ...]
@@ -19,7 +19,7 @@ class StageSpent:
 
 
 def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
-    """What each stage that started at ``since`` or later has used; ``lines`` are a run's events, the oldest first.
+    """Amounts of each stage that started at ``since`` or later; ``lines`` are a run's events, the oldest first.
 
     A stage that was cut off and goes on counts both times. What a killed driver used after its last event is not known.
     """

@@ -66,7 +66,7 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a pass counts: a sample of all scores, or the rows in a window and ahead of it."""
+    """The subject of a counting pass: a sample of all scores, or the rows in a window and ahead of it."""
 
     n: int
     seed: int
@@ -86,7 +86,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tally:
-    """What a pass over some rows found."""
+    """Counts of a pass over some rows."""
 
     num_rows: int
     """All rows that were read."""
@@ -118,7 +118,7 @@ def exact_bound(scan: Scan, n: int, seed: int, *, threads: int = 1) -> Bound:
 
 
 def question(n: int, seed: int) -> Question:
-    """What the first pass counts.
+    """The subject of the first counting pass.
 
     Raises:
         BudgetError: n is not positive.

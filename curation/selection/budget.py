@@ -55,7 +55,7 @@ class PoolScores(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """What a budget may follow from; ``curation.registry.Budget.reads`` says which fields a rule is given."""
+    """Inputs that a budget may follow from; ``curation.registry.Budget.reads`` says which fields a rule is given."""
 
     num_rows: int
     """Labelled without error."""
@@ -110,7 +110,7 @@ class Fixed:
     n: int
 
     def count(self, pool: Pool) -> Count:
-        """That number."""
+        """The number of rows."""
         return Count(self.n)
 
 

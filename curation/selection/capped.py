@@ -21,7 +21,8 @@ from curation.hashing import Int64s, hash64
 from curation.selection.score_keys import Floats, keys, scores
 
 Labels = npt.NDArray[np.uint64]
-"""What stands for a row's label: equal for rows that count together, below 2^63 or of :func:`labels_apart`, [N]."""
+"""Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of :func:`labels_apart`,
+[N]."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
 """Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
 
@@ -60,7 +61,7 @@ def labels_apart(row_ids_N: Int64s) -> Labels:
 
 
 def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
-    """What the walk takes of some rows; the seed is that of the ties."""
+    """Rows that the walk takes; the seed is that of the ties."""
     best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
     num_rows = num_scored = num_held = 0
     for row_ids_B, score_B, label_of in batches:
@@ -83,7 +84,7 @@ def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
 
 
 def walked_parts(parts: Iterable[Capped], n: int, cap: int) -> Capped:
-    """What the walk takes of the rows of all parts, in any order of the parts."""
+    """Rows that the walk takes of all parts, in any order of the parts."""
     rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
     for part in parts:
         rows_n = _walk([rows_n, part.rows_n], n, cap)

@@ -76,7 +76,7 @@ class Answers:
 
     @classmethod
     def of(cls, tokens_M: Ints) -> "Answers":
-        """Of these lengths; zeros for none."""
+        """The statistics of these lengths; zeros for none."""
         num_rows = len(tokens_M)
         sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
         return cls(num_rows=num_rows, mean=float(tokens_M.mean()) if num_rows else 0.0, sd=sd)
@@ -103,7 +103,7 @@ class FirstCut:
     num_selected: int
     """Held-out rows that the full cut selects (of a share: about)."""
     num_lost: int
-    """Those of them below the threshold."""
+    """Right rows below the threshold."""
     bound: float | None
     """The exact upper bound on the share of lost rows."""
     dropped: Estimate
@@ -115,7 +115,7 @@ class FirstCut:
     fed_twice: float
     """Prompt tokens of a row that passes which its answer feeds again."""
     answers_dropped: Answers
-    """Of the held-out rows below the threshold."""
+    """Answers dropped: held-out rows below the threshold."""
     guarantee: str
     needed: int | None = None
     """Only if there are too few held-out rows: about how many would do."""

@@ -10,7 +10,7 @@ from curation.metrics import Estimate
 
 @dataclass(frozen=True, kw_only=True)
 class Signs:
-    """What a generation shows of its trust function."""
+    """Signs of a generation's trust function."""
 
     function: str
     """The trust function, by its name in ``curation.arms.TRUST``."""

@@ -19,7 +19,7 @@ Mapped = Callable[[Callable[[Iterable[Batch]], Any]], Iterable[Any]]
 """Calls a function with the batches of each part of the rows, and gives its results."""
 
 CELL_BITS, REST_BITS = 18, 14
-"""Of the key of a float32 score: the bits that the first pass counts by, and those that are left."""
+"""Bits of a float32 score's key: those that the first pass counts by, and those that are left."""
 CELLS_A_PASS = 128
 """16 MiB of counts."""
 

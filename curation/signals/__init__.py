@@ -28,7 +28,7 @@ READS_UNPARSED = frozenset({"judge"})
 
 @dataclass(frozen=True, kw_only=True)
 class Weak:
-    """What the weak teacher said of a row."""
+    """The weak teacher's answer on a row."""
 
     label: str | None
     """None: unparsed."""
@@ -37,7 +37,7 @@ class Weak:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came back for one request."""
+    """The answer to one request."""
 
     completion: str
     """Generated, or the likeliest option."""
@@ -54,7 +54,7 @@ class Signal(Protocol):
     """The column of the labels table."""
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """What to ask about a row, usually one question; none where nothing can be asked.
+        """Requests about a row, usually one question; none where nothing can be asked.
 
         The i-th requests of all rows go to the model together, with a seed of their own: repeated ones are samples.
         """

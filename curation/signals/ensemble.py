@@ -18,7 +18,7 @@ class EnsembleAgreement:
         return [label_request(domain, row_id, example)]
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """As the weak labels were drawn."""
+        """The decoding of the weak labels."""
         return base
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:

@@ -28,7 +28,7 @@ class SelfConsistency:
         return [request] * (self._num_samples if request.is_drawn else 1)
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """As the weak labels were drawn, but at this temperature."""
+        """The decoding of the weak labels, but at this temperature."""
         return base.model_copy(update={"temperature": self._temperature})
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:

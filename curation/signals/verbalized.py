@@ -51,7 +51,7 @@ class VerbalizedConfidence:
         return DecodingConfig(max_tokens=MAX_TOKENS)
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """What :func:`parse_confidence` reads."""
+        """The confidence that :func:`parse_confidence` reads."""
         return parse_confidence(answers[0].completion)
 
 

@@ -25,7 +25,7 @@ class Verifier:
         return [Request(row_id=row_id, prompt=prompt, options=VERDICTS)]
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """As the labels were drawn; nothing is generated."""
+        """The decoding of the labels; nothing is generated."""
         return base
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:

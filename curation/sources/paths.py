@@ -15,7 +15,7 @@ from curation.storage.digest import evenly_spaced
 
 _WILD = re.compile(r"[*?\[]")
 _PLAIN = "/=+,@:~()'!$&*;"
-"""What a URL's path may hold as it is, beside letters, digits and ``_.-``."""
+"""Characters that a URL's path may hold as they are, beside letters, digits and ``_.-``."""
 
 
 @dataclass(frozen=True, kw_only=True)

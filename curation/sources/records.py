@@ -21,7 +21,7 @@ MAX_RECORD = 64 << 20
 """Bytes of a record; a quote that is not closed would take in the rest of the file."""
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
-"""Of a JSON value; the file formats behind it nest by the call stack."""
+"""The greatest depth of a JSON value; the file formats behind it nest by the call stack."""
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""

@@ -12,7 +12,7 @@ class SourceFile:
     """A local path or a URL."""
     format: str
     index: int
-    """Its number in the source, used as the upper bits of its rows' ids."""
+    """The file's number in the source, used as the upper bits of its rows' ids."""
     num_rows: int
     size: int
     """Bytes; 0 for a Lance table."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from curation.sources.source_file import SourceFile
 
 MOST_FILES = 64
-"""Of a group: a store may take long to open each."""
+"""The most files of a group: a store may take long to open each."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class Adaptation(NamedTuple):
     table: TableRef
     """All healthy ones with their gold labels, as a selection named ``adapt``."""
     left_out: dict[int, str]
-    """Of the others the error, ``kind: detail``, by row id."""
+    """Errors of the other rows, ``kind: detail``, by row id."""
 
 
 def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> Adaptation:

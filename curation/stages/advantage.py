@@ -32,12 +32,12 @@ class ValueMoves(Stage):
         """The outputs."""
 
         found: dict[str, Any]
-        """What the report shows, ``arms`` among it."""
+        """Findings that the report shows, ``arms`` among them."""
         table: TableRef
         """Schema ``schemas.ADVANTAGES``."""
 
     digests: InEach[str]
-    """By arm, a digest that names the selected rows."""
+    """A digest that names the selected rows, by arm."""
     grades: In[TableRef]
     examples: In[TableRef]
     audit: In[TableRef]
@@ -76,11 +76,11 @@ class Differing:
     num_unparsed: int
     num_differing: int
     drawn_M: Int64s
-    """Those that the engine is asked about."""
+    """Rows that the engine is asked about."""
 
 
 def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> Differing:
-    """What of an arm's selection the engine is asked about: a draw of at most ``rows``."""
+    """Rows of an arm's selection that the engine is asked about: a draw of at most ``rows``."""
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
     place_N = io.offsets(grades, ids_N)  # of a large pool only the selected rows' grades are held

@@ -52,7 +52,7 @@ class Entry(NamedTuple):
     key: Mapping[str, Any]
     """All that the answers depend on, as JSON."""
     row_ids_N: Int64s
-    """Of the rows that can be asked about, ascending."""
+    """Rows that can be asked about, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ class TeacherUse(Inputs):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What its answers depend on, besides the decoding."""
+        """Inputs that its answers depend on, besides the decoding."""
         answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
         return {"model": self.model, "ask": answers, "backend": self.backend}
 
@@ -43,7 +43,7 @@ class TeacherUse(Inputs):
 
     @property
     def host(self) -> Host:
-        """Its actors, or those of another model that have equal resources and can replace their model."""
+        """The actors of this model, or those of another model that have equal resources and can replace their model."""
         model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
         name = fingerprint([model, str(self.backend), plain(self.engine, {})])
         kind = name
@@ -87,7 +87,7 @@ class TeacherUse(Inputs):
             yield engine, PassOptions(commit_seconds=commit_seconds, dataset=dataset, guard=task.guard, progress=update)
 
     def record(self, result: PassResult) -> dict[str, Any]:
-        """What a stage records of its pass, for the report."""
+        """The record of the stage's pass, for the report."""
         return {
             "model": "scripted" if self.model is None else self.model.adapter or self.model.base,
             "backend": self.backend,
@@ -119,7 +119,7 @@ class AskModel(Stage):
 
     @cached_property
     def takes(self) -> Mapping[str, float]:
-        """What the actors take."""
+        """Resources of the actors."""
         return self.teacher.takes(self.num_rows)
 
     @cached_property

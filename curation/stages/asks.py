@@ -12,18 +12,18 @@ from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 
 Values = Mapping[int, float | None]
-"""By row id; None where a value cannot be asked, answered or read."""
+"""Values by row id; None where a value cannot be asked, answered or read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What a signal is and where its values go; pickled to every actor."""
+    """A signal and the place of its values; pickled to every actor."""
 
     signal: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the signal's class is constructed with."""
+    """Arguments of the signal's class."""
     seed: int
-    """Of the model's answers."""
+    """Seed of the model's answers."""
     uri: str
     """A table of ``schemas.SIGNAL``."""
 

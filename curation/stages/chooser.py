@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Choice(Inputs):
-    """What is chosen from, and by which rules; all arms of a generation share it."""
+    """Rows and rules of a choice; all arms of a generation share it."""
 
     pool: In[TableRef]
     labels: In[TableRef]
@@ -54,7 +54,7 @@ class Choice(Inputs):
 
 
 def declared(selection: SelectionConfig) -> dict[str, Any]:
-    """What the registries say of the arms and the budget, but for the words."""
+    """The registries' entries of the arms and the budget, but for the words."""
     arms = {name: replace(ARMS[name], words="") for name in selection.used}
     trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
@@ -75,7 +75,7 @@ class SelectJob(Choice):
 
     @property
     def gold(self) -> Gold:
-        """What gold arms train on; only for runs with an audit table."""
+        """Rows that gold arms train on; only for runs with an audit table."""
         assert self.audit is not None, "RunConfig refuses gold arms without an audit set"
         return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
@@ -129,7 +129,7 @@ class Chooser:
         return rule.cut(candidates, num, derive(self._job.seed, "ties"))
 
     def scores(self, arm: Arm) -> PoolScores:
-        """What ranks the rows that an arm may take."""
+        """The scores that rank the rows which an arm may take."""
         # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
         seed = derive(self._job.seed, "draw")
         return PoolScores(

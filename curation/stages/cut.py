@@ -51,7 +51,7 @@ class Threshold:
 
     @property
     def columns(self) -> list[str]:
-        """What :meth:`passes` reads."""
+        """Columns that :meth:`passes` reads."""
         return [*_READ, self.column]
 
     @property
@@ -85,7 +85,7 @@ class Decision:
     num_short: int
     """Rows that were to pass, and are not there since a first cut dropped too many."""
     num_scored: int
-    """Of these, rows with a label and a score: only they can pass."""
+    """Rows among these with a label and a score: only they can pass."""
     lowest_trust: float
     """The lowest trust that passes, among the rows of which the cut was made."""
     risk: dict[str, Any] | None

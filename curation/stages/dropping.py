@@ -58,15 +58,15 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What was found and done, as counts of rows."""
+    """Findings and actions of the comparison, as counts of rows."""
 
     pairs: list[Pair]
     dropped: dict[str, int]
     """Dropped rows, for each split that lost any."""
     repeats: dict[str, int]
-    """By split, rows that repeat an earlier one of the same split: the same text and set of options; all are kept."""
+    """Rows by split that repeat an earlier one of the same split: the same text and set of options; all are kept."""
     uncompared: dict[str, dict[str, int]]
-    """By split and kind of problem: healthy rows without an identity."""
+    """Healthy rows without an identity, by split and kind of problem."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -91,7 +91,7 @@ class Overlap:
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """What was found and what to do, with the ids of the rows to delete by table."""
+    """Findings and actions of the comparison, with the ids of the rows to delete by table."""
 
     overlap: Overlap
     row_ids: dict[str, BitMap64]

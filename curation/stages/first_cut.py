@@ -94,12 +94,12 @@ class Passing:
     """Which rows would pass a first cut, by stored states."""
 
     states: tuple[str, ...]
-    """What it reads, in order."""
+    """States that it reads, in order."""
     function: "StateTrust"
     threshold: float
 
     def __call__(self, states: Mapping[str, npt.NDArray[np.floating[Any]]]) -> Bools:
-        """Of the same rows, each state [N, D] by name; bool [N]."""
+        """Whether each row passes, bool [N], given each state [N, D] by name."""
         import torch
 
         hidden_ND = np.concatenate([states[name] for name in self.states], axis=1).astype(np.float32)
@@ -131,7 +131,7 @@ def states_of(trust: FittedTrust, kept: Sequence[str]) -> tuple[str, ...]:
 
 
 def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str) -> TableRef:
-    """What to fit the first function on: whether the full function is to select a row, as grades (``schemas.GRADES``).
+    """The target of the first function: whether the full function is to select a row (``schemas.GRADES``).
 
     It predicts what a first cut must not lose, and that needs no gold label. Whether the label is right, as for other
     trust functions, works too, and loses more.

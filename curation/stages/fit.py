@@ -33,7 +33,7 @@ class FitTrust(Stage):
     made_by: str
     """The class that the function is, as the registry names it."""
     fit_by: str | None
-    """What fits it in a training process; None: the class fits itself here."""
+    """The function that fits it in a training process; None: the class fits itself here."""
     labels: In[TableRef]
     grades: In[TableRef]
     trust: TrustConfig
@@ -43,7 +43,7 @@ class FitTrust(Stage):
 
     @property
     def takes(self) -> dict[str, float]:
-        """What the workers take."""
+        """Resources of the workers."""
         return self.trust.takes
 
     @property

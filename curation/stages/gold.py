@@ -1,4 +1,4 @@
-"""What gold arms train on for a row: the domain's sentence for its gold label, or a rollout that gold grades right."""
+"""Completions that gold arms train on: the domain's sentence for the gold label, or a rollout that is right."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ class WeakFormat(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """What a gold arm trains on for a row."""
+    """The completion that a gold arm trains on for a row."""
 
     label: str
     completion: str
     source: str
-    """As in ``schemas.SELECTION``; a right weak completion also serves as its row's rollout."""
+    """The source, as in ``schemas.SELECTION``; a right weak completion also serves as its row's rollout."""
 
 
 def weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
@@ -121,7 +121,7 @@ class Gold:
         return self.solved if self._texts.source == "solution" else self.right | self._sampled
 
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
-        """What to train on for rows that can be taught, in their order."""
+        """Completions to train on for rows that can be taught, in their order."""
         source = self._texts.source
         columns = ["gold", *(["solution"] if source == "solution" else [])]
         rows = self._audit_rows.take(row_ids_n, columns).to_pylist()

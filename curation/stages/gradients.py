@@ -81,7 +81,7 @@ class CompareGradients(Stage):
         found: dict[str, Any]
 
     tables: InEach[TableRef | None]
-    """By arm; null of an arm that selected nothing."""
+    """Tables by arm; null of an arm that selected nothing."""
     reference: str
     seed: int
 

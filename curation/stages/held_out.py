@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HeldOut(NamedTuple):
-    """What was compared."""
+    """Result of a comparison on held-out rows."""
 
     num_trained: int
     """Different rows on which the teacher and the students before it were trained."""

@@ -45,7 +45,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCounts:
-    """What became of the rows."""
+    """Counts of rows by result."""
 
     rows: int
     unparsed: int
@@ -62,7 +62,7 @@ class LabelCounts:
 
     @property
     def first_cut(self) -> str:
-        """What a first cut did, in words."""
+        """The effect of a first cut, in words."""
         asked = self.rows - sum(self.errors.values()) - self.unasked
         off = f"; it turned itself off where it dropped too few, for {self.unasked:,} rows" if self.unasked else ""
         return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"

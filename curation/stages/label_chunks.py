@@ -42,14 +42,15 @@ class LabelJob(TeacherJob):
     labels_uri: str
     seed: int
     reduction: Reduction | None = None
-    """What is made of the hidden states where not all of them are stored."""
+    """The projection of the hidden states where not all of them are stored."""
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
     first_cut: Cut | None = None
-    """What drops rows before they are answered; the labels then have the columns of ``schemas.FIRST_CUT``."""
+    """The function that drops rows before they are answered; the labels then have the columns of
+    ``schemas.FIRST_CUT``."""
 
     def worker(self, models: Models) -> "LabelWorker":
-        """What labels its chunks in a process."""
+        """The worker that labels the job's chunks in a process."""
         return LabelWorker(self, self.load(models))
 
     def schema(self, state_size: int) -> pa.Schema:
@@ -74,14 +75,14 @@ class Asking(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of sampled completions."""
+        """Seed of sampled completions."""
 
 
 TOKENS = {metrics.PROMPT_TOKENS: "num_prompt_tokens", metrics.OUTPUT_TOKENS: "num_output_tokens"}
 
 
 class Labelled(NamedTuple):
-    """What became of some rows: their labels, and the values of each signal by row id."""
+    """Results of some rows: their labels, and the values of each signal by row id."""
 
     labels: pa.Table
     signals: list[Values]

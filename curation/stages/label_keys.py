@@ -1,4 +1,4 @@
-"""What counts as one label under ``selection.max_per_label``: the label, a column of the pool, or a function's value.
+"""Keys by which rows count as one label (``selection.max_per_label``): label, pool column, or function.
 
 Texts stand for labels, by their hashes (:mod:`curation.tables.text_hashes`). Rows without a text (an unparsed label, a
 null) count each by itself.
@@ -47,7 +47,7 @@ def check_by(by: str, domain: Domain) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelKeys:
-    """By what rows are counted; pickled to every task."""
+    """The key that rows are counted by; pickled to every task."""
 
     by: str
     pool: TableRef
@@ -55,7 +55,7 @@ class LabelKeys:
     """For arms that draw rows and teach gold: their gold labels count, not the weak ones."""
 
     def reader(self) -> Reader:
-        """What reads rows of one pass; it holds 24 bytes for each run of consecutive ids of the tables that it reads.
+        """A reader of one pass; it holds 24 bytes for each run of consecutive ids of the tables that it reads.
 
         Raises:
             ConfigError: a column cannot be read as text, or the function failed.

@@ -29,7 +29,7 @@ class LabelPool(AskModel, Packaged):
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What the labels depend on: the package, not how its teacher runs or where it lies."""
+        """Inputs that the labels depend on: the package, not how its teacher runs or where it lies."""
         first_cut = {} if self.first_cut is None else {"first_cut": self.first_cut}
         backend = self.teacher.ask.backend
         return {"examples": self.examples, "package": self.package, "backend": backend, "seed": self.seed, **first_cut}

@@ -49,7 +49,7 @@ class Limit(Inputs):
     """Whether completions count, or prompts alone."""
 
     def words(self, num_weak: int, num_gold: int) -> str:
-        """What counts, with the numbers of rows that are too long."""
+        """The limit, with the numbers of rows that are too long."""
         if not self.completions:
             return "in their prompt"
         return (

@@ -18,7 +18,7 @@ from curation.stages.dropping import MEND, drops, refuses, rules_in_words
 from curation.stages.overlap import Digests, identity_of, rank
 
 MOST_ROWS = 20_000
-"""Of all splits together; larger sources are compared by the stage prepare."""
+"""The most rows of all splits together; larger sources are compared by the stage prepare."""
 _SHOWN = 200
 """Characters of an example row."""
 
@@ -27,7 +27,7 @@ class _Seen(NamedTuple):
     """A question of a split."""
 
     number: int
-    """Of its row within the split, from 1, in the order of the files."""
+    """Number of the row within the split, from 1, in the order of the files."""
     example: Mapping[str, Any]
     digests: Digests
 

@@ -15,7 +15,7 @@ from curation.errors import ConfigError
 NULL = "__HIVE_DEFAULT_PARTITION__"
 MAX_FOLDERS = 1024
 MAX_BYTES = 255
-"""Of one folder's name, on every file system."""
+"""The most bytes of one folder's name, on every file system."""
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:

@@ -39,7 +39,7 @@ class PoolScores:
     trust: str
     """A name of ``curation.arms.TRUST``."""
     seed: int = 0
-    """That of a draw."""
+    """Seed of a draw."""
     parsed: bool = True
     """Rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
@@ -55,7 +55,7 @@ class PoolScores:
 
     @property
     def function(self) -> TrustFunction:
-        """What scores them."""
+        """The function that scores them."""
         return get_trust(self.trust, self.seed)
 
     def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:

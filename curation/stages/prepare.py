@@ -166,7 +166,7 @@ def prepare(
 
 
 def _compared(config: RowsConfig, refs: Mapping[str, TableRef], directory: Place) -> Settled:
-    """What the splits share and what to do about it; written to disk if rows have to be deleted."""
+    """Rows that the splits share and what to do about them; written to disk if rows have to be deleted."""
     domains = {name: config.domain_of(name) for name in refs}
     columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
     settled = settle(find(refs, domains, last=POOL), config.splits.overlap, refs, columns)
@@ -221,7 +221,7 @@ def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None)
 def _filled(
     job: Job, chunks: Sequence[Chunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """By table: the numbers of the complete chunks, and how many rows those have."""
+    """The numbers of the complete chunks by table, and how many rows those have."""
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):

@@ -31,13 +31,13 @@ class Looked:
 
     rows: int = 0
     size: int
-    """Of the whole split."""
+    """Rows of the whole split."""
     errors: Counter[str] = field(default_factory=Counter)
     """Rows that cannot be used, by kind."""
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
     first: dict[str, str] = field(default_factory=dict)
-    """Of each kind of error, the first row in words: its place, its columns' values and the domain's own sentence."""
+    """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
 
 def preview(config: RowsConfig, files: Mapping[str, Sequence[SourceFile]]) -> dict[str, Looked]:

@@ -23,7 +23,7 @@ from curation.telemetry.standing import Update
 NUM_CHUNKS = 16
 """The chunks of a probe, each a batch whose rate is measured."""
 LEAST_CHUNKS = 4
-"""Of an actor: the first one warms it up, the others are measured."""
+"""The fewest chunks of an actor: the first one warms it up, the others are measured."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,12 +39,12 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What labelling a row takes, with 95 % intervals. The sample is random, so they hold for the population."""
+    """Measured cost of labelling a row, with 95 % intervals. The sample is random, so they hold for the population."""
 
     rows: int
     """Rows of the sample."""
     prompt_tokens: Estimate
-    """Of a row: read by the teacher, for signals too."""
+    """Prompt tokens of a row, read by the teacher, for signals too."""
     output_tokens: Estimate
     errors: Estimate
     """Share of rows that become error rows."""
@@ -53,7 +53,8 @@ class Measured:
     truncated: Estimate
     """Share of rows whose answer is cut at the length cap."""
     actor_seconds: Estimate
-    """Of one actor for a row, at its steady rate: without the start of its model and without its first chunk."""
+    """Seconds of one actor for a row, at its steady rate: without the start of its model and without its first
+    chunk."""
     bytes: Estimate
     """Stored of a row, without hidden states."""
     fragment_bytes: float
@@ -61,9 +62,9 @@ class Measured:
     state_bytes: int
     """Stored of a row for each hidden state."""
     start_seconds: float | None
-    """Of an actor, from its process's start until it labels at its steady rate; ``None`` if it ran already."""
+    """Seconds of an actor from its process's start until it labels at its steady rate; ``None`` if it ran already."""
     other_seconds: float
-    """Of the pass, beside the actors' time: until a process has started, and for the last commit."""
+    """Seconds of the pass beside the actors' time: until a process has started, and for the last commit."""
     num_actors: int
 
 

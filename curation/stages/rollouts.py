@@ -49,10 +49,10 @@ class RolloutJob(TeacherJob):
     num_samples: int
     seed: int
     limit: Limit | None = None
-    """What the student can be trained on; a longer sample is none."""
+    """The longest sample that the student can be trained on; a longer one is left out."""
 
     def worker(self, models: Models) -> "RolloutWorker":
-        """What asks about its chunks in a process."""
+        """The worker that asks about the job's chunks in a process."""
         return RolloutWorker(self, self.load(models))
 
 
@@ -74,7 +74,7 @@ class Rollouts:
 
     @property
     def words(self) -> str:
-        """What gold arms train on, and why, in words."""
+        """The completions that gold arms train on, and why, in words."""
         share = f"{self.weak.num_bare:,} of {self.weak.num_rows:,} weak completions are bare answers"
         if self.texts.source == "answer":
             return f"{share}; gold arms train on bare answers"

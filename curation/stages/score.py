@@ -28,7 +28,7 @@ class Score(Stage):
     labels: In[TableRef]
     fitted: InEach[TrustRef]
     signals: InEach[TableRef]
-    """By column."""
+    """Signals by column."""
     of_source: bool
     """Whether rows are scored by weights that have not seen them."""
 

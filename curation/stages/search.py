@@ -57,7 +57,7 @@ class Search(Stage):
 
     @property
     def takes(self) -> dict[str, float]:
-        """What the trials at work take."""
+        """Resources of the trials at work."""
         return {kind: (self.tune.parallel or 1) * amount for kind, amount in self.tune.per_trial.items()}
 
     @property
@@ -133,7 +133,7 @@ def stored(config: RunConfig) -> tuple[str, ...]:
 
 
 def share_of_search(config: RunConfig, num_pool: int) -> float | None:
-    """Of all rows, the share whose purity counts; ``None`` where the metric or the run says none."""
+    """The share of all rows whose purity counts; ``None`` where the metric or the run says none."""
     budget = config.selection.budget
     if config.tune.metric != "purity":
         return None

@@ -33,7 +33,7 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was written of an arm."""
+    """The rows that were written of an arm."""
 
     table: TableRef
     parquet: str

@@ -94,28 +94,28 @@ class SignalJob(TeacherJob):
 
     ask: Ask
     labels: TableRef
-    """Of the examples, those labelled without error at most."""
+    """The labels of the examples, those labelled without error at most."""
     reward: RewardConfig | None = None
     """A reward model with a head of its own, which is no teacher."""
     gold: TableRef | None = None
     """Gold labels of the examples, for a judge."""
 
     def worker(self, models: Models) -> "ChunkWorker[Measured]":
-        """What measures its chunks in a process."""
+        """The worker that measures the job's chunks in a process."""
         if self.reward is None or self.reward.kind == "verifier":
             return _SignalWorker(self, models)
         return _RewardWorker(self, models)
 
 
 class Measured(NamedTuple):
-    """What became of some rows."""
+    """Results of measuring some rows."""
 
     values: Values
     errors: Mapping[int, str]
 
 
 class _Worker(ChunkWorker[Measured]):
-    """What signals and rewards have in common."""
+    """Work that signals and rewards have in common."""
 
     def __init__(self, job: SignalJob) -> None:
         self._job = job

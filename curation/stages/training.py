@@ -1,4 +1,4 @@
-"""What stages share that fine-tune a model: their process, their outcome, and the rows that they left out."""
+"""Parts of stages that fine-tune a model: their process, their outcome, and the rows that they left out."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ class Training(Stage):
 
     @property
     def takes(self) -> dict[str, float]:
-        """What the workers take."""
+        """Resources of the workers."""
         return self.recipe.takes
 
     @property

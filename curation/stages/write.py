@@ -106,7 +106,7 @@ class Write(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteJob:
-    """What is written where; pickled to every task."""
+    """Rows to write and their places; pickled to every task."""
 
     labels: TableRef
     examples: TableRef
@@ -125,11 +125,11 @@ class WriteJob:
     ranks: TableRef | None = None
     """The ranks of the rows that pass (:mod:`curation.stages.ranking`); None for rows that came after the cut."""
     starts: Mapping[int, int] = field(default_factory=dict)
-    """By fragment: where its rows begin in ``ranks``."""
+    """The start of each fragment's rows in ``ranks``."""
 
     @property
     def columns(self) -> pa.Schema:
-        """What is known of a row: id, the pool's own columns, prompt, completion, label, trust, rank and file."""
+        """Columns of a row: id, the pool's own columns, prompt, completion, label, trust, rank and file."""
         own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *_MADE.names)]
         made = [field for field in _MADE if field != RANK or self.with_rank]
         return pa.schema([schemas.ROW_ID, *own, *made])
@@ -141,7 +141,7 @@ class WriteJob:
 
     @property
     def table_uri(self) -> str:
-        """Of Lance: the table."""
+        """Address of the Lance table."""
         return str(place(self.output) / f"{self.stem}.lance")
 
 
@@ -158,7 +158,7 @@ _MADE = pa.schema(
 
 
 class Span(NamedTuple):
-    """Of the rows of a fragment that pass and belong to a part's folder: ``take`` of them, after the first ``skip``."""
+    """Rows of a fragment that pass and belong to a part's folder: ``take`` of them, after the first ``skip``."""
 
     fragment: int
     skip: int

@@ -24,7 +24,7 @@ QUICK, TAG = "xxh3:", "tag:"
 
 
 class Content(NamedTuple):
-    """What a file held when it was written."""
+    """Size and digest of a file when it was written."""
 
     size: int
     digest: str

@@ -27,7 +27,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
-"""What some network file systems answer for a folder, and all of them for a folder of somebody else."""
+"""Errors that some network file systems answer for a folder, and all of them for a folder of somebody else."""
 
 
 def read_file(path: Path) -> bytes:

@@ -63,7 +63,7 @@ class Holder:
     """When the lease was taken, seconds since 1970; likewise ``expires``, 0 once it was given back."""
     expires: float
     counter: int
-    """Of writes."""
+    """Number of writes."""
 
     @classmethod
     def parse(cls, text: str, directory: Place) -> Self:
@@ -233,7 +233,7 @@ class Lease:
                 self._until, self._expires = begun + self._seconds, now + self._seconds
 
     def _is_late(self) -> bool:
-        """By either clock: the steady one stands still while a virtual machine is paused, the other may be set."""
+        """Whether a holder is late by the steady clock, which stands still in a paused machine, or by the other one."""
         return _steady() >= self._until or time.time() >= self._expires
 
     def _text(self, expires: float) -> str:

@@ -1,4 +1,4 @@
-"""What a file system takes as a name and as a folder, asked before anything is written."""
+"""Names that a file system takes for files and folders, checked before anything is written."""
 
 import os
 import re
@@ -10,7 +10,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NAME_BYTES = 255
 """The longest name of a file or folder that file systems take."""
 DEEPEST = Path("n" * 128, "n" * 128)
-"""As long as what stands in a run directory, at least."""
+"""The longest path that a run directory holds, at least."""
 
 
 def check_name(text: str) -> str:

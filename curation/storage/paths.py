@@ -231,7 +231,7 @@ class Remote:
         yield from (self / name for name in (*folders, *objects))
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As ``os.walk``: yields a folder, the names of its folders (the caller may change them) and of its objects."""
+        """The walk of ``os.walk``: folder, names of its folders (the caller may change them) and of its objects."""
         import obstore
 
         with _errors(self):
@@ -243,7 +243,7 @@ class Remote:
 
     @property
     def key(self) -> str:
-        """Its name in the bucket."""
+        """The object's name in the bucket."""
         return "/".join(self._path.parts[1:])
 
     @property

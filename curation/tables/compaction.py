@@ -37,7 +37,7 @@ BATCH_BYTES = 16 << 20
 
 
 class Rewritten(NamedTuple):
-    """What a task wrote, and the digests of its files."""
+    """Files that a task wrote, and their digests."""
 
     result: RewriteResult
     sums: dict[str, Content]

@@ -1,4 +1,4 @@
-"""What one version of a table consists of: its files, and its rows with their ids."""
+"""Contents of one version of a table: its files, and its rows with their ids."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class TableFile(NamedTuple):
 
     name: str
     size: int | None
-    """Its bytes; None where the version does not say."""
+    """Bytes of the file; None where the version does not say."""
 
 
 class Rows(NamedTuple):

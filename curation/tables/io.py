@@ -22,7 +22,7 @@ os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
 os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS))
 
 FRAGMENT_ROWS = 1 << 18
-"""Of a fragment that is written from batches: Lance holds up to 8 MB of each column until it ends."""
+"""The most rows of a fragment that is written from batches: Lance holds up to 8 MB of each column until it ends."""
 MOST_RUNS = 1 << 20
 """A lookup of more runs is not held by :func:`finder`: 24 MiB."""
 
@@ -74,7 +74,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """As :func:`write_batches`, some ``FRAGMENT_ROWS`` rows at a time; an error in ``parts`` is raised as it is."""
+    """Writes like :func:`write_batches`, ``FRAGMENT_ROWS`` rows at a time; an error in ``parts`` is raised as it is."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
     held: list[pa.Table] = []

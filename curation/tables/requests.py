@@ -16,9 +16,9 @@ class Requests(NamedTuple):
     """Requests to a store."""
 
     puts: float
-    """Those that write."""
+    """Requests that write."""
     gets: float
-    """Those that read, ask or list."""
+    """Requests that read, ask or list."""
 
 
 def file_puts(num_bytes: float) -> float:

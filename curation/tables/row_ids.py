@@ -196,7 +196,7 @@ def scan(
 
 
 def name_of(fragment: FragmentMetadata) -> str:
-    """What identifies a fragment's rows: the file of its first columns, and its deletions."""
+    """The identity of a fragment's rows: the file of its first columns, and its deletions."""
     return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}\n"
 
 

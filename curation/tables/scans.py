@@ -60,7 +60,7 @@ def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) ->
 
 
 def streamed(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
-    """What ``function`` yields, in the order of the table: one by one or, of a large table, those of a task together.
+    """Values that ``function`` yields, in the order of the table: singly or, of a large table, by task.
 
     Raises:
         UserError: as the function raised it.

@@ -78,7 +78,7 @@ def input_column(name: str) -> str:
 
 
 def mend_of(column: str) -> str:
-    """What to do for a labels table to have a column that a trust function reads."""
+    """The mend for a labels table that lacks a column which a trust function reads."""
     if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
     return "label again" if column in NUMBERS else "add its state to teacher.states"
@@ -290,7 +290,7 @@ ADVANTAGES = pa.schema(
         ERROR,
     ]
 )
-"""What an engine finds gold and weak moves worth, of selected rows where they differ."""
+"""An engine's values of gold and weak moves, of selected rows where they differ."""
 
 
 def gradients(size: int) -> pa.Schema:

@@ -23,7 +23,7 @@ from curation.storage.paths import Place, Remote, place
 Sums = dict[str, Content]
 DATA = "data"
 NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""What reading a file raises where there is none, or something else has its name."""
+"""Errors of reading a file where there is none, or something else has its name."""
 _KEY = "sums"
 
 
@@ -45,7 +45,7 @@ def of_files(uri: str, names: Iterable[str]) -> Sums:
 
 
 def changed(uri: str, names: Iterable[str]) -> list[str]:
-    """Those of the data files whose bytes are not those that were written; in an object store none."""
+    """Data files whose bytes are not those that were written; in an object store none."""
     home = place(uri)
     if isinstance(home, Remote):
         return []

@@ -55,11 +55,11 @@ class Teacher(Protocol):
     state_size: int
     """Width of a hidden state."""
     facts: Mapping[str, float]
-    """What starting it gave, for the report: sizes by name."""
+    """Facts of the teacher's start, for the report: sizes by name."""
 
     @staticmethod
     def engine_key(config: AskConfig) -> Mapping[str, Any]:
-        """What of a configuration the teacher is started with, as JSON; all else :meth:`asked` changes."""
+        """The configuration that forces a restart, as JSON; :meth:`asked` changes all else."""
         ...
 
     def asked(self, config: AskConfig) -> Self:
@@ -102,7 +102,7 @@ def can_gate(backend: str) -> bool:
 
 
 def engine_key(config: AskConfig) -> dict[str, Any]:
-    """What of a configuration a teacher is started with: one of the same key and model need not be started again."""
+    """The configuration that forces a restart; the same key and model reuse the teacher."""
     return {"backend": config.backend, **_class_of(config).engine_key(config)}
 
 

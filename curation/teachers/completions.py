@@ -138,7 +138,7 @@ def error_batch(
 def prompt_batch(
     row_ids: Sequence[int], num_prompt_tokens: Sequence[int], states: Mapping[str, Array], state_dtype: str
 ) -> pa.RecordBatch:
-    """What a gate reads of N rows: row id, tokens of the prompt, and states at its last one as they would be stored.
+    """A batch for a gate of N rows: row id, tokens of the prompt, and states at its last one as they would be stored.
 
     ``states`` maps a name to float32 hidden_ND. A state that ``state_dtype`` cannot hold is null.
     """
@@ -180,7 +180,7 @@ def dropped_batch(
 
 
 def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
-    """What is wrong with the options of a request, as the error of its row; None: nothing."""
+    """The problem with the options of a request, as the error of its row; None: nothing."""
     if not options:
         return "bad_options: none given; a request with options needs at least one"
     empty = [place for place, number in enumerate(num_tokens) if number == 0]

@@ -43,7 +43,7 @@ from curation.teachers.sureness import margin_and_negentropy
 from curation.teachers.trie import Walk, barred
 
 HALF = "\ufffd"
-"""What a tokenizer writes for bytes that are no whole character."""
+"""Texts that a tokenizer writes for bytes that are no whole character."""
 
 
 @dataclass(kw_only=True)
@@ -210,7 +210,7 @@ class Decoder:
         return row.num_content is not None and row.num_content <= num_steps
 
     def _piece(self, token: int) -> str:
-        """What a token adds to a text: at a text's very beginning some tokenizers leave out a space."""
+        """The piece that a token adds to a text: at a text's very beginning some tokenizers leave out a space."""
         if token not in self._piece_texts:
             self._piece_texts[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._piece_texts[token]
@@ -279,7 +279,7 @@ class _States:
 def _prompts(
     requests: Sequence[TokenisedRequest], hidden_BD: torch.Tensor, gate: Gate, config: AskConfig
 ) -> pa.RecordBatch:
-    """What a gate reads of requests whose prompts have been fed."""
+    """The batch for a gate of requests whose prompts have been fed."""
     states = prompt_states(hidden_BD.float().cpu().numpy(), config.states, gate.states)
     row_ids = [request.request.row_id for request in requests]
     return prompt_batch(row_ids, [len(request.prompt) for request in requests], states, config.state_dtype)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Prefix:
-    """What the rows of a batch have been fed so far."""
+    """The tokens that the rows of a batch have been fed so far."""
 
     cache: DynamicCache
     mask_BT: torch.Tensor | None
@@ -64,7 +64,7 @@ class Prefix:
 
 
 class Pass(NamedTuple):
-    """What a pass gives for its newest T tokens."""
+    """Outputs of a pass for its newest T tokens."""
 
     logits_BTV: torch.Tensor
     """float32."""
@@ -91,10 +91,13 @@ class Forward:
         self.num_layers = int(text_config.num_hidden_layers)
         self._model = model
         self._hidden_BTD: torch.Tensor | None = None
+        self._states_only = False
         head.register_forward_pre_hook(self._keep_hidden)
 
-    def _keep_hidden(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    def _keep_hidden(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor] | None:
+        """The head's input, which is kept: all of it, or where only states are asked for, that of the last token."""
         self._hidden_BTD = inputs[0]
+        return (inputs[0][:, -1:],) if self._states_only else None
 
     def start(self, prompts: Sequence[list[int]], layers: tuple[int, ...] = (LAST,)) -> tuple[Prefix, Pass]:
         """Feed the prompts, padded on the left; the pass is that of their last tokens."""
@@ -124,6 +127,17 @@ class Forward:
             prefix.mask_BT = torch.cat([prefix.mask_BT, torch.ones_like(ids_BT)], dim=1)
         prefix.length_B = prefix.length_B + width
         return self._pass(prefix, ids_BT, position_BT, keep=width)
+
+    def states(self, prefix: Prefix, ids_BT: torch.Tensor) -> torch.Tensor:
+        """States [B, T, D] of further tokens, as :meth:`extend` gives them; the head computes the last token's alone.
+
+        The head is most of the work for a small model with a large vocabulary.
+        """
+        self._states_only = True
+        try:
+            return self.extend(prefix, ids_BT).hidden_BTD
+        finally:
+            self._states_only = False
 
     def branch(self, prefix: Prefix, ids_BT: torch.Tensor, depth_BT: torch.Tensor, sees_BTN: torch.Tensor) -> Pass:
         """Feed further tokens of several continuations of each row, which ``prefix`` then holds.
@@ -168,8 +182,8 @@ class Forward:
             ids_BT = self.tensor([[first, third, second]] * 2)  # the first and its successor; the other one alone
             sees_TN = self.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]]).bool()
             found_BTD = self.branch(branched, ids_BT, self.tensor([[0, 1, 0]]), sees_TN.expand(2, 3, 3)).hidden_BTD
-            alone_B1D = self.extend(plain, ids_BT[:, 2:]).hidden_BTD
-            after_BTD = self.extend(misled, ids_BT).hidden_BTD
+            alone_B1D = self.states(plain, ids_BT[:, 2:])
+            after_BTD = self.states(misled, ids_BT)
         change = (after_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
         errors = (found_BTD[:, :2] - after_BTD[:, :2]).abs().max(), (found_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
         return bool(max(errors) < change / 10)

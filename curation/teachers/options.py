@@ -33,7 +33,7 @@ class _Option(NamedTuple):
     """An option whose states are asked for."""
 
     place: int
-    """Of its row in the batch."""
+    """Place of its row in the batch."""
     rank: int
     tokens: list[int]
 
@@ -192,10 +192,7 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
     places = [option.place for option in options]
     all_rows = places == list(range(len(prefix.length_B)))
     prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
-    piece = max(1, MAX_LOGITS // (len(options) * forward.vocabulary_size))
-    hidden_BTD = torch.cat(
-        [forward.extend(prefix, piece_BT).hidden_BTD.float() for piece_BT in torch.split(ids_BT, piece, dim=1)], dim=1
-    )
+    hidden_BTD = forward.states(prefix, ids_BT).float()
     own_BTD = hidden_BTD.where((torch.arange(width, device=ids_BT.device) < length_B1)[..., None], 0.0)
     return {
         "output_first": hidden_BTD[:, 0],

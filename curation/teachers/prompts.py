@@ -25,7 +25,7 @@ class TokenisedRequest:
 
     @cached_property
     def trie(self) -> Trie:
-        """Its options' trie."""
+        """The options' trie."""
         return Trie(self.options or ())
 
     def room(self, max_tokens: int) -> int:

@@ -57,7 +57,7 @@ class ScriptedTeacher:
 
     @staticmethod
     def engine_key(config: AskConfig) -> dict[str, Any]:
-        """Its script."""
+        """The script."""
         return config.scripted.model_dump(mode="json")
 
     def asked(self, config: AskConfig) -> Self:
@@ -119,7 +119,7 @@ class ScriptedTeacher:
             time.sleep(seconds)
 
     def _prompts(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
-        """What a gate reads: the states that :meth:`_complete` gives."""
+        """The batch for a gate: the states that :meth:`_complete` gives."""
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         places = {name: np.float32(self._config.states.index(name)) for name in names}

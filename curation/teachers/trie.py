@@ -78,7 +78,7 @@ class Walk:
 
 
 def barred(allowed: Mapping[int, Sequence[int]], logits_BV: torch.Tensor) -> torch.Tensor:
-    """What may not be drawn, bool [B, V]: of the rows in ``allowed`` all other tokens than those."""
+    """Tokens that may not be drawn, bool [B, V]: of the rows in ``allowed`` all other tokens than those."""
     barred_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
     pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
     barred_BV[torch.tensor(list(allowed), device=logits_BV.device)] = True

@@ -93,7 +93,7 @@ class VllmTeacher:
 
     @property
     def facts(self) -> dict[str, float]:
-        """What the engine is, for the report: seconds of its start, tokens of its cache, requests that run at once."""
+        """Facts of the engine, for the report: seconds of its start, tokens of its cache, requests that run at once."""
         return self.engine.facts
 
     def label(
@@ -394,6 +394,6 @@ class _Stream:
         return error_batch(list(bad), list(bad.values()), *self._shape())
 
     def _shape(self) -> tuple[tuple[str, ...], str, int, int]:
-        """What a batch without answers needs to know of the others' columns."""
+        """Shape of the others' columns, which a batch without answers needs."""
         teacher = self._teacher
         return self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs

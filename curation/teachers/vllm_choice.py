@@ -54,7 +54,7 @@ def is_installed() -> bool:
 
 
 def probe(engine: Mapping[str, Any], model: ModelRef | None, *, gpus: bool, layers: bool = False) -> dict[str, str]:
-    """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
+    """The findings of a fresh process: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
 
     Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted.
     """
@@ -79,7 +79,7 @@ def _probe(engine: str, model: ModelRef | None, gpus: bool, layers: bool) -> dic
 
 
 def answer() -> None:
-    """What the probe's process does: print its finding as the last line."""
+    """The work of the probe's process: print its finding as the last line."""
     question = json.loads(sys.argv[1])
     model = None if question["model"] is None else ModelRef.from_json(question["model"])
     print(json.dumps(_examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])))

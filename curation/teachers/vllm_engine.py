@@ -204,7 +204,7 @@ class Engine:
                 inbox.append((output.request_id, tag, output))
 
     def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
-        """What the tap kept of finished requests, by name and number of answer tokens; it forgets them."""
+        """The tap's data of finished requests, by name and number of answer tokens; it forgets them."""
         asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
         collected: Collected = self._rpc("tap_collect", asked, dtype)[0]
         return collected

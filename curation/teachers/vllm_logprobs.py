@@ -1,4 +1,4 @@
-"""What the tokens of requests under way in vLLM cost, by slot: three numbers of each, and of these four summaries.
+"""Log-probabilities of the tokens of requests under way in vLLM, by slot: four summaries of three numbers.
 
 The numbers are a token's log-probability, and margin and negative entropy of the distribution that it was drawn from.
 Kept of each are the sum, the first ones, the least and the last. How long an answer is, is known only at its end: a
@@ -16,19 +16,19 @@ from curation.teachers.completions import OfTokens
 
 
 class Summary(NamedTuple):
-    """What was kept of an answer."""
+    """Log-probabilities that were kept of an answer."""
 
     logprob: float
     """The sum over its tokens."""
     logprobs: list[float]
-    """Those of its first tokens; of a longer answer followed by the least and the last one."""
+    """Log-probabilities of its first tokens; of a longer answer followed by the least and the last one."""
     margins: OfTokens | None
     """``None`` for an empty answer."""
     negentropies: OfTokens | None
 
 
 class Logprobs:
-    """Of the answers in the slots of a tap."""
+    """Log-probabilities of the answers in the slots of a tap."""
 
     def __init__(self, ring: int, num_first: int, device: torch.device) -> None:
         """``num_first``: how many first log-probabilities are kept, one at least."""

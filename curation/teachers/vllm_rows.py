@@ -15,16 +15,16 @@ from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, SURENESS
 
 @dataclass(kw_only=True)
 class Part:
-    """What is asked of the engine for a row: its answer, an option, a node of their trie; and what came of it."""
+    """A request to the engine for a row: its answer, an option, a node of their trie; and its result."""
 
     tokens: list[int]
-    """Of the answer, or to the node."""
+    """Tokens of the answer, or to the node."""
     node: int | None = None
     """The node of the options' trie whose children's log-probabilities are asked for."""
     logprob: float = 0.0
     """The sum over its tokens."""
     logprobs: list[float] = field(default_factory=list)
-    """Of the first tokens, as many as are kept; of a longer answer the least and the last, too."""
+    """Log-probabilities of the first tokens, as many as are kept; of a longer answer the least and the last, too."""
     margins: OfTokens | None = None
     negentropies: OfTokens | None = None
     states: list[Array] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Scoring:
         return self._trie.along(self._logprobs)
 
     def scores(self, *, normalise: bool) -> list[float]:
-        """By which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
+        """Scores by which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
         return [sum(values) / (len(values) if normalise else 1) for values in self.by_token]
 
     def order(self, *, normalise: bool) -> list[int]:
@@ -82,13 +82,13 @@ class Row:
     letters: list[float] | None = None
     """Log-probabilities of options of one token."""
     scoring: Scoring | None = None
-    """Of options of which some have several tokens."""
+    """Whether options are scored of which some have several tokens."""
     choice: int = 0
     by_rank: dict[int, Part] = field(default_factory=dict)
     """The answer, and options by their likelihood, as far as they are fed."""
     error: str | None = None
     is_prompt: bool = False
-    """What is under way is the prompt alone, for the gate."""
+    """Whether the prompt alone is under way, for the gate."""
     dropped: bool = False
 
 

@@ -43,13 +43,13 @@ SURENESS = "sureness"
 
 
 class Collected(NamedTuple):
-    """What the tap kept of N requests."""
+    """The tap's data of N requests."""
 
     fates: list[str]
     """``whole``; ``short``: the state of the answer's last token was not computed, its part of ``output_mean`` lacks;
     ``lost``: nothing can be read."""
     summaries: list[Summary]
-    """What the answers' tokens cost; margins and entropies are 0 where they were not asked for."""
+    """Summaries of the answers' log-probabilities; margins and entropies are 0 where they were not asked for."""
     states: dict[str, npt.NDArray[Any]]
     """hidden_ND by position."""
     letters: list[list[float]]
@@ -296,7 +296,7 @@ class Tap:
 
     @torch.inference_mode()
     def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
-        """What was kept of finished requests, given each with its answer's number of tokens; frees them."""
+        """The data of finished requests, given each with its answer's number of tokens; frees them."""
         rows = [self.rows[request_id] for request_id, _ in requests]
         lengths = [length for _, length in requests]
         lasts = [row.num_prompt + length - 1 for row, length in zip(rows, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""What the tap reads of vLLM's private parts, and what of it an installed version lacks."""
+"""Private parts of vLLM that the tap reads, and which of them an installed version lacks."""
 
 from typing import Any
 

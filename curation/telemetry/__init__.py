@@ -1,1 +1,1 @@
-"""What a run says while it works: its standing, progress lines, Ray metrics, experiment trackers."""
+"""Telemetry of a run: its standing, progress lines, Ray metrics, experiment trackers."""

@@ -28,7 +28,7 @@ class Actors:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a pass has used so far, by one driver."""
+    """Amounts that a pass has used so far, by one driver."""
 
     actor_seconds: float = 0.0
     """Seconds of actors that were alive for it, their model's start included."""
@@ -40,7 +40,7 @@ class Spent:
     commits: int = 0
 
     def plus(self, other: "Spent") -> "Spent":
-        """What both have used."""
+        """The sum of both amounts."""
         return Spent(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
 
@@ -67,7 +67,7 @@ class Work:
         return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
     def brief(self) -> str:
-        """What is not as it should be, and how many actors run, in few words."""
+        """Problems of a pass, and how many actors run, in few words."""
         counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         running = self.actors.running
         told = [
@@ -99,7 +99,7 @@ class Standing:
     total: int
     work: Work | None = None
     unit: str = "rows"
-    """What is counted, where that is not rows."""
+    """The unit that is counted, where that is not rows."""
     answered: int | None = None
     """Rows done, those included that are not committed yet; unset: ``rows``."""
 

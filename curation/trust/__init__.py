@@ -28,7 +28,7 @@ class TrustFunction(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in ``curation.arms``."""
+        """The function's name in ``curation.arms``."""
         ...
 
     @property

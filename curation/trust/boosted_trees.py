@@ -23,9 +23,9 @@ from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust, class_weights
 
 BINS = 255
-"""Of each number; scikit-learn's most."""
+"""Bins of each number; scikit-learn's most."""
 NODES = ("feature", "threshold", "left", "right", "value", "is_leaf")
-"""What is saved of each node, all trees one after the other; children by their places in these arrays."""
+"""Fields that are saved of each node, all trees one after the other; children by their places in these arrays."""
 
 
 class BoostedTrees(StateTrust):

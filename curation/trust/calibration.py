@@ -30,7 +30,8 @@ class Calibration:
     num_rows: int = 0
     """The number of rows that it was fitted on."""
     knots: tuple[tuple[float, float], ...] = ()
-    """Of an isotonic fit: raw score and trust, ascending; between two trust is linear, beyond the ends constant."""
+    """Raw score and trust at the knots of an isotonic fit, ascending; between two trust is linear, beyond the ends
+    constant."""
 
     def to_trust(self, raw_N: Scores) -> Scores:
         """Trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""

@@ -46,7 +46,7 @@ class DeepEnsemble(StateTrust):
 
     @torch.inference_mode()
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """As :meth:`logits`, by the folded networks."""
+        """The logits of :meth:`logits`, by the folded networks."""
         if self._folded is None:
             self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
         return _logit_of_mean(self._folded(columns))

@@ -1,4 +1,4 @@
-"""What a fit reads: its keys of the section ``trust``; labelled source rows, in two parts.
+"""Inputs of a fit: its keys of the section ``trust``; labelled source rows, in two parts.
 
 Weights are fitted on one part. The other, the validation rows, says when a network stops and turns logits into
 probabilities; a stack (``train.stack``) needs no such part, as it is cross-fitted on all rows. Rows are parted by the

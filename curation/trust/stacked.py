@@ -33,7 +33,7 @@ NETWORKS = "networks"
 
 
 class Combines(Protocol):
-    """What joins K columns, numbers and members' logits, to one logit."""
+    """A model that joins K columns, numbers and members' logits, to one logit."""
 
     def logits(self, columns_NK: Floats) -> Floats:
         """The logit of each row, float64 [N]; no value is missing."""
@@ -41,7 +41,7 @@ class Combines(Protocol):
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """What was fitted, by name."""
+        """The fitted weights, by name."""
         ...
 
 
@@ -87,7 +87,7 @@ class Bent:
     intercept: float = 0.0
     slope: float = 1.0
     bend: float = 0.0
-    """What the slope is more from ``knee`` on."""
+    """The change of the slope from ``knee`` on."""
     knee: float = 0.0
 
     def __call__(self, raw_N: Floats) -> Floats:
@@ -110,7 +110,7 @@ class Combination:
         return self.bent(self.model.logits(self._filled(columns_NK)))
 
     def parts(self, columns_NK: Floats) -> Floats:
-        """By how much each column's value, in place of its mean, moves the logit of each row, float64 [N, K]."""
+        """The shift of each row's logit by each column's value, in place of its mean, float64 [N, K]."""
         filled_NK = self._filled(columns_NK)
         whole_N, parts_NK = self.logits(columns_NK), np.empty(columns_NK.shape)
         for place, mean in enumerate(self.mean_K):
@@ -138,7 +138,7 @@ class Probes:
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """What was fitted."""
+        """The fitted weights."""
         return {"weight_MD": self.weight_MD, "bias_M": self.bias_M, "centre_D": self.centre_D}
 
 
@@ -202,7 +202,7 @@ class StackedTrust(StateTrust):
         return raw_N
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Floats]:
-        """By how much each input moves the logit of each row from where its mean leaves it, float64 [N] by name."""
+        """The shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
         parts_NK = self.combination.parts(self._columns(states, numbers_NK))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
@@ -229,7 +229,7 @@ class StackedTrust(StateTrust):
         return logit_N
 
     def _columns(self, states: Sequence[Tensor], numbers_NK: Floats) -> Floats:
-        """What the combination reads, float64 [N, K]."""
+        """Columns that the combination reads, float64 [N, K]."""
         columns = [numbers_NK]
         if self.probes is not None:
             columns.append(self.probes.logits(states))

@@ -43,9 +43,9 @@ class StateTrust(ABC):
     """
 
     kind: ClassVar[str]
-    """What it is called on record."""
+    """The kind's name on record."""
     _folded: Any = None
-    """What :meth:`raw_of` makes of the weights when it is first called."""
+    """The folded weights that :meth:`raw_of` makes when it is first called."""
     default_pca: ClassVar[int | None] = None
     """How many principal components of the states it reads where ``trust.pca`` is unset, or as many as there are;
     ``None``: the states themselves."""
@@ -80,7 +80,7 @@ class StateTrust(ABC):
     @property
     @abstractmethod
     def weights(self) -> Mapping[str, Tensor]:
-        """What was fitted, by name."""
+        """The fitted weights, by name."""
 
     @classmethod
     @abstractmethod
@@ -92,7 +92,7 @@ class StateTrust(ABC):
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: npt.NDArray[np.float64], names: Sequence[str]) -> Scores:
-        """As :meth:`raw`, of rows of a fit, whose numbers of the answers, NaN for null, stand apart."""
+        """The score of :meth:`raw` for rows of a fit, whose numbers of the answers, NaN for null, stand apart."""
         return self.raw(hidden_ND)
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
@@ -136,7 +136,7 @@ class StateTrust(ABC):
         return raw_N
 
     def source_score(self, labels: pa.RecordBatch) -> Scores:
-        """As :meth:`raw_score`, for labels of the source split: rows of the fit have their held-out score, or NaN."""
+        """The score of :meth:`raw_score` for the source split: rows of the fit have their held-out score, or NaN."""
         raw_N = self.raw_score(labels)
         if self.held_out is not None and len(self.held_out.row_ids_N):
             row_ids_N = labels.column("row_id").to_numpy()
@@ -146,7 +146,7 @@ class StateTrust(ABC):
         return raw_N
 
     def description(self) -> dict[str, Any]:
-        """What :meth:`made` needs beside the weights, as JSON."""
+        """Arguments of :meth:`made` beside the weights, as JSON."""
         return {
             "kind": self.kind,
             "made_by": f"{type(self).__module__}:{type(self).__qualname__}",
@@ -197,7 +197,7 @@ class StateTrust(ABC):
 
 
 def class_weights(correct_N: npt.NDArray[np.bool_], strength: float, name: str) -> dict[int, float]:
-    """What a row weighs in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
+    """The weight of a row in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong; ``name`` says what was to be fitted.

@@ -1,4 +1,4 @@
-"""What ``curate audit`` does: draw, serve, take verdicts, export, conclude; what was done comes back in words."""
+"""Actions of ``curate audit``: draw, serve, take verdicts, export, conclude; each says in words what was done."""
 
 import getpass
 from collections.abc import Callable

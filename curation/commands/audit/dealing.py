@@ -38,7 +38,7 @@ class Dealing:
         self._clock = clock
 
     def page(self, person: str) -> Json:
-        """What a person's page shows: the row that is theirs, and how far the audit is."""
+        """The page of a person: the row that is theirs, and how far the audit is."""
         with self._lock:
             return self._page(person)
 

@@ -48,7 +48,7 @@ class Audit:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The audit's name."""
         return self.folder.name
 
     @cached_property
@@ -59,17 +59,17 @@ class Audit:
 
     @cached_property
     def origin(self) -> Origin:
-        """What it was drawn from."""
+        """The run or filter that it was drawn from."""
         return Origin.from_json(self.told["origin"])
 
     @cached_property
     def strata(self) -> list[Stratum]:
-        """Its strata, the most trusted first."""
+        """The strata, the most trusted first."""
         return [Stratum(**item) for item in self.told["strata"]]
 
     @cached_property
     def rows(self) -> pa.Table:
-        """Its rows (``ROWS``)."""
+        """The rows (``ROWS``)."""
         return pq.read_table(self.folder / "rows.parquet", schema=ROWS)
 
     @cached_property
@@ -79,7 +79,7 @@ class Audit:
 
     @cached_property
     def log(self) -> VerdictLog:
-        """Its verdicts."""
+        """The log of verdicts."""
         return VerdictLog(self.folder / "verdicts.jsonl")
 
 

@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What became of the verdicts of a file."""
+    """Result of taking in a file of verdicts."""
 
     num_new: int
     num_known: int

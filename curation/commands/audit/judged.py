@@ -82,7 +82,7 @@ def judge(audit: Audit, standing: Standing) -> Judged:
 
 
 def answer_of(verdicts: dict[str, Entry]) -> Answer:
-    """What several people say of a row: who is unsure has no say; right against wrong is disputed."""
+    """The common answer of several people on a row: who is unsure has no say; right against wrong is disputed."""
     said = {entry.verdict for entry in verdicts.values()}
     if {"right", "wrong"} <= said:
         return "disputed"

@@ -97,16 +97,16 @@ class VerdictLog:
         return list(self._entries)
 
     def standing(self) -> "Standing":
-        """What counts now: verdicts by row and person."""
+        """The verdicts that count now, by row and person."""
         return standing_of(self.entries())
 
 
 Standing = dict[int, dict[str, Entry]]
-"""Of each row the verdict of each person, in the order of the last change."""
+"""The verdict of each person on each row, in the order of the last change."""
 
 
 def standing_of(entries: Iterable[Entry]) -> Standing:
-    """What counts after these entries."""
+    """The verdicts that count after these entries."""
     found: Standing = {}
     for entry in entries:
         of_row = found.setdefault(entry.row_id, {})

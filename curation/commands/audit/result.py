@@ -1,4 +1,4 @@
-"""What verdicts give: the purity of the selection, a calibration set, and the certified cut redone with it.
+"""Results of an audit: the purity of the selection, a calibration set, and the certified cut redone with it.
 
 The cut is certified by :func:`curation.selection.risk.calibrate` on the uniform part of the draw, within the region of
 the audit. Of the region's rows at or above any threshold the uniform part holds a simple random sample, whatever the

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
-"""What the Host header may name, with any port: a tunnel may have another one."""
+"""Names that the Host header may hold, with any port: a tunnel may have another one."""
 MOST_BYTES = 64 << 10
 """The size of a request."""
 LONGEST_NAME = 100
@@ -137,7 +137,7 @@ ACTIONS: dict[str, Callable[[Dealing, Json], Json]] = {
     "back": lambda dealing, asked: dealing.back(asked["person"]),
     "trust": lambda dealing, asked: {"trust": dealing.trust(int(asked["row_id"]))},
 }
-"""What the page asks for."""
+"""Actions that the page asks for."""
 
 
 def serve(audit: Audit, port: int, person: str, say: Callable[[str], None]) -> None:

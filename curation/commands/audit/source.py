@@ -1,4 +1,4 @@
-"""What is audited: the rows that an arm of a run, or a filter, may select, its selection, and their texts.
+"""The source of an audit: the rows that an arm of a run, or a filter, may select, its selection, and their texts.
 
 An :class:`Origin` names everything by reference, so that the result of an audit is computed from the very tables that
 its rows were drawn from, even if the run has selected anew meanwhile.
@@ -28,7 +28,8 @@ from curation.trust import get_trust
 Json = dict[str, Any]
 
 FILTER, WORK = "filter.json", "_curation"
-"""What ``curate filter`` writes into its output: the manifest of its files, and the folder of its own manifest."""
+"""Files that ``curate filter`` writes into its output: the manifest of its files, and the folder of its own
+manifest."""
 
 
 SPARE_ROWS = 1 << 20
@@ -56,7 +57,8 @@ class Origin:
     selection: TableRef | None
     """The selected rows; None of a filter."""
     threshold: Json | None
-    """What rows pass in a filter: ``column`` of the labels, and its ``bound`` (``score``, ``tie``, ``seed``)."""
+    """The bound that rows pass in a filter: ``column`` of the labels, and its ``bound`` (``score``, ``tie``,
+    ``seed``)."""
     num_selected: int
     too_long: TableRef | None
     domain: Json

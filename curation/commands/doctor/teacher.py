@@ -13,7 +13,7 @@ from curation.refs import ModelRef
 
 @dataclass(frozen=True, kw_only=True)
 class VllmQuestion:
-    """What to check about vLLM on a machine."""
+    """The vLLM that a machine is to be checked for."""
 
     engine: Mapping[str, Any]
     model: ModelRef | None
@@ -24,7 +24,7 @@ class VllmQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmAnswer:
-    """What was found: ``version`` is None without vLLM; ``probed`` is the result of ``vllm_choice.probe``."""
+    """Findings of a check of vLLM: ``version`` None without vLLM; ``probed`` the result of ``vllm_choice.probe``."""
 
     version: str | None
     tested: tuple[str, ...]
@@ -48,7 +48,7 @@ def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
 
 
 def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
-    """What to check about vLLM for a configuration; without one, whether it runs on this machine's hardware."""
+    """The check of vLLM that a configuration needs; without one, whether vLLM runs on this machine's hardware."""
     from curation import models
 
     if config is None:

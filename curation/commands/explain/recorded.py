@@ -42,7 +42,7 @@ class RecordedRun:
         return cls(place=place, config=config, manifest=manifest)
 
     def outputs(self, stage: str) -> Json | None:
-        """What a stage made; ``None`` where it is not done."""
+        """Outputs of a stage; ``None`` where it is not done."""
         record = self.manifest.stages.get(stage)
         return None if record is None else dict(record.outputs)
 
@@ -51,7 +51,7 @@ class RecordedRun:
         return any(f"gen-{generation}/label-{split}" in self.manifest.stages for split in self.splits)
 
     def inputs(self, stage: str) -> Json:
-        """What a stage that is done was made of."""
+        """Inputs of a stage that is done."""
         return dict(self.manifest.stages[stage].inputs)
 
     @cached_property

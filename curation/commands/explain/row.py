@@ -1,4 +1,4 @@
-"""What a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
+"""Everything a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,7 @@ def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Jso
 
 
 def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
-    """What a generation made of the row; ``weak`` is ``None`` where its teacher did not label it."""
+    """The row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
     stage, scored = f"gen-{index}/label-{split}", run.outputs(f"gen-{index}/score-{split}")
     labelled = run.outputs(stage)
     found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
@@ -102,7 +102,7 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
 
 
 def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
-    """By how much each input of a stack moves the row's logit from where its mean leaves it, the greatest first.
+    """The shift of the row's logit from its mean by each input of a stack, the largest first.
 
     ``None`` where the method's own function is no stack, or the labels do not hold what it reads.
     """
@@ -121,7 +121,7 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
 
 
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
-    """What an arm did with the row: its rank and completion if it is selected, its place by score, and the cut."""
+    """The row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
     row = run.one(run.table(made["table"]), row_id) if made["num_rows"] else None
     place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
@@ -141,7 +141,7 @@ def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) 
 
 
 def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
-    """By a trust function: the row's score, and how many of the scored rows have a higher one; ``None`` without it."""
+    """The row's score by a trust function, and how many of the scored rows have a higher one; ``None`` without it."""
     trust = get_trust(function, 0)
     present = io.open_table(labels).schema.names
     if not set(trust.features) <= set(present):

@@ -1,4 +1,4 @@
-"""What ``curate explain`` prints: a fact a line."""
+"""The output of ``curate explain``: a fact a line."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ LONGEST = 160
 
 
 MOST_INPUTS = 5
-"""Of a stack, those that are told of a row."""
+"""The most inputs of a stack that are shown for a row."""
 
 
 def row_lines(found: Json) -> Iterator[str]:

@@ -28,7 +28,7 @@ class Fit:
     """A name of ``curation.arms.TRUST``."""
     generation: int
     record: StageRecord
-    """Of the stage that fitted it."""
+    """The record of the stage that fitted it."""
 
     def stage(self, name: str) -> StageRecord | None:
         """The record of another stage of the generation; ``None`` where it is not done."""
@@ -74,7 +74,7 @@ class Fit:
 
     @cached_property
     def described(self) -> Json:
-        """What the trust function says of itself (``curation.trust.saved``)."""
+        """The trust function's description of itself (``curation.trust.saved``)."""
         return saved.described(self.trust)
 
     @property

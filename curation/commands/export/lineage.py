@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 METRICS = ("auc", "ece", "brier")
 COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
-"""What an arm of the report says of its student beside the accuracy."""
+"""Measures of a student beside the accuracy that the report has for an arm."""
 
 
 def lineage_of(student: Student, written: Written, command: str) -> Json:
@@ -84,7 +84,7 @@ def _teacher(student: Student) -> Json:
 
 
 def _trust(student: Student, generation: Json | None) -> Json | None:
-    """What ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
+    """The function that ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
     arm = ARMS[student.arm]
     if not arm.ranked:
         return None

@@ -24,7 +24,7 @@ class Moved:
 
     @classmethod
     def of(cls, manifest: Manifest, record: StageRecord, made: str) -> "Moved":
-        """By a path below the directory of a stage, as the stage's record has it."""
+        """The file at a path below the directory of a stage, as the stage's record has it."""
         found = re.match(rf"(.+)/{re.escape(record.name)}-[0-9a-f]{{8}}(\.\d+)?(/|$)", made)
         return cls(was=found[1] if found is not None else "", now=str(manifest.directory.resolve()))
 

@@ -38,7 +38,7 @@ class Student:
 
     @property
     def home(self) -> str:
-        """Its generation, as stages are named."""
+        """The student's generation, as stages are named."""
         return f"gen-{self.generation}-{self.branch}" if self.branch else f"gen-{self.generation}"
 
     @property
@@ -65,7 +65,7 @@ class Student:
 
     @cached_property
     def model(self) -> ModelRef:
-        """Its weights, where they are now."""
+        """The student's weights, where they are now."""
         return self.here(ModelRef.from_json(self.record.outputs["model"]))
 
     @cached_property

@@ -145,7 +145,7 @@ def _state_size(fit: Fit) -> int:
 
 
 def _evaluation(fit: Fit) -> Iterator[Measured]:
-    """What the report measured of the function on rows with a label that could be read."""
+    """The report's measures of the function on rows with a label that could be read."""
     if fit.report is None:
         return
     for rows in ("validation", "pool"):

@@ -116,7 +116,7 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
 
 
 def _saved(cut: Mapping[str, Any], short: int) -> Iterator[str]:
-    """What the first cut is, and what it saved."""
+    """The first cut, and what it saved."""
     yield str(cut["words"])
     if cut["unasked"]:
         yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"

@@ -25,7 +25,7 @@ LONG = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What to show of a table."""
+    """The part of a table to show."""
 
     version: int | None = None
     where: str | None = None
@@ -234,7 +234,7 @@ def _start(version: int, state: _State) -> str:
 
 
 def _change(before: _State, now: _State) -> str:
-    """What a version added to or removed from the previous one, in words."""
+    """The change of a version against the previous one, in words."""
     added = [name for name in now.columns if name not in before.columns]
     dropped = [name for name in before.columns if name not in now.columns]
     parts = [f"columns added: {', '.join(added)}"] if added else []

@@ -22,7 +22,7 @@ NUM_SEARCHED = 2_000
 """The number of folders that are searched for them."""
 
 _FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
-"""Of a stage: its name and the fingerprint of its inputs (``Manifest.directory_of``)."""
+"""The directory of a stage: its name and the fingerprint of its inputs (``Manifest.directory_of``)."""
 
 _VERSIONS = "_versions"
 """The folder that every Lance table has."""

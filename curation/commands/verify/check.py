@@ -38,7 +38,7 @@ class Damage:
 
 @dataclass(kw_only=True)
 class Verified:
-    """What was read, and what of it is damaged."""
+    """Result of a verification: what was read, and what is damaged."""
 
     target: str
     files: int = 0
@@ -50,7 +50,7 @@ class Verified:
     damage: list[Damage] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """The result as JSON."""
         return asdict(self)
 
 
@@ -125,7 +125,7 @@ class Checker:
                         self._add(name, f"{table.path}/{file.name}", "its digest is missing")
 
     def _problem(self, item: _Asked) -> str | None:
-        """What is wrong with a file."""
+        """The damage of a file."""
         size = self._listing.size(item.path)
         if size is None:
             return "is missing"
@@ -212,7 +212,7 @@ def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None =
 
 
 def _object_problem(path: Place, then: Content, now: Content) -> str | None:
-    """What is wrong with an object: it is read, and the store's tags are compared; many tags are MD5 digests."""
+    """The damage of an object: it is read, and the store's tags are compared; many tags are MD5 digests."""
     assert isinstance(path, Remote)
     digest = hashlib.md5(usedforsecurity=False)
     for start in range(0, then.size, PART_BYTES):

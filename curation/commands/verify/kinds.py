@@ -1,4 +1,4 @@
-"""What can be verified: a run directory, the output of a filter, a trust package."""
+"""Kinds of directories that can be verified: a run directory, the output of a filter, a trust package."""
 
 import json
 import time

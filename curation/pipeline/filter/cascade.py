@@ -31,7 +31,7 @@ class Settled:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What labels depend on: an argument of the stages that label and compare; nothing where it is off."""
+        """Inputs that labels depend on: an argument of the stages that label and compare; nothing where it is off."""
         if self.found.threshold is None:
             return {}
         found = self.found
@@ -39,7 +39,7 @@ class Settled:
 
     @property
     def left_out_of_forecasts(self) -> str | None:
-        """What a forecast leaves out, whose probe answers all rows; None where the cut is off."""
+        """Parts that a forecast leaves out, whose probe answers all rows; None where the cut is off."""
         if self.found.threshold is None:
             return None
         saved = self.found.saved
@@ -92,7 +92,7 @@ def settle(
 
 
 def saved_by(settled: Settled, counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the first cut saved, as JSON, from the counts of labelling stages."""
+    """The saving of the first cut as JSON, from the counts of labelling stages."""
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
     passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
@@ -108,7 +108,7 @@ def _ends(found: Any) -> list[tuple[str, float]]:
 def _goal(
     config: FilterConfig, asked: CascadeConfig, told: Cascade, num_rows: int, before: Mapping[str, Any] | None
 ) -> Goal:
-    """What the first cut is set for: what is asked, else what the labels that are there were made for."""
+    """The goal of the first cut: what is asked, else what the labels that are there were made for."""
     keep = config.keep
     kind, value = ("trust", keep.threshold) if keep.threshold is not None else ("share", _share(config, num_rows))
     assert value is not None, "the configuration refuses other rules"

@@ -50,7 +50,7 @@ def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> i
 
 
 def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
-    """What the labelling stages will ask: of rounds with ``left`` rows, whose files one sample is drawn from."""
+    """Requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
     told = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
     num = sum(file.num_rows for file in files)

@@ -57,7 +57,7 @@ class Opened:
 
     @property
     def need(self) -> capacity.Need:
-        """What one actor of the teacher needs of the cluster."""
+        """Resources that one actor of the teacher needs of the cluster."""
         return capacity.Need(key="teacher.actors", count=1, resources=self.config.teacher.actors.each)
 
     def is_settled(self, stages: Sequence[Stage]) -> bool:

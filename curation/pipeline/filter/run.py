@@ -16,7 +16,7 @@ from curation.telemetry.console import say
 
 
 class Filtered(NamedTuple):
-    """What a filter made."""
+    """Result of a filter."""
 
     content: Content
     """``filter.json``."""

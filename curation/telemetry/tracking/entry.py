@@ -1,4 +1,4 @@
-"""What a tracker records of a run: settings, the main numbers of its report, the students' curves, the report."""
+"""The entry of a run in a tracker: settings, the main numbers of its report, the students' curves, the report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

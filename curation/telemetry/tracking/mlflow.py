@@ -16,7 +16,7 @@ MAX_PARAMETER = 500
 MAX_TAG = 5000
 MAX_NAME = 250
 _FOREIGN = re.compile(r"[^\w.\- :/]")
-"""What MLflow refuses in the name of a parameter or metric."""
+"""Characters that MLflow refuses in the name of a parameter or metric."""
 
 
 def valid_name(text: str) -> str:

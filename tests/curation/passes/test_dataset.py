@@ -143,7 +143,7 @@ def test_another_model_takes_the_place_of_the_first_in_the_same_process(
 
 
 def grow_and_shrink(examples: TableRef, directory: Path) -> None:
-    """One actor for one chunk, two for many, and one again: in a cluster that no other test's datasets hold a share of."""
+    """One actor for one chunk, two for many, and one again, in a cluster that no other test's datasets share."""
     actors = ActorsConfig(min=1, max=2, initial=2, max_idle_seconds=1.0)
     job = make_job(examples, directory, actors=actors, chunk_rows=NUM_ROWS)
     wide = make_job(examples, directory, actors=actors, script={"seconds_per_row": 1.0}, chunk_rows=4)

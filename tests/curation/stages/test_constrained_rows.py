@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
-from curation.domains import candidates, get_domain, num_answers
+from curation.domains import get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
@@ -48,8 +48,8 @@ def test_the_legal_moves_are_chess_candidates_by_brute_force(examples: list[dict
     for example, begins, pieces in ((examples[0], squares, [""]), (promoting, ["a1", "a7", "b8"], ["", *"qrbn"])):
         moves = [f" {one}{other}{piece}" for one in begins for other in squares for piece in pieces]
         legal = {move for move in moves if CHESS.parse(move, example) is not None}
-        assert set(candidates(CHESS, example) or ()) == legal and num_answers(CHESS, example) == len(legal)
-    listed = candidates(CHESS, promoting) or ()
+        assert set(CHESS.candidates(example) or ()) == legal and CHESS.num_answers(example) == len(legal)
+    listed = CHESS.candidates(promoting) or ()
     assert {" a7a8q", " a7b8n"} < set(listed)
     assert not any(one != other and other.startswith(one) for one in listed for other in listed)
 
@@ -60,7 +60,7 @@ def test_all_labels_are_listed_answers(examples: list[dict[str, Any]], decoding:
     assert found.keys() == free.keys() == {example["row_id"] for example in examples}
     for example in examples:
         row = found[example["row_id"]]
-        assert row["completion"] in (candidates(CHESS, example) or ()) and row["label"] == row["completion"].strip()
+        assert row["completion"] in (CHESS.candidates(example) or ()) and row["label"] == row["completion"].strip()
     assert {row["completion"] for row in free.values()} == {" e2e4"}
 
 
@@ -74,11 +74,11 @@ def test_a_domain_without_a_list_is_refused_by_its_row() -> None:
 
 
 def test_options_of_a_domain_are_its_candidates_and_reasoning_has_none() -> None:
-    assert candidates(Mcqa(), QUESTION) == (" A", " B") and candidates(Mcqa(generative=True), QUESTION) is None
+    assert Mcqa().candidates(QUESTION) == (" A", " B") and Mcqa(generative=True).candidates(QUESTION) is None
     for decoding, stepwise in ((FREE, False), (SCORED, False), (STEPWISE, True)):
         request = label_request(as_asked(Mcqa(), decoding), 1, QUESTION)
         assert (request.options, request.stepwise, request.is_drawn) == ((" A", " B"), stepwise, stepwise)
-    assert num_answers(as_asked(Mcqa(generative=True), SCORED), QUESTION) == 2
+    assert as_asked(Mcqa(generative=True), SCORED).num_answers(QUESTION) == 2
 
 
 def test_states_of_other_options_need_scores(examples: list[dict[str, Any]]) -> None:

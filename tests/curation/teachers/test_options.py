@@ -195,6 +195,18 @@ def test_mcqa_prompts_are_fed_once(qwen, style, states, expected):
     assert fed == [shapes[name] for name in expected]
 
 
+def test_mcqa_the_head_computes_no_position_for_states_alone_but_the_last(qwen):
+    teacher = make(qwen, states=("output_mean",), batch_tokens=100_000)
+    assert teacher._forward.takes_branches
+    computed = []
+    head = teacher._model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, logits: computed.append(logits.shape[1]))
+    requests = mcqa_requests("texts")
+    rows_of(teacher.label(requests, SUM, seed=0))
+    inner = max(len({few[:k] for few in request.options for k in range(1, len(few))}) for request in requests)
+    assert computed == [1, inner, 1]
+
+
 def test_mcqa_forced_scoring_of_a_generated_answer(qwen):
     """An answer given as the only option has the log-probability and the states that it had when it was drawn."""
     prompts = {request.row_id: request.prompt for request in mcqa_requests("texts")}

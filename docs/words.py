@@ -1,0 +1,81 @@
+"""Refuses docstrings and names that a newcomer has to guess at: ``python docs/words.py [CHECKOUT]``, in ``make check``.
+
+A docstring begins with a noun or a verb, not with a preposition or a pronoun that points at its own code; a name is the
+field's term. docs/reference and docs/configuration.md are made of these docstrings.
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+PRODUCT = ("curation", "train", "tune")
+OPENINGS = frozenset({"Of", "By", "As", "Its", "That", "What", "Those"})
+"""First words that no docstring has."""
+NAMES: dict[str, str] = {}
+"""Names that no function, class, argument, variable or module has, and what to write instead."""
+
+
+def refused(root: Path) -> Iterator[str]:
+    """Lines ``path:line: what is wrong, and the mend``.
+
+    Raises:
+        FileNotFoundError: the folder is no checkout of the project.
+    """
+    for part in PRODUCT:
+        if not (root / part).is_dir():
+            raise FileNotFoundError(f"{root}: has no folder {part}")
+        for path in sorted((root / part).rglob("*.py")):
+            place, tree = path.relative_to(root), ast.parse(path.read_text())
+            if path.stem in NAMES:
+                yield f"{place}:1: a module is called {path.stem}; call it {NAMES[path.stem]}"
+            for line, text in _docstrings(tree):
+                if (word := text.split(maxsplit=1)[0].rstrip(",.:;")) in OPENINGS:
+                    yield f"{place}:{line}: a docstring begins with {word!r}; begin with a noun or a verb"
+            for line, name in sorted(set(_names(tree))):
+                if name in NAMES:
+                    yield f"{place}:{line}: {name!r} is no name; write {NAMES[name]}"
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings of modules, classes and functions, and those under fields and constants, with their lines."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        own = node.body[:1]
+        fields = [] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else _after_fields(node.body)
+        for found in [*own, *fields]:
+            if isinstance(found, ast.Expr) and isinstance(found.value, ast.Constant):
+                text = found.value.value
+                if isinstance(text, str) and text.strip():
+                    yield found.lineno, text
+
+
+def _after_fields(body: list[ast.stmt]) -> list[ast.stmt]:
+    return [after for before, after in pairwise(body) if isinstance(before, ast.Assign | ast.AnnAssign)]
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names that the module defines, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+
+
+def main() -> None:
+    """Print what is refused; the exit status says whether anything is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1])
+    found = list(refused(parser.parse_args().checkout))
+    print("\n".join(found) or "no docstring or name is refused")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
