@@ -13,7 +13,7 @@ from curation.commands.audit.verb import audit
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
-from curation.commands.options import CONFIG, SET
+from curation.commands.options import CONFIG, SET, with_own_modules
 from curation.commands.plan_verb import plan
 from curation.commands.report_verb import report
 from curation.commands.run_verbs import ablate, run, tune
@@ -206,7 +206,7 @@ def copy_run(run_dir: str, new: str) -> None:
 
 
 @main.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, callback=with_own_modules)
 @SET
 @click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
 @click.option("--vllm", is_flag=True, help="Start vLLM even if the configuration does not use it.")

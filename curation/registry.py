@@ -6,7 +6,6 @@ stands in a module of the user's own; a package that is installed can give it a 
 """
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Generic, Literal, TypeVar
 
+from curation import own_modules
 from curation.errors import ConfigError
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def code(path: str) -> Any:
         ImportError, AttributeError, ValueError: there is none.
     """
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return getattr(own_modules.imported(module), name)
 
 
 @cache
@@ -103,7 +103,8 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._accept(path, code(path))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"no {self._what} is at {name!r} ({error}); name a constant of a module that Python finds "
+                f"no {self._what} is at {name!r} ({error})"
+                f"{own_modules.hint(path, error) or '; name a constant of a module that Python finds'} "
                 "(docs/extending.md)"
             ) from error
 

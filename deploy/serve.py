@@ -70,6 +70,7 @@ def app(arguments: dict[str, str]) -> Application:
     replicas = int(given.pop("replicas", 1))
     kinds: dict[str, Any] = {
         "allow_code": lambda names: names.split(","),
+        "anyway": lambda value: value == "true",
         "batch_rows": int,
         "batch_wait_seconds": float,
         "window": int,

@@ -143,7 +143,7 @@ def lost_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from curation.stages import prepare
 
     counts = {"pool": prepare.SplitCounts(rows=9, errors={})}
-    prepare._check({"pool": TableRef(uri="pool.lance", version=1)}, counts, {"pool": 10})
+    prepare._check({"pool": TableRef(uri="pool.lance", version=1)}, counts, {"pool": 10}, lambda split: "")
 
 
 def denied(monkeypatch: pytest.MonkeyPatch) -> None:

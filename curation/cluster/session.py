@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from curation import memory
+from curation import memory, own_modules
 from curation.cluster import capacity, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
@@ -52,7 +52,7 @@ def _start_ray(settings: RayConfig) -> None:
     """
     import ray
 
-    address = capacity.address_of(settings)
+    address, receive = capacity.address_of(settings), own_modules.sender()
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
@@ -64,6 +64,7 @@ def _start_ray(settings: RayConfig) -> None:
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
+                    runtime_env=None if receive is None else {"worker_process_setup_hook": receive},
                     **(_memory() if address == capacity.LOCAL else {}),
                 )
             return

@@ -4,12 +4,12 @@ import json
 
 import click
 
-from curation.commands.options import ADDRESS, SET, WAIT, Overrides, at, called, of_run
+from curation.commands.options import ADDRESS, RUN, SET, WAIT, Overrides, at, called, of_run
 from curation.escaping import echo
 
 
 @click.command()
-@click.argument("config", type=click.Path())
+@RUN
 @SET
 @ADDRESS
 @WAIT

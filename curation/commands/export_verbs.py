@@ -24,7 +24,7 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
     options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
     command = " ".join([f"curate export-student {run_dir}", *options])
     for line in export_student(place(run_dir), place(output), command=command, **asked):
-        echo(line)
+        echo(line, err=line.startswith("warning: "))
 
 
 @click.command("export-trust")
@@ -46,4 +46,4 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     options = [f"--{name} {value}" for name, value in given if value is not None]
     command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
     for line in export_trust(place(run_dir), place(output), command=command, **asked):
-        echo(line)
+        echo(line, err=line.startswith("warning: "))

@@ -1,12 +1,28 @@
 """Arguments and options that several commands have, and how a command was called."""
 
 import json
+from pathlib import Path
+from typing import TypeVar
 
 import click
 
+from curation import own_modules
 from curation.redaction import redacted
 
-CONFIG = click.argument("config", type=click.Path(dir_okay=False))
+T = TypeVar("T")
+
+
+def with_own_modules(ctx: click.Context, parameter: click.Parameter, value: T) -> T:
+    """Let a configuration file name modules that lie beside it; a run directory or a package brings no code."""
+    given = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    if isinstance(given, str) and Path(given).is_file():
+        own_modules.beside(given)
+    return value
+
+
+CONFIG = click.argument("config", type=click.Path(dir_okay=False), callback=with_own_modules)
+RUN = click.argument("config", type=click.Path(), callback=with_own_modules)
+INPUTS = click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL", callback=with_own_modules)
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
 ADDRESS = click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
 ALLOW_CODE = click.option(

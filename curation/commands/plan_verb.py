@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from curation.commands.filter.verb import rule_options
-from curation.commands.options import SET
+from curation.commands.options import INPUTS, SET
 from curation.escaping import echo
 
 
 @click.command()
-@click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
+@INPUTS
 @SET
 @click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the probe.")
 @click.option("--no-probe", is_flag=True, help="Label nothing: no forecast.")

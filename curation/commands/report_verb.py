@@ -4,12 +4,18 @@ import json
 
 import click
 
-from curation.commands.options import SET, Overrides, called, of_run
+from curation.commands.options import SET, Overrides, called, of_run, with_own_modules
 from curation.escaping import echo
 
 
 @click.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...")
+@click.argument(
+    "configs",
+    nargs=-1,
+    required=True,
+    metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...",
+    callback=with_own_modules,
+)
 @SET
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")

@@ -2,12 +2,12 @@
 
 import click
 
-from curation.commands.options import ADDRESS, CONFIG, SET, WAIT, Overrides, at, called, of_run
+from curation.commands.options import ADDRESS, CONFIG, RUN, SET, WAIT, Overrides, at, called, of_run, with_own_modules
 from curation.escaping import echo
 
 
 @click.command()
-@click.argument("config", type=click.Path())
+@RUN
 @SET
 @ADDRESS
 @WAIT
@@ -71,7 +71,7 @@ def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> 
 
 
 @click.command()
-@click.argument("ablation", type=click.Path(dir_okay=False))
+@click.argument("ablation", type=click.Path(dir_okay=False), callback=with_own_modules)
 @SET
 @click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
 @WAIT

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from curation.commands.options import SET, of_run
+from curation.commands.options import RUN, SET, of_run
 from curation.escaping import echo
 
 BEGIN_SECONDS = 60.0
@@ -15,7 +15,7 @@ BEGIN_SECONDS = 60.0
 
 
 @click.command()
-@click.argument("config", type=click.Path())
+@RUN
 @SET
 @click.option(
     "--watch",

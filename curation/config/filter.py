@@ -201,6 +201,8 @@ class FilterConfig(Root):
     allow_code: tuple[str, ...] = ()
     """Code that the package may name although neither this version nor an installed package registers it, each
     ``module:NAME`` as the package has it: it is imported and run."""
+    anyway: bool = False
+    """Use a package although the verdict of its run is "do not use"."""
     seed: Seed = 0
     """Seed of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"

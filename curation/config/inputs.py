@@ -7,6 +7,9 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.registry import READERS
 
+COMMA = ","
+"""The delimiter of CSV files where none is given; as such it stands in no cache key."""
+
 
 class DomainConfig(Section):
     """A task interface by ``name`` (registered, an entry point's, or ``module:Class``); all other keys are its options.
@@ -30,6 +33,12 @@ class DomainConfig(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
+def _delimiter(sign: str) -> str:
+    if len(sign) != 1 or sign in '"\r\n':
+        raise ValueError('is not one character that can separate fields; give e.g. ";", "|" or "\\t" (a tab)')
+    return sign
+
+
 def _format(name: str) -> str:
     if name != "auto":
         READERS.find(name)
@@ -46,8 +55,16 @@ class SourceConfig(Section):
     format: Annotated[str, AfterValidator(_format)] = "auto"
     """``parquet``, ``jsonl``, ``csv``, ``lance``, or a reader of one's own by name (docs/extending.md); ``auto``: by
     the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
+    delimiter: Annotated[str, AfterValidator(_delimiter), Field(exclude_if=lambda sign: sign == COMMA)] = COMMA
+    """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
+
+    @model_validator(mode="after")
+    def _delimits_csv(self) -> Self:
+        if self.delimiter != COMMA and self.format not in ("auto", "csv"):
+            raise ValueError(f"delimiter: separates fields of CSV files, not of {self.format}; leave it out")
+        return self
 
 
 class SplitConfig(Section):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from curation import own_modules
 from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, class_named
 from curation.domains.identity import Identity, plain_identity
@@ -177,7 +178,7 @@ def get_domain(config: DomainConfig) -> Domain:
             f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
             f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
             + (f"; did you mean {near[0]!r}?" if near else "")
-            + ("; to use a file of your own, put its folder on PYTHONPATH or install it" if ":" in name else "")
+            + own_modules.hint(name, error)
         ) from error
     if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
         raise ConfigError(

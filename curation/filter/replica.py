@@ -26,6 +26,7 @@ class Replica:
         package: a folder or URL that ``curate export-trust`` wrote.
         teacher: where the teacher is now, if not where the package says.
         allow_code: code that the package may name besides registered parts, each ``module:NAME``.
+        anyway: use it although the verdict of its run is "do not use".
         window: rows that are compared with the package's sample.
         every: new rows between two comparisons.
         told: emits the metrics; unset, under the name of the package's run.
@@ -40,11 +41,12 @@ class Replica:
         teacher: str | None = None,
         *,
         allow_code: Sequence[str] = (),
+        anyway: bool = False,
         window: int = 2000,
         every: int = 500,
         told: Telemetry | None = None,
     ) -> None:
-        self._filter = Filter.load(package, teacher=teacher, allow_code=allow_code)
+        self._filter = Filter.load(package, teacher=teacher, allow_code=allow_code, anyway=anyway)
         found = self._filter.package
         has_states = bool(found.description.sample.states)
         self.watch = self._filter.watch(window=window, every=every) if has_states else None

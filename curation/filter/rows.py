@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
+from curation.escaping import logger_of
 from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
 from curation.filter.watch import ShiftWatch
-from curation.package import TrustPackage, check_fits, check_runs, load, teacher_of
+from curation.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
 from curation.refs import ModelRef
 
 if TYPE_CHECKING:
     import ray.data
 
 BATCH_ROWS = 256
+_log = logger_of(__name__)
 
 
 class Filter:
@@ -50,6 +52,7 @@ class Filter:
         teacher: ModelRef | str | None = None,
         runs: FilterTeacherConfig | None = None,
         allow_code: Sequence[str] = (),
+        anyway: bool = False,
         id_column: str | None = None,
         prefix: str = "",
     ) -> Self:
@@ -60,16 +63,19 @@ class Filter:
             teacher: where the teacher is now, if not where the package says. Its content is compared.
             runs: how the teacher runs (engine, batches), as ``teacher`` of a filter's configuration.
             allow_code: code that the package may name besides registered parts, each ``module:NAME``.
+            anyway: use it although the verdict of its run is "do not use".
             id_column: a column of unique integers, the rows' ids. Answers that are sampled follow from the id; unset,
                 from a hash of the row's content.
             prefix: of the names of the columns that are added.
 
         Raises:
-            PackageError: there is no such package, it is not whole, names code that is not allowed, or teacher, backend
-                or domain are others than its own.
+            PackageError: there is no such package, it is not whole, names code that is not allowed, is not to be used
+                by its run's verdict, or teacher, backend or domain are others than its own.
             ModelError: the teacher is no model.
         """
         found = package if isinstance(package, TrustPackage) else load(str(package), allow_code=allow_code)
+        if (warning := check_verdict(found, anyway=anyway)) is not None:
+            _log.warning(warning)
         check_fits(found)
         if runs is not None:
             check_runs(found, runs)

@@ -25,16 +25,19 @@ from curation.package.description import (
     Made,
     Measured,
     Question,
+    RunVerdict,
     Sample,
 )
 from curation.package.fits import check_fits
 from curation.package.folder import FORMAT, PACKAGE, TrustPackage, load, write
+from curation.package.judged import UNJUDGED, check_verdict
 from curation.package.questions import asked, differs
 from curation.package.teacher import check_runs, digests_of, teacher_of
 
 __all__ = [
     "FORMAT",
     "PACKAGE",
+    "UNJUDGED",
     "CalibrationRows",
     "Cascade",
     "Description",
@@ -42,11 +45,13 @@ __all__ = [
     "Made",
     "Measured",
     "Question",
+    "RunVerdict",
     "Sample",
     "TrustPackage",
     "asked",
     "check_fits",
     "check_runs",
+    "check_verdict",
     "differs",
     "digests_of",
     "load",

@@ -1,7 +1,7 @@
 """The description of a trust package: teacher, how it is asked, domain, trust function, its quality, its origin."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -120,6 +120,19 @@ class Made(Section):
     """The command that wrote the package."""
 
 
+STOP = "do not use"
+
+
+class RunVerdict(Section):
+    """The verdict of the run's report on the rows that the package's trust function chose."""
+
+    level: Literal["use it", "use with care", "do not use"]
+    """As in ``curation.report.verdict``."""
+    sentence: str
+    next: str = ""
+    """What the gravest finding says to do; empty without a finding."""
+
+
 class Description(Section):
     """The content of ``package.json`` but for the digests. Unknown keys are refused."""
 
@@ -154,6 +167,8 @@ class Description(Section):
     """``None``: the package holds no first cut."""
     evaluation: tuple[Measured, ...] = ()
     """Empty where no report of the run told of this fit."""
+    verdict: RunVerdict | None = None
+    """``None`` where no report of the run judged rows that this function chose."""
     versions: dict[str, str]
     """Versions of the packages that wrote it."""
     made: Made
@@ -171,6 +186,8 @@ class Description(Section):
         excluded: dict[str, Any] = {"created": True, "versions": True, "teacher": {"code"}}
         if self.cascade is None:
             excluded["cascade"] = True
+        if self.verdict is None:
+            excluded["verdict"] = True
         told = self.model_dump(mode="json", exclude=excluded)
         told["made"] = {key: told["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
         return told

@@ -32,7 +32,7 @@ from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge
 from curation.report.samples import samples
 from curation.report.tested import accuracy, decomposed, read_tests, tested
 from curation.report.trained import trainings
-from curation.report.trusted import evidence, regimes, sets, trust_tables
+from curation.report.trusted import evidence, regimes, sets, trust_tables, with_labels
 from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing
@@ -187,6 +187,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     )
     curves = [arm for arm in selected if not ARMS[arm].gold]
     shown = evidence(run, record, judged, measured, tables, num_pool)
+    varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
+    shown = with_labels(shown, varied)
     return {
         "verdict": None if shown is None else verdict(shown, run.directory).to_json(),
         "evidence": None if shown is None else shown.to_json(),
@@ -205,7 +207,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
         "trained_unlike": withheld(arms),
         "asked_unlike": unlike,
-        "diversity": diversity(record, None if shown is None else shown.arm, num_pool, pool),
+        "diversity": varied,
         "gap": decomposed(arms, selected, tests, seed=run.seed),
         "training": trainings(record.training),
         "teacher": {

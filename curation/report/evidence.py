@@ -16,6 +16,7 @@ from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
 from curation.report.measured import GradedSet, View
+from curation.report.option_lengths import OptionLengths
 from curation.report.people import Checked
 from curation.report.rivals import Rival, rivals_of
 from curation.report.rows import Floats, Judged
@@ -76,6 +77,17 @@ class Repeats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelsSeen:
+    """How many different labels the teacher gave, and how many of them are selected."""
+
+    num_labelled: int
+    """Pool rows with a label that could be read."""
+    num_given: int
+    num_selected: int
+    """Different labels among the selected rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All that the verdict reads of one generation."""
 
@@ -103,6 +115,9 @@ class Evidence:
     rows."""
     repeats: Repeats | None = None
     """``None`` where the fit does not say."""
+    labels: LabelsSeen | None = None
+    option_lengths: OptionLengths | None = None
+    """``None`` where the teacher does not choose among options of several lengths by their whole score."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as a JSON object."""
@@ -129,6 +144,7 @@ class Material:
     checked: Checked | None = None
     capped: bool = False
     repeats: Repeats | None = None
+    option_lengths: OptionLengths | None = None
 
 
 def weigh(of: Material) -> Evidence:
@@ -164,6 +180,7 @@ def weigh(of: Material) -> Evidence:
         capped=of.capped,
         rivals=rivals,
         repeats=of.repeats,
+        option_lengths=of.option_lengths,
     )
 
 

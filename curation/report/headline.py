@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.metrics import Estimate
 from curation.report.record import BASE, TEACHER
 
 Json = Mapping[str, Any]
@@ -134,3 +135,14 @@ def name_of(arm: Json) -> str:
 def in_words(name: str) -> str:
     """The words for an arm, a trust function or a tested model."""
     return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))
+
+
+def number(estimate: Estimate) -> str:
+    """A number with its interval."""
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def less(estimate: Estimate) -> str:
+    """A difference below zero as what the other side is ahead by, in points."""
+    value, low, high = (100 * -bound for bound in (estimate.value, estimate.high, estimate.low))
+    return f"{value:.1f} points [{low:.1f}, {high:.1f}]"

@@ -10,6 +10,7 @@ the share of right labels among the same kind of rows, parsed or all, of the sou
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -18,10 +19,11 @@ import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.report import measures
-from curation.report.evidence import CONFIDENCE, Evidence, Material, Repeats, weigh
+from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json
+from curation.report.option_lengths import option_lengths
 from curation.report.people import checked
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rivals import against, best_signal, in_table, what_trust_is, who_won
@@ -85,8 +87,22 @@ def evidence(
         ),
         capped=record.budget.get("max_per_label") is not None,
         repeats=repeats(record.trust_fit),
+        option_lengths=None
+        if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
+        else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),
     )
     return weigh(material)
+
+
+def with_labels(shown: Evidence | None, varied: Json) -> Evidence | None:
+    """The evidence with the numbers of labels that ``curation.report.diversity`` counted."""
+    if shown is None:
+        return None
+    given, selected = varied["pool"], varied["arms"][shown.arm]
+    labels = LabelsSeen(
+        num_labelled=given["num_rows"], num_given=given["num_labels"], num_selected=selected["num_labels"]
+    )
+    return replace(shown, labels=labels)
 
 
 def repeats(fit: Mapping[str, Any]) -> Repeats | None:

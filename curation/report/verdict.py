@@ -7,33 +7,25 @@ and misses.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from curation.metrics import Estimate, proportion
 from curation.report.evidence import CONFIDENCE, Evidence, Quality, difference, widened
-from curation.report.headline import in_words, percent
+from curation.report.headline import in_words, less, number, percent
+from curation.report.label_findings import REPEATED, cap, one_class, one_label, repeats, short_options
+from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Finding, Level
 from curation.report.rivals import Rival
 
-Level = Literal["use it", "use with care", "do not use"]
-Finding = tuple[Level, str]
-
-USE: Level = "use it"
-CARE: Level = "use with care"
-STOP: Level = "do not use"
-LEVELS: tuple[Level, ...] = (USE, CARE, STOP)
-"""The gravest last."""
 SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Beside the words, so that nothing depends on a colour."""
 
-FEW_ROWS, FEW_OF_A_CLASS = 100, 20
-"""The fewest rows of a verdict: of fewer, a share near one half is not known to 10 points; of fewer rows of a class, an
-AUC not to 0.1."""
+FEW_ROWS = 100
+"""Of fewer rows, a share near one half is not known to 10 points."""
 PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
 """In shares: how far trust may promise too much, what fall of purity from validation to pool is great, and what the
 pool's trust may take away from the purity."""
-HALF, REPEATED = 0.5, 0.2
-"""The share of right labels below which a selection teaches more wrong than right, and the share of labelled rows that
-may repeat a question."""
+HALF = 0.5
+"""The share of right labels below which a selection teaches more wrong than right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +38,8 @@ class Rule:
     find: Callable[[Evidence], Finding | None]
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
-    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
-    trust."""
+    """What to do next; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than trust,
+    ``{cap}`` the share of a label's rows under which several labels are selected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +64,9 @@ def verdict(evidence: Evidence, directory: str) -> Verdict:
         if finding := rule.find(evidence):
             level, words = finding
             better = _better(evidence)
-            after = rule.mend.format(directory=directory, signal="" if better is None else better.signal)
+            after = rule.mend.format(
+                directory=directory, signal="" if better is None else better.signal, cap=cap(evidence)
+            )
             found.append((level, {"rule": rule.name, "level": level, "finding": words, "next": after}))
     found.sort(key=lambda item: -LEVELS.index(item[0]))
     worst = found[0][0] if found else USE
@@ -96,7 +90,7 @@ def _praise(evidence: Evidence) -> str:
     """Reasons for a run without a finding."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(_sets(evidence)))
     praised = (
-        f"trust puts right labels first (AUC {_number(auc)} on {rows:,} parsed {where} rows)"
+        f"trust puts right labels first (AUC {number(auc)} on {rows:,} parsed {where} rows)"
         for where, rows, auc in ranked
         if auc is not None
     )
@@ -128,12 +122,12 @@ def _nothing(evidence: Evidence) -> Finding | None:
 def _signal(evidence: Evidence) -> Finding | None:
     """Validation decides; where the pool's rows are known to be ranked well, validation is only too small."""
     if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
-        return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {_number(auc)})"
+        return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {number(auc)})"
     ranked = evidence.pool is not None and evidence.pool.auc is not None
     auc = None if ranked or evidence.validation is None else evidence.validation.auc
     if auc is not None and auc.low <= 0.5:
         words = "is not shown to tell" if auc.high > 0.5 else "does not tell"
-        return STOP, f"trust {words} right labels from wrong ones (AUC {_number(auc)} on validation rows)"
+        return STOP, f"trust {words} right labels from wrong ones (AUC {number(auc)} on validation rows)"
     return None
 
 
@@ -157,9 +151,9 @@ def _free(evidence: Evidence) -> Finding | None:
     auc = None if quality is None else quality.auc
     lost = []
     if found.auc is not None and found.auc.high < 0:
-        lost.append(f"its AUC is higher by {_less(found.auc)}")
+        lost.append(f"its AUC is higher by {less(found.auc)}")
     if found.purity.high < 0:
-        lost.append(f"the purity of its first {found.num_top:,} rows by {_less(found.purity)}")
+        lost.append(f"the purity of its first {found.num_top:,} rows by {less(found.purity)}")
     num_rows = found.purity.n if quality is None else quality.rows
     return (STOP if auc is not None and auc.low <= 0.5 else CARE), (
         f"{in_words(found.signal)} alone ranks the labels better than {in_words(evidence.arm)} ({' and '.join(lost)}, "
@@ -202,16 +196,6 @@ def _useful(evidence: Evidence) -> Finding | None:
     return CARE, (
         f"the selection is not shown to be purer than the pool ({percent(purity.value)} of the selected labels are "
         f"right, {percent(pool.share_right.value)} of all {pool.rows:,} parsed ones)"
-    )
-
-
-def _repeats(evidence: Evidence) -> Finding | None:
-    found = evidence.repeats
-    if found is None or found.share <= REPEATED:
-        return None
-    return CARE, (
-        f"{percent(found.share)} of the labelled rows repeat a question: {found.num_rows:,} rows ask only "
-        f"{found.num_questions:,} different ones"
     )
 
 
@@ -320,6 +304,25 @@ RULES: tuple[Rule, ...] = (
         mend="Look at unparsed and wrong rows below: prompt and answer format first, then a stronger teacher.",
     ),
     Rule(
+        name="one label",
+        asks="Did the teacher give more than one label?",
+        find=one_label,
+        mend="Look at what it was asked (curate inspect {directory} gen-0/label-pool): the prompt, the names of the "
+        "labels, teacher: {{decoding: {{normalise_options: true}}}} if their lengths differ, then a stronger teacher.",
+    ),
+    Rule(
+        name="one class",
+        asks="Does the selection have more than one label?",
+        find=one_class,
+        mend="Cap the rows of a label, unless one class is what is wanted: selection: {{max_per_label: {cap}}}.",
+    ),
+    Rule(
+        name="short options",
+        asks="Are the labels chosen as long as the right ones? (Where options are scored by their whole score.)",
+        find=short_options,
+        mend="Score options by token: teacher: {{decoding: {{normalise_options: true}}}}.",
+    ),
+    Rule(
         name="free signal",
         asks="Does no free signal (internal confidence, margin, entropy, least or last log-probability) rank the "
         "labels better?",
@@ -342,7 +345,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="repeats",
         asks=f"Do at most {100 * REPEATED:.0f} % of the labelled rows repeat a question?",
-        find=_repeats,
+        find=repeats,
         mend="Label source rows that ask further questions: copies tell nothing new, and each counts once here.",
     ),
     Rule(
@@ -384,16 +387,6 @@ def _checked(evidence: Evidence) -> bool:
 def _sets(evidence: Evidence) -> list[tuple[str, Quality]]:
     found = (("validation", evidence.validation), ("pool", evidence.pool))
     return [(where, quality) for where, quality in found if quality is not None]
-
-
-def _number(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def _less(estimate: Estimate) -> str:
-    """A difference below zero as what the other side is ahead by, in points."""
-    value, low, high = (100 * -number for number in (estimate.value, estimate.high, estimate.low))
-    return f"{value:.1f} points [{low:.1f}, {high:.1f}]"
 
 
 def _value(estimate: Estimate | None) -> float:

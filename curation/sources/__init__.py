@@ -1,6 +1,6 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
 
-from curation.sources.files import check_unchanged, discover, require_columns
+from curation.sources.files import check_unchanged, discover, nearest, require_columns
 from curation.sources.ids import check_unique, row_ids
 from curation.sources.lookup import values_of
 from curation.sources.missing import raw_rows
@@ -22,6 +22,7 @@ __all__ = [
     "check_unique",
     "discover",
     "grouped",
+    "nearest",
     "raw_rows",
     "read_rows",
     "require_columns",

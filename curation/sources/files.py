@@ -1,11 +1,14 @@
 """Finds, describes and numbers the files of a source, and refuses files that changed."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from curation.config import SourceConfig
+from curation.config.inputs import COMMA
 from curation.errors import SourceError
+from curation.escaping import quoted
 from curation.registry import READERS, installed
 from curation.sources import readers
 from curation.sources.paths import Found, content_digest, find
@@ -34,7 +37,9 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
             numbers[file.path] = following
             following += 1
     described = (
-        old if _is_same(old := before.get(file.path), file, form) else _describe(file, form, numbers[file.path])
+        old
+        if _is_same(old := before.get(file.path), file, form, source.delimiter)
+        else _describe(file, form, numbers[file.path], source.delimiter)
         for file, form in found
     )
     files = sorted((file for file in described if file is not None), key=lambda file: file.index)
@@ -54,7 +59,7 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
         new = current.get(old.path)
         if new is None:
             raise SourceError(f"{old.path}: was read when this run began and is gone; restore it, or start another run")
-        names = ("num_rows", "size", "modified", "schema", "format")
+        names = ("num_rows", "size", "modified", "schema", "format", "delimiter")
         changes = [
             f"{name} was {getattr(old, name)}, is {getattr(new, name)}"
             for name in names
@@ -78,7 +83,16 @@ def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]])
         if lacks:
             has = ", ".join(file.schema) or "none"
             others = f"; forms that are read: {' or '.join(map(', '.join, forms))}" if len(forms) > 1 else ""
-            raise SourceError(f"{file.path}: has no column {lacks[0]!r} (it has: {has}{others}); rename or add it")
+            close = nearest(lacks[0], file.schema)
+            hint = f"; did you mean {quoted(close)}? Rename it" if close else "; rename or add it"
+            raise SourceError(f"{file.path}: has no column {lacks[0]!r} (it has: {has}{others}){hint}")
+
+
+def nearest(name: str, columns: Iterable[str]) -> str | None:
+    """The column whose name is most like another one, whatever its case; ``None`` where none is like it."""
+    by_lower = {column.strip().lower(): column for column in columns}
+    close = difflib.get_close_matches(name.strip().lower(), by_lower, n=1)
+    return by_lower[close[0]] if close else None
 
 
 def installed_readers() -> list[str]:
@@ -107,20 +121,20 @@ def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list
     return known
 
 
-def _is_same(old: SourceFile | None, file: Found, form: str) -> bool:
+def _is_same(old: SourceFile | None, file: Found, form: str, delimiter: str) -> bool:
     """Whether a file is as it was; of a Lance table only its version tells."""
-    if old is None or form == "lance":
+    if old is None or form == "lance" or (form == "csv" and old.delimiter != delimiter):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)
 
 
-def _describe(file: Found, form: str, index: int) -> SourceFile:
+def _describe(file: Found, form: str, index: int, delimiter: str) -> SourceFile:
     own = READERS[form].made_by is not None
     try:
         content = "" if own or form == "lance" else content_digest(file.path, file.size)
     except (OSError, pa.ArrowException):  # which the reader tells of
         content = ""
-    shape = readers.measure(file.path, form)
+    shape = readers.measure(file.path, form, delimiter)
     return SourceFile(
         path=file.path,
         format=form,
@@ -130,5 +144,6 @@ def _describe(file: Found, form: str, index: int) -> SourceFile:
         modified=shape.version or file.modified,
         schema=shape.schema,
         marks=shape.marks,
+        delimiter=delimiter if form == "csv" else COMMA,
         content=content,
     )

@@ -50,8 +50,8 @@ class Reads(Protocol):
         ...
 
 
-def measure(path: str, form: str) -> Shape:
-    """Count the rows of a file and name its columns.
+def measure(path: str, form: str, delimiter: str = ",") -> Shape:
+    """Count the rows of a file and name its columns; ``delimiter`` stands between the fields of CSV.
 
     Raises:
         SourceError: the file cannot be read as ``form``.
@@ -71,7 +71,7 @@ def measure(path: str, form: str) -> Shape:
             )
         if (own := _own(form)) is not None:
             return own.measure(path)
-        return _measure_text(path, form)
+        return _measure_text(path, form, delimiter)
     except SourceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -147,13 +147,18 @@ def _require_distinct(path: str, names: Sequence[str]) -> None:
         raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
 
 
-def _require_commas(path: str, names: Sequence[str]) -> None:
-    """Refuse a header of one column that holds another delimiter."""
-    for sign, named in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
+_DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
+"""Of CSV files, as a message names them."""
+
+
+def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
+    """Refuse a header of one column that holds another delimiter: which one is meant is for the user to say."""
+    for sign, named in _DELIMITERS.items():
         if len(names) == 1 and len(parts := names[0].split(sign)) > 1 and all(part.strip() for part in parts):
             raise SourceError(
-                f"{path}: the header is one column, {quoted(names[0])}: its fields are separated by {named}, and only "
-                "commas are read; save it with commas as the delimiter"
+                f"{path}: read with {_DELIMITERS.get(delimiter, quoted(delimiter))} between fields, the header is one "
+                f"column, {quoted(names[0])}: its fields are separated by {named}; set delimiter: "
+                f"{json.dumps(sign)} in its source"
             )
 
 
@@ -232,7 +237,7 @@ def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterato
     names = list(file.schema)
     found = _range(file, start, stop)
     while rows := list(islice(found, BATCH_ROWS)):
-        values = [csv_fields(file.path, number, record, names) for number, record in rows]
+        values = [csv_fields(file.path, number, record, names, file.delimiter) for number, record in rows]
         arrays = [pa.array([fields[names.index(name)] or None for fields in values], pa.string()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, columns)
 
@@ -250,13 +255,13 @@ def _lance(path: str, version: int | None = None) -> Any:
     return lance.dataset(filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
-def _measure_text(path: str, form: str) -> Shape:
-    found = records(path, form, 0, number=0 if form == "csv" else 1)
+def _measure_text(path: str, form: str, delimiter: str) -> Shape:
+    found = records(path, form, 0, number=0 if form == "csv" else 1, delimiter=delimiter)
     names: list[str] = []
     if form == "csv":
         _, header = next(found, (0, b""))
-        names = csv_fields(path, 0, header)
-        _require_commas(path, names)
+        names = csv_fields(path, 0, header, delimiter=delimiter)
+        _require_delimiter(path, names, delimiter)
         _require_distinct(path, names)
     num_rows, marks, keys = 0, [], dict.fromkeys(names)
     for offset, record in found:
@@ -267,7 +272,7 @@ def _measure_text(path: str, form: str) -> Shape:
             if form == "jsonl":
                 keys |= dict.fromkeys(json_object(path, num_rows, record))
             else:
-                csv_fields(path, num_rows, record, names)
+                csv_fields(path, num_rows, record, names, delimiter)
     return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, "text" if form == "csv" else "json"), marks=tuple(marks))
 
 
@@ -275,7 +280,7 @@ def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes
     """The records ``start`` to ``stop`` of a JSONL or CSV file with their numbers, from 1."""
     mark = start // MARK_ROWS
     skipped = start - mark * MARK_ROWS
-    found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1)
+    found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.delimiter)
     for number, (_, record) in enumerate(islice(found, skipped, skipped + stop - start), start + 1):
         yield number, record
 

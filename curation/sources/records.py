@@ -25,16 +25,15 @@ MAX_DEPTH = 50
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""
-_FIELD = re.compile(r'(?:"(?:[^"]|"")*"|[^",\r\n]*)(?:,|\r?\n\Z|\Z)')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
 
-def records(path: str, form: str, offset: int, number: int) -> Iterator[tuple[int, bytes]]:
+def records(path: str, form: str, offset: int, number: int, delimiter: str = ",") -> Iterator[tuple[int, bytes]]:
     """The records of a file from a byte on, without blank ones: where each starts, and its bytes.
 
-    ``number`` is that of the first record; a CSV file's header is record 0.
+    ``number`` is that of the first record; a CSV file's header is record 0. ``delimiter``: as in :func:`csv_fields`.
 
     Raises:
         SourceError: a quoted field has no end, or a record is longer than ``MAX_RECORD``.
@@ -57,8 +56,8 @@ def records(path: str, form: str, offset: int, number: int) -> Iterator[tuple[in
         if parts:
             text = parts[0].decode(errors="backslashreplace")
             raise SourceError(
-                f"{path}: record {number} has a quoted field that never ends, {_near(text, _fault(text))}; "
-                "close the quote, or double it if it is part of the text"
+                f"{path}: record {number} has a quoted field that never ends, "
+                f"{_near(text, _fault(text, delimiter))}; close the quote, or double it if it is part of the text"
             )
 
 
@@ -104,7 +103,9 @@ def json_object(path: str, number: int, record: bytes) -> dict[str, Any]:
     return value
 
 
-def csv_fields(path: str, number: int, record: bytes, names: list[str] | None = None) -> list[str]:
+def csv_fields(
+    path: str, number: int, record: bytes, names: list[str] | None = None, delimiter: str = ","
+) -> list[str]:
     """The fields of a CSV record, as many as there are ``names``.
 
     Raises:
@@ -113,11 +114,11 @@ def csv_fields(path: str, number: int, record: bytes, names: list[str] | None = 
     where = f"{path}: record {number}" if names is not None else f"{path}: the header"
     text = _decoded(path, number, record)
     try:
-        fields = next(csv.reader([text], strict=True), [])
+        fields = next(csv.reader([text], strict=True, delimiter=delimiter), [])
     except csv.Error as error:
         raise SourceError(
-            f"{where} cannot be read as CSV {_near(text, _fault(text))}; a field with quotes or line ends has to "
-            "stand in quotes, with its own quotes doubled"
+            f"{where} cannot be read as CSV {_near(text, _fault(text, delimiter))}; a field with quotes or line ends "
+            "has to stand in quotes, with its own quotes doubled"
         ) from error
     if names is not None and len(fields) != len(names):
         raise SourceError(f"{where} has {len(fields)} fields, the header {len(names)}, {_near(text, 0)}; fix the file")
@@ -151,10 +152,11 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, parts), default=0)
 
 
-def _fault(record: str) -> int:
+def _fault(record: str, delimiter: str) -> int:
     """Where a CSV record first departs from the rules of RFC 4180."""
-    at = 0
-    while (field := _FIELD.match(record, at)) and field.end() > at:
+    at, sign = 0, re.escape(delimiter)
+    pattern = re.compile(rf'(?:"(?:[^"]|"")*"|[^"{sign}\r\n]*)(?:{sign}|\r?\n\Z|\Z)')
+    while (field := pattern.match(record, at)) and field.end() > at:
         at = field.end()
     return at
 

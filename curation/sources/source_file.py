@@ -23,13 +23,18 @@ class SourceFile:
     marks: tuple[int, ...] = ()
     """The byte at which each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts."""
 
+    delimiter: str = ","
+    """The character between the fields of a CSV file."""
     content: str = ""
     """The digest of its bytes (``curation.sources.paths.content_digest``); "" of a Lance table, a reader of one's own,
     and where an earlier version found the file."""
 
     def to_json(self) -> dict[str, Any]:
-        """The file as a JSON object, without ``content``: a part of cache keys."""
-        return {name: value for name, value in asdict(self).items() if name != "content"} | {"marks": list(self.marks)}
+        """The file as a JSON object: a part of cache keys, without ``content`` and a delimiter that is a comma."""
+        left_out = {"content", *(["delimiter"] if self.delimiter == "," else [])}
+        return {name: value for name, value in asdict(self).items() if name not in left_out} | {
+            "marks": list(self.marks)
+        }
 
     def recorded(self) -> dict[str, Any]:
         """The file as the manifest has it: with ``content`` where it is known."""

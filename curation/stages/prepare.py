@@ -8,7 +8,7 @@ order of keeping are handled as ``splits.overlap`` says.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -28,6 +28,7 @@ from curation.sources import SourceFile, assignment_of, check_unique, grouped, r
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, Settled, remove, settle
 from curation.stages.overlap import find
+from curation.stages.preview import first_bad, preview
 from curation.stages.usable import SplitCounts, check_usable, count_split, told
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
@@ -166,6 +167,9 @@ def prepare(
     settled = _settled(job, chunks, directory) if config.splits.overlap != "report" else None
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
+    def shown(split: str) -> str:
+        return first_bad(preview(config, files, dealt.rows)[split])
+
     def committed(done: Round) -> None:
         if progress is not None:
             progress(Standing(rows=num_done + sum(done.rows.values()), total=sum(expected.values())))
@@ -179,8 +183,8 @@ def prepare(
         refs = {name: io.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             found = {name: count_split(ref, name) for name, ref in refs.items()}
-            _check(refs, found, expected)
-            check_usable(refs, found, max_error_rate)
+            _check(refs, found, expected, shown)
+            check_usable(refs, found, max_error_rate, shown)
             settled = _compared(config, {name: refs[name] for name in splits}, directory, dealt)
         gone = {name: _gone(settled, name) for name in names}
         refs = {name: remove(ref, gone[name], guard=guard) if gone[name] else ref for name, ref in refs.items()}
@@ -188,7 +192,7 @@ def prepare(
         raise cause(error, "prepare") from error
     kept = {name: count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
-    _check(refs, counts, expected)
+    _check(refs, counts, expected, shown)
     compacted = {name: compact(ref, fragment_mb, guard=guard) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
@@ -285,11 +289,20 @@ def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: Sequence[Chunk]) -
     return left, sum(len(ids) for ids in done.values())
 
 
-def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expected: Mapping[str, int]) -> None:
+def _check(
+    refs: Mapping[str, TableRef],
+    counts: Mapping[str, SplitCounts],
+    expected: Mapping[str, int],
+    shown: Callable[[str], str],
+) -> None:
     for name, ref in refs.items():
         rows, errors = counts[name].rows, counts[name].errors
         if rows != expected[name]:
             raise CommitError(f"{ref.uri}: {expected[name]} rows in, {rows} rows out")
         if name != AUDIT and sum(errors.values()) == rows:
             kind, number = next(iter(errors.items()))
-            raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); fix them")
+            first = shown(name)
+            raise SourceError(
+                f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); "
+                f"{first}{'; ' if first else ''}fix them"
+            )

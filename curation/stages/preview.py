@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from curation.config import RunConfig
+from curation.config import RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
 from curation.escaping import quoted
 from curation.metrics import proportion
-from curation.sources import NOTHING, SourceFile, assignment_of, rows_at
+from curation.sources import NOTHING, SourceFile, assignment_of, nearest, rows_at
 from curation.sources.ids import check_some
 from curation.sources.sample import Drawn
 from curation.stages.deal import POOL, examples_of
@@ -41,7 +41,7 @@ class Looked:
 
 
 def preview(
-    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
+    config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, Looked]:
     """Some rows of each split, or all of a small source, read as ``prepare`` will read them.
 
@@ -94,11 +94,16 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         share = proportion(num_bad, looked.rows)
         of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
         told = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
-        first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
+        first = first_bad(looked)
         if (share.value if looked.rows == looked.size else share.low) > limit:
             raise SourceError(f"{told}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit")
         may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
         yield f"{told}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
+
+
+def first_bad(looked: Looked) -> str:
+    """The first row of each kind that cannot be used, in words, the most frequent kind first; "" of none."""
+    return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
 
 class _Watched(dict[str, Any]):
@@ -126,13 +131,17 @@ class _Watched(dict[str, Any]):
 
 
 def _sought(domain: Domain, raw: Mapping[str, Any], kind: str) -> str:
-    """The columns in which the domain looked for a gold label, and that the row's file has not."""
-    if kind != "no_gold":
+    """The columns in which the domain looked for a gold label, and that the row's file has not, with the nearest."""
+    if kind not in ("no_gold", "domain_failed"):
         return ""
     watched, form = _Watched(raw), {column for form in domain.forms for column in form}
     attempt(domain.gold, watched)
     names = [name for name in watched.sought if name not in form]  # these tell one form of rows from another
-    return f"; the label was looked for in {' or '.join(names)}, which the row has not" if names else ""
+    if not names:
+        return ""
+    close = next((column for name in names if (column := nearest(name, raw)) is not None), None)
+    hint = "; rename or add it" if close is None else f"; did you mean {quoted(close)}? Rename it"
+    return f"; the label was looked for in {' or '.join(names)}, which the row has not{hint}"
 
 
 def _in_words(row: Drawn, path: str, problem: str, sought: str) -> str:

@@ -1,7 +1,7 @@
 """Rows of the splits that cannot be used: counted by kind, told, and refused where they are too many."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from curation.errors import RowError, SourceError
@@ -24,8 +24,15 @@ class SplitCounts:
     """Error rows by kind; of the audit table rows without gold, and with a solution that is not used, those left."""
 
 
-def check_usable(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], max_error_rate: float) -> None:
+def check_usable(
+    refs: Mapping[str, TableRef],
+    counts: Mapping[str, SplitCounts],
+    max_error_rate: float,
+    shown: Callable[[str], str] = lambda split: "",
+) -> None:
     """Refuse what could not be labelled, or measured by the audit, before anything is labelled for it.
+
+    ``shown`` gives the first bad rows of a split in words, for the message.
 
     Raises:
         SourceError: with the table in which the rows stand.
@@ -35,10 +42,18 @@ def check_usable(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts]
             if count.errors.get("no_gold", 0) == count.rows:
                 raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{count.rows:,}')}")
         else:
-            check_share("splits", refs[name], count, max_error_rate, split=name)
+            check_share("splits", refs[name], count, max_error_rate, split=name, shown=shown)
 
 
-def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate: float, *, split: str = "") -> None:
+def check_share(
+    section: str,
+    ref: TableRef,
+    count: SplitCounts,
+    max_error_rate: float,
+    *,
+    split: str = "",
+    shown: Callable[[str], str] = lambda split: "",
+) -> None:
     """Refuse a table with a larger share of error rows than ``max_error_rate`` of this section of the configuration.
 
     Raises:
@@ -46,9 +61,11 @@ def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate:
     """
     num_bad = sum(count.errors.values())
     if num_bad > max_error_rate * count.rows:
+        first = shown(split)
         raise SourceError(
             f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
-            f"({in_words(count.errors)}), more than {section}.max_error_rate {max_error_rate}; `curate inspect "
+            f"({in_words(count.errors)}), more than {section}.max_error_rate {max_error_rate}; "
+            f"{first}{'; ' if first else ''}`curate inspect "
             f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
         )
 

@@ -4,6 +4,7 @@ from curation.commands.export.card import card_of
 from curation.commands.export.files import write_folder, write_model
 from curation.commands.export.lineage import lineage_of
 from curation.commands.export.student import find_student
+from curation.report.levels import STOP
 from curation.storage.paths import Place
 
 __all__ = ["export_student"]
@@ -37,5 +38,9 @@ def export_student(
         told.append(
             f"warning: {run}/report.json does not tell of this student, so the card has no test accuracy, purity or "
             "trust metrics; when `curate run` has ended, export again with --force"
+        )
+    elif (verdict := lineage["verdict"]) is not None and verdict["level"] == STOP:
+        told.append(
+            f"warning: the run's verdict on the rows of {verdict['arm']}: {verdict['sentence']} The card says so"
         )
     return told

@@ -55,9 +55,18 @@ def lineage_of(student: Student, written: Written, command: str) -> Json:
         "data": _data(student),
         "recipe": _recipe(student),
         "training": _training(student),
+        "verdict": None if generation is None else _verdict(generation),
         "evaluation": None if own is None else _evaluation(student, generation, own),
         "versions": {"run": dict(versions() if report is None else report["versions"]), "export": dict(versions())},
     }
+
+
+def _verdict(generation: Json) -> Json | None:
+    """The verdict on the generation, with the arm whose rows it judges; ``None`` where none ranks by trust."""
+    found = generation.get("verdict")
+    if found is None:
+        return None
+    return {"arm": generation["evidence"]["arm"], "level": found["level"], "sentence": found["sentence"]}
 
 
 def _teacher(student: Student) -> Json:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from curation.arms import ARMS
 from curation.cluster.versions import versions
 from curation.commands.export.cascade import cascade_of
 from curation.commands.export.files import write_folder
@@ -16,17 +17,20 @@ from curation.commands.export.trust_rows import Reference, calibration_of, input
 from curation.config import AskConfig, DecodingConfig
 from curation.package import (
     PACKAGE,
+    UNJUDGED,
     CalibrationRows,
     Cascade,
     Description,
     Interval,
     Made,
     Measured,
+    RunVerdict,
     Sample,
     check_fits,
     digests_of,
     write,
 )
+from curation.report.levels import STOP
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import load_fitted
@@ -82,6 +86,10 @@ def export_trust(
             "warning: the run held no rows out for calibration, so no cut can be certified by this package alone "
             "(splits.calibration with selection.budget.risk)"
         )
+    if (verdict := description.verdict) is None:
+        told.append(f"warning: {UNJUDGED}")
+    elif verdict.level == STOP:
+        told.append(f"warning: {verdict.sentence} `curate filter` refuses this package unless --anyway")
     told.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
     return told
 
@@ -115,6 +123,7 @@ def _description(
         ),
         cascade=cascade,
         evaluation=tuple(_evaluation(fit)),
+        verdict=_verdict(fit),
         versions=dict(versions()),
         made=Made(
             run=fit.config.name,
@@ -154,6 +163,15 @@ def _evaluation(fit: Fit) -> Iterator[Measured]:
             num_top=found["num_top"],
             purity=_interval(own["purity_at_n"]),
         )
+
+
+def _verdict(fit: Fit) -> RunVerdict | None:
+    """The verdict on the generation, if the arm that it judges ranks by this function."""
+    found = None if fit.report is None else fit.report.get("verdict")
+    if fit.report is None or found is None or ARMS.find(fit.report["evidence"]["arm"]).trust != fit.name:
+        return None
+    after = found["findings"][0]["next"] if found["findings"] else ""
+    return RunVerdict(level=found["level"], sentence=found["sentence"], next=after.rstrip("."))
 
 
 def _interval(found: Mapping[str, Any] | None) -> Interval | None:

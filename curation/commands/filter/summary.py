@@ -23,6 +23,7 @@ def config_of(
     on_shift: str | None,
     cascade: bool = False,
     allow_code: Sequence[str] = (),
+    anyway: bool = False,
 ) -> FilterConfig:
     """The configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
 
@@ -41,6 +42,8 @@ def config_of(
     }
     if cascade:
         given["cascade"] = {}
+    if anyway:
+        given["anyway"] = True
     if allow_code:
         given["allow_code"] = list(allow_code)
     if (rule := _rule(keep, threshold, certified)) is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from curation.commands.options import ADDRESS, ALLOW_CODE, SET
+from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
 from curation.escaping import echo
 
 SHIFTED = 3
@@ -29,6 +29,7 @@ _RULE_OPTIONS = (
         "--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's)."
     ),
     ALLOW_CODE,
+    click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".'),
     click.option(
         "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
     ),
@@ -43,7 +44,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("filter")
-@click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
+@INPUTS
 @SET
 @rule_options
 @ADDRESS

@@ -14,7 +14,7 @@ from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
 from curation.models import named
-from curation.package import TrustPackage, check_fits, check_runs, load, teacher_of
+from curation.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
 from curation.pipeline.filter.cascade import Settled, settle
 from curation.pipeline.filter.output import check_home
 from curation.pipeline.filter.stages import CUT, Described, Round, describe
@@ -27,6 +27,7 @@ from curation.stages.pool import PoolRows
 from curation.storage import lease
 from curation.storage.cache import fetched, staged
 from curation.storage.paths import Place, require_reachable, write_atomically
+from curation.telemetry.console import say
 
 CONFIG = "config.yaml"
 """Beside the record: the configuration of the last start."""
@@ -78,6 +79,8 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     home = config.output_directory
     require_reachable(home)
     package = load(config.package, allow_code=config.allow_code)
+    if (warning := check_verdict(package, anyway=config.anyway)) is not None:
+        say(f"warning: {warning}")
     teacher = teacher_here(config, package)
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
@@ -121,7 +124,7 @@ def open_filter(
         "seed": config.seed,
     }
     _check_identity(config, manifest.identity, identity)
-    source = SourceConfig(path=config.pool.path, format=config.pool.format)
+    source = SourceConfig(path=config.pool.path, format=config.pool.format, delimiter=config.pool.delimiter)
     before = [file for files in manifest.source_files.values() for file in files]
     now = discover(source, before)
     if inside := [file.path for file in now if file.path.startswith(f"{config.output_directory}/")]:

@@ -34,6 +34,7 @@ from curation.models import load_model
 from curation.package import TrustPackage
 from curation.package import load as load_package
 from curation.refs import ModelRef
+from curation.report.levels import STOP
 from curation.rundir.manifest import signed
 from curation.storage import digest
 from curation.storage.digest import model_digest
@@ -79,7 +80,7 @@ def finished(local_ray, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 def export(*arguments: object, verb: str = "export-student") -> str:
     found = CliRunner().invoke(main, [verb, *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 0, found.output
-    return found.stdout
+    return found.output
 
 
 def refused(*arguments: object, verb: str = "export-student") -> str:
@@ -410,6 +411,33 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     assert "none: filters by this package have no cascade" in (tmp_path / "bare/README.md").read_text()
 
 
+def test_the_verdict_travels_with_what_is_exported(finished, tmp_path: Path):
+    _, report = finished
+    assert report["generations"][0]["evidence"]["arm"] == "trust"
+    said = "Do not use: a test says so."
+
+    def judge(stages: dict[str, Any], copy: Path) -> None:
+        content = json.loads((copy / "report.json").read_text())
+        findings = [{"rule": "signal", "level": STOP, "finding": "a test says so", "next": "Label more rows."}]
+        judged = {"level": STOP, "sign": "x", "sentence": said, "findings": findings}
+        content["generations"][0]["verdict"] = judged
+        (copy / "report.json").write_text(json.dumps(content))
+
+    copy = changed(finished, tmp_path, judge)
+    for arguments in (["export-trust", copy, "-o", tmp_path / "t"], ["export-student", copy, "-o", tmp_path / "s"]):
+        found = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
+        assert found.exit_code == 0 and said in found.stderr and found.stderr.startswith("warning: "), found.output
+        assert said in (tmp_path / str(arguments[-1]) / "README.md").read_text() and said not in found.stdout
+    told = package_of(tmp_path / "t").description.verdict
+    assert told is not None and (told.level, told.sentence, told.next) == (STOP, said, "Label more rows")
+    lineage = json.loads((tmp_path / "s/lineage.json").read_text())
+    assert lineage["verdict"] == {"arm": "trust", "level": STOP, "sentence": said}
+    pool = tmp_path / "none.jsonl"
+    assert "mend the run (Label more rows)" in refused(
+        tmp_path / "t", pool, "-o", tmp_path / "out", "--keep", "3", verb="filter"
+    )
+
+
 def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
     directory, _ = finished
     export_trust(directory, "--trust", "trust", "--generation", 0, "-o", tmp_path / "trust")
@@ -418,7 +446,8 @@ def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
     labels = read(stages["gen-0/score-pool"]["outputs"]["labels"]).set_index("row_id")
     rows = pool[pool["error"].isna()].drop(columns="error").head(60)
     rows["rating"] = rows["rating"].astype(object)
-    found = list(Filter.load(tmp_path / "trust", id_column="row_id").score(rows.to_dict("records")))
+    chosen = Filter.load(tmp_path / "trust", anyway=True, id_column="row_id")  # this run is small and not to be used
+    found = list(chosen.score(rows.to_dict("records")))
     expected = labels.loc[[row["row_id"] for row in found]]
     assert [row["completion"] for row in found] == expected["completion"].to_list()
     assert [row["label"] for row in found] == [None if pd.isna(label) else label for label in expected["label"]]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -488,7 +489,51 @@ def test_a_file_that_an_earlier_version_found_is_told_by_size_and_time_alone(tmp
 
 
 @pytest.mark.parametrize("sign, named", [(";", "';'"), ("\t", "tabs"), ("|", "'|'")])
-def test_another_delimiter_than_commas_is_named(tmp_path: Path, sign: str, named: str) -> None:
-    (tmp_path / "rows.csv").write_text(f"question{sign}answer\nWho, and when?{sign}A\n")
-    with pytest.raises(SourceError, match=re.escape(f"separated by {named}, and only commas are read")):
-        discover(SourceConfig(path=str(tmp_path / "rows.csv")))
+def test_another_delimiter_is_named_with_its_key_and_read_where_it_is_given(tmp_path: Path, sign: str, named: str):
+    long = ("\r\n" + "long ") * 3
+    (tmp_path / "rows.csv").write_bytes(
+        f'question{sign}answer\r\n"Who, and{sign} ""when""?{long}"{sign}A\r\n{sign}B, or C\r\n'.encode()
+    )
+    source = SourceConfig(path=str(tmp_path / "rows.csv"))
+    with pytest.raises(SourceError, match=re.escape(f"separated by {named}; set delimiter: {json.dumps(sign)}")):
+        discover(source)
+    (file,) = discover(source.model_copy(update={"delimiter": sign}))
+    rows = [row for batch in read_rows(file) for row in batch.to_pylist()]
+    assert rows == [
+        {"question": f'Who, and{sign} "when"?{long}', "answer": "A"},
+        {"question": None, "answer": "B, or C"},
+    ]
+    assert SourceFile.from_json(file.to_json()) == replace(file, content="")  # as workers are sent it
+
+
+def test_a_delimiter_is_part_of_what_rows_are_only_where_it_is_given(tmp_path: Path) -> None:
+    write(path := tmp_path / "rows.csv", ROWS)
+    (file,) = found(path)
+    assert "delimiter" not in file.to_json() and "delimiter" not in SourceConfig(path="rows.csv").model_dump()
+    with pytest.raises(
+        SourceError, match=r"read with ';' between fields, .* by ','; set delimiter: \",\" in its source"
+    ):
+        found(path, delimiter=";")
+    for sign in ("", ";;", '"', "\n"):
+        with pytest.raises(ValueError, match="one character that can separate fields"):
+            SourceConfig(path="rows.csv", delimiter=sign)
+    with pytest.raises(ValueError, match="separates fields of CSV files, not of jsonl"):
+        SourceConfig(path="rows.jsonl", format="jsonl", delimiter=";")
+
+
+def test_a_file_that_is_read_with_another_delimiter_is_looked_into_again(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b;c\n1,2;3\n")
+    before = found(tmp_path / "rows.csv")
+    now = found(tmp_path / "rows.csv", tuple(before), delimiter=";")
+    assert (list(before[0].schema), list(now[0].schema)) == (["a", "b;c"], ["a,b", "c"])
+    with pytest.raises(SourceError, match="delimiter was ,, is ;"):
+        check_unchanged(before, now)
+
+
+@pytest.mark.parametrize("has, near", [("Text", "Text"), (" text", " text"), ("texts", "texts"), ("body", None)])
+def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path, has: str, near: str | None) -> None:
+    (tmp_path / "rows.csv").write_text(f"{has},other\n1,2\n")
+    with pytest.raises(SourceError) as refused:
+        require_columns(found(tmp_path / "rows.csv"), [["text"]])
+    hint = "; rename or add it" if near is None else f"; did you mean {near!r}? Rename it"
+    assert "has no column 'text'" in str(refused.value) and str(refused.value).endswith(hint)

@@ -97,3 +97,14 @@ def test_the_first_row_of_each_kind_is_shown_with_its_values_and_the_domains_own
         looked(settings)
     told = str(refused.value)
     assert "no_gold" in told and "looked for in" in told and "answer, which the row has not" in told, told
+
+
+def test_the_nearest_column_to_that_of_a_missing_label_is_named(tmp_path: Path) -> None:
+    settings = config(tmp_path, 8)
+    path = tmp_path / "questions.jsonl"
+    path.write_text(path.read_text().replace('"answer"', '"Answers"'))
+    with pytest.raises(SourceError, match=r"answer, which the row has not; did you mean 'Answers'\? Rename it"):
+        looked(settings)
+    path.write_text(path.read_text().replace('"Answers"', '"truth"'))
+    with pytest.raises(SourceError, match="answer, which the row has not; rename or add it"):
+        looked(settings)

@@ -1,0 +1,57 @@
+"""Findings of the verdict on labels: one for all rows, one among the selected, short ones preferred."""
+
+from curation.report.evidence import Evidence
+from curation.report.headline import percent
+from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
+
+REPEATED = 0.2
+"""The share of labelled rows that may repeat a question."""
+
+
+def one_label(evidence: Evidence) -> Finding | None:
+    """A teacher that gave one label to all rows tells nothing by it."""
+    found = evidence.labels
+    if found is None or found.num_given != 1 or found.num_labelled < FEW_OF_A_CLASS:
+        return None
+    return STOP, f"the teacher gave one label to all {found.num_labelled:,} rows whose label could be read"
+
+
+def one_class(evidence: Evidence) -> Finding | None:
+    """A selection of one label, of several that were given, teaches that label."""
+    found = evidence.labels
+    if found is None or found.num_given < 2 or found.num_selected != 1 or evidence.num_selected < FEW_OF_A_CLASS:
+        return None
+    return CARE, (
+        f"this selection is of one class: all {evidence.num_selected:,} rows have one label, of "
+        f"{found.num_given:,} that the teacher gave"
+    )
+
+
+def short_options(evidence: Evidence) -> Finding | None:
+    """Both have to hold: what is chosen is shorter than what is right, and the score by length is right more often."""
+    found = evidence.option_lengths
+    if found is None or found.shorter.low <= 0 or found.gain.low <= 0:
+        return None
+    scores = ", ".join(f"{score:.1f} at {length} characters" for length, score in found.scores)
+    return CARE, (
+        f"normalise_options: false prefers short labels here (on {found.shorter.n:,} labelled rows the chosen one is "
+        f"shorter than the right one by {found.shorter.value:.1f} characters; mean score {scores}; by the score per "
+        f"character {100 * found.gain.value:.0f} points more of the choices are right)"
+    )
+
+
+def cap(evidence: Evidence) -> float:
+    """The most rows of one label, as a share, where every label that the teacher gave could have as many twice over."""
+    given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
+    return max(0.01, round(min(0.6, 2 / given), 2))
+
+
+def repeats(evidence: Evidence) -> Finding | None:
+    """Copies of a question tell nothing new."""
+    found = evidence.repeats
+    if found is None or found.share <= REPEATED:
+        return None
+    return CARE, (
+        f"{percent(found.share)} of the labelled rows repeat a question: {found.num_rows:,} rows ask only "
+        f"{found.num_questions:,} different ones"
+    )

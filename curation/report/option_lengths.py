@@ -1,0 +1,77 @@
+"""Whether a teacher that scores options prefers short ones: on labelled rows with options of several lengths."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from curation.domains import Domain, attempt
+from curation.hashing import derive, hash_unit
+from curation.metrics import Estimate
+from curation.refs import TableRef
+from curation.report.rows import Ints
+from curation.tables import io
+
+MOST_ROWS = 2_000
+"""Of the source's rows, by a hash of the row id."""
+FEW_ROWS = 30
+_QUANTILE = 2.5758293035489004
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionLengths:
+    """Chosen and right options of the same rows; lengths in characters, intervals of 99 %."""
+
+    shorter: Estimate
+    """By how much the chosen option is shorter than the right one."""
+    gain: Estimate
+    """The share of right choices by the score per character, less that by the whole score."""
+    scores: tuple[tuple[int, float], ...]
+    """The mean score (nats) of the shorter half of the options and of the longer one, each after its mean length."""
+
+
+def option_lengths(
+    examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Ints, seed: int
+) -> OptionLengths | None:
+    """What rows say that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
+
+    ``examples`` are the labelled rows with their gold labels, ``labels`` the teacher's with ``option_logprobs``.
+    """
+    names, needed = io.open_table(examples).schema.names, ["row_id", "gold", *domain.columns.names]
+    if not len(row_ids_N) or not {*needed} <= {*names} or "option_logprobs" not in io.open_table(labels).schema.names:
+        return None
+    drawn_N = np.sort(row_ids_N[np.argsort(hash_unit(row_ids_N, derive(seed, "option lengths")))[:MOST_ROWS]])
+    scored = io.take(labels, drawn_N, ["row_id", "option_logprobs"]).to_pylist()
+    scores = {row["row_id"]: row["option_logprobs"] for row in scored if row["option_logprobs"]}
+    shorter: list[int] = []
+    gains: list[int] = []
+    pairs: list[tuple[int, float]] = []
+    for row in io.take(examples, drawn_N, needed).to_pylist() if scores else ():
+        options, _ = attempt(domain.options, row)
+        found = scores.get(row["row_id"])
+        if not options or found is None or len(found) != len(options) or len({*map(len, options)}) == 1:
+            continue
+        right = [attempt(domain.parse, option, row)[0] == row["gold"] for option in options]
+        if sum(right) != 1:
+            continue
+        lengths, score = np.array([len(option) for option in options]), np.array(found, dtype=np.float64)
+        chosen, by_length = int(score.argmax()), int((score / np.maximum(lengths, 1)).argmax())
+        shorter.append(int(lengths[right.index(True)] - lengths[chosen]))
+        gains.append(int(right[by_length]) - int(right[chosen]))
+        pairs += zip(lengths.tolist(), score.tolist(), strict=True)
+    if len(shorter) < FEW_ROWS:
+        return None
+    return OptionLengths(shorter=_mean(shorter), gain=_mean(gains), scores=_halves(pairs))
+
+
+def _mean(values: list[int]) -> Estimate:
+    value, n = float(np.mean(values)), len(values)
+    margin = _QUANTILE * math.sqrt(float(np.var(values)) / n)
+    return Estimate(value=value, low=value - margin, high=value + margin, n=n)
+
+
+def _halves(pairs: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    length_M, score_M = np.array(pairs).T
+    short_M = length_M <= np.median(length_M)
+    halves = [half_M for half_M in (short_M, ~short_M) if half_M.any()]
+    return tuple((round(float(length_M[half_M].mean())), float(score_M[half_M].mean())) for half_M in halves)

@@ -1,0 +1,221 @@
+"""Modules beside a configuration file: what is found, what is not, and that workers need no folder for it."""
+
+import importlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import click
+import pytest
+from click.testing import CliRunner
+from ray import cloudpickle
+
+from curation import own_modules
+from curation.cli import main
+from curation.errors import PackageError
+from curation.package.code import refuse_code
+from curation.registry import code, installed
+
+FILES = {
+    "own_part.py": "import own_helper\nLATER = 'own_later:VALUE'\nVALUE = own_helper.VALUE + 1\n",
+    "own_helper.py": "import json\nfrom own_folder import deep\nVALUE = deep.VALUE + 1\n",
+    "own_later.py": "VALUE = 7\n",
+    "own_folder/__init__.py": "",
+    "own_folder/deep.py": "VALUE = 40\n",
+    "own_stray.py": "raise SystemExit('nobody named it')\n",
+    "json.py": "raise SystemExit('in the place of an installed module')\n",
+    "train.py": "raise SystemExit('in the place of an installed module')\n",
+}
+OWN = tuple(sorted(name.removesuffix(".py").replace("/", ".") for name in FILES if name.startswith("own_")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a configuration and modules; nothing of it is known afterwards."""
+    known = set(sys.modules)
+    before = list(sys.meta_path)
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "run.yaml").write_text("name: x\n")
+    yield tmp_path
+    own_modules._finder, sys.meta_path[:] = None, before
+    for name in {*sys.modules} - known:
+        if name.startswith("own_"):
+            del sys.modules[name]
+
+
+def test_a_named_module_is_found_with_what_it_imports_and_nothing_else_is(folder: Path) -> None:
+    with pytest.raises(ImportError):
+        code("own_part:VALUE")
+    own_modules.beside(str(folder / "run.yaml"))
+    with pytest.raises(ImportError):  # not named yet
+        importlib.import_module("own_part")
+    assert code("own_part:VALUE") == 42
+    assert importlib.import_module("own_part").__file__ == str(folder / "own_part.py")
+    assert importlib.import_module("own_later").VALUE == 7
+    with pytest.raises(ImportError):
+        importlib.import_module("own_stray")
+    for name in ("json", "train"):
+        assert not str(code(f"{name}:__file__")).startswith(str(folder))
+    fresh = subprocess.run(  # in a process that has imported neither
+        [sys.executable, "-c", f"from curation import own_modules as o; o.beside({str(folder / 'run.yaml')!r}); "
+         "o.imported('json'); o.imported('train'); o.imported('own_helper')"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert fresh.returncode == 0, fresh.stderr
+
+
+def test_what_is_beside_another_configuration_takes_the_place(folder: Path) -> None:
+    own_modules.beside(str(folder / "run.yaml"))
+    assert code("own_later:VALUE") == 7
+    (folder / "other").mkdir()
+    (folder / "other" / "own_later.py").write_text("VALUE = 8\n")
+    own_modules.beside(str(folder / "other" / "run.yaml"))
+    assert code("own_later:VALUE") == 8
+
+
+def test_faults_of_a_module_are_told_in_a_line(folder: Path) -> None:
+    own_modules.beside(str(folder / "run.yaml"))
+    (folder / "own_broken.py").write_text("x = 1\nif x\n")
+    with pytest.raises(ImportError, match=r"own_broken\.py: line 2: expected ':'"):
+        code("own_broken:X")
+    (folder / "own_large.py").write_text(f"X = '{'x' * own_modules.MOST_BYTES}'")
+    with pytest.raises(ValueError, match="more than 16,777,216: install them"):
+        code("own_large:X")
+
+
+def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(folder: Path) -> None:
+    metadata = folder / "own_evil-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own_evil\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[curation.domains]\nevil = own_stray:Domain\n")
+    own_modules.beside(str(folder / "run.yaml"))
+    installed.cache_clear()
+    for name in ("evil", "own_stray:Domain"):
+        with pytest.raises(PackageError, match="nothing of it was imported"):
+            refuse_code("package", {"domain": {"name": name}}, ())
+    assert "own_stray" not in sys.modules
+
+
+def test_a_process_without_the_folder_gets_the_sources(folder: Path) -> None:
+    own_modules.beside(str(folder / "run.yaml"))
+    assert own_modules.sender() is None  # nothing was named: workers start as ever
+    assert code("own_part:VALUE") == 42
+    sent = cloudpickle.dumps(own_modules.sender())
+    (folder / "gone").mkdir()
+    for name in FILES:
+        (folder / name).rename(folder / "gone" / Path(name).name)
+    program = (
+        "import pickle, sys; pickle.loads(sys.stdin.buffer.read())(); from curation.registry import code; "
+        "print([code(path) for path in ('own_part:VALUE', 'own_later:VALUE')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=False)
+    assert done.stdout.decode().strip() == "[42, 7]", done.stderr.decode()
+    assert b"nobody named it" not in sent and pickle.loads(sent)
+
+
+PROGRAM = dedent(
+    """
+    import json, shutil, sys
+    from pathlib import Path
+    import ray
+    from curation import own_modules
+    from curation.cluster.session import local_or_cluster
+    from curation.config import RayConfig
+    from curation.registry import code
+
+    folder = Path(sys.argv[1])
+    own_modules.beside(str(folder / "run.yaml"))
+    code("own_part:VALUE")
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def value(self):
+            return code("own_part:VALUE"), code("own_later:VALUE")
+
+    with local_or_cluster(RayConfig(num_cpus=1)):
+        shutil.rmtree(folder)
+        found = [Actor.remote(), Actor.options(runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}}).remote()]
+        print(json.dumps(ray.get([actor.value.remote() for actor in found])))
+    """
+)
+
+
+def test_workers_of_a_node_without_the_folder_find_the_modules(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[42, 7], [42, 7]]
+
+
+DOMAIN = """
+import pyarrow as pa
+from curation.domains import Vocabulary, plain_identity
+
+class Words:
+    name = "words"
+    forms = (("text",),)
+    columns = pa.schema([("text", pa.string())])
+    def read(self, raw): return {"text": raw["text"]}
+    def gold(self, raw): return raw.get("label")
+    def solution(self, raw): return None
+    def prompt(self, example, *, shots=()): return example["text"]
+    def identity(self, example): return plain_identity(example["text"])
+    def options(self, example): return (" a", " b")
+    def answer(self, label, example): return f" {label}"
+    def parse(self, completion, example): return completion.strip()
+    def is_correct(self, label, gold): return label == gold
+    def difficulty(self, example): return None
+    def vocabulary(self): return Vocabulary(words=("a",), pattern="a")
+"""
+
+
+def test_a_command_finds_the_domain_beside_its_configuration(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "own_words.py").write_text(DOMAIN)
+    for name, header in (("labelled", "text,label"), ("pool", "text")):
+        rows = [f"{name} {n}" + (f",{'ab'[n % 2]}" if name == "labelled" else "") for n in range(20)]
+        (folder / f"{name}.csv").write_text("\n".join([header, *rows]))
+    (folder / "run.yaml").write_text(
+        dedent(
+            """
+            name: words
+            domain: own_words:Words
+            sources: {labelled: {path: labelled.csv}, pool: {path: pool.csv}}
+            splits: {source: {from: labelled}, pool: {from: pool}}
+            teacher: {backend: scripted}
+            selection: {budget: {n: 1}, arms: [naive]}
+            """
+        )
+    )
+    monkeypatch.chdir(os.sep)
+    found = CliRunner().invoke(main, ["validate", str(folder / "run.yaml")])
+    assert found.exit_code == 0 and "is valid" in found.output, found.output
+    lost = CliRunner().invoke(main, ["validate", str(folder / "run.yaml"), "--set", "domain=own_word:Words"])
+    assert lost.exit_code == 2 and f"put own_word.py beside the configuration, in {folder}" in lost.output
+    wrong = CliRunner().invoke(main, ["validate", str(folder / "run.yaml"), "--set", "domain=own_words:Word"])
+    assert wrong.exit_code == 2 and "has no attribute 'Word'" in wrong.output and "beside" not in wrong.output
+
+
+@pytest.mark.parametrize("name", ["validate", "run", "plan", "tune", "ablate", "analyze", "status", "report", "filter"])
+def test_every_command_that_takes_a_configuration_looks_beside_it(folder: Path, name: str) -> None:
+    from curation.commands.options import with_own_modules
+
+    (argument,) = [item for item in main.commands[name].params if isinstance(item, click.Argument)]
+    value: object = (str(folder / "run.yaml"),) if argument.nargs == -1 else str(folder / "run.yaml")
+    assert argument.process_value(click.Context(main.commands[name]), value) == value
+    assert argument.callback is with_own_modules and own_modules._finder is not None
+    assert own_modules._finder.folder == str(folder)
+
+
+def test_a_run_directory_brings_no_modules(folder: Path) -> None:
+    from curation.commands.options import with_own_modules
+
+    with_own_modules(click.Context(main), click.Option(["--x"]), str(folder))
+    assert own_modules._finder is None
