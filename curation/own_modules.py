@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 MOST_BYTES = 16 << 20
-"""Of the sources together: every worker is sent them."""
+"""The most bytes of all sources together: every worker is sent them."""
 _NAMED = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*")
 
 
@@ -96,7 +96,7 @@ def imported(name: str) -> ModuleType:
 
 
 def hint(name: str, error: BaseException) -> str:
-    """What to do where ``module:NAME`` was not found; "" where the module is there, and something else is wrong."""
+    """The mend where ``module:NAME`` was not found; "" where the module is there, and something else is wrong."""
     top = name.partition(":")[0].partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != top:
         return ""
@@ -107,7 +107,7 @@ def hint(name: str, error: BaseException) -> str:
 
 
 def sender() -> Callable[[], None] | None:
-    """What lets a process find the modules that were wanted until now, to be pickled; ``None`` if there are none."""
+    """A function, to be pickled, by which a process finds the modules wanted until now; ``None`` if there are none."""
     if _finder is None or not _finder.sources:
         return None
     folder, sources = _finder.folder, dict(_finder.sources)

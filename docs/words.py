@@ -14,7 +14,7 @@ from pathlib import Path
 PRODUCT = ("curation", "train", "tune")
 OPENINGS = frozenset({"Of", "By", "As", "Its", "That", "What", "Those"})
 """First words that no docstring has."""
-NAMES: dict[str, str] = {}
+NAMES = {"by_rays_names": "ray_resources", "misfit": "schema_problem", "taught_the_format": "adapted_teacher"}
 """Names that no function, class, argument, variable or module has, and what to write instead."""
 
 

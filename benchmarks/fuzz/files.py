@@ -15,7 +15,7 @@ from benchmarks.fuzz.oracle import attempt as tried
 from curation.config import DomainConfig, SourceConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.sources import check_unique, discover, raw_rows, read_rows
-from curation.stages.deal import misfit
+from curation.stages.deal import schema_problem
 
 Rows = list[dict[str, Any]]
 
@@ -148,7 +148,7 @@ def _read(path: Path) -> Rows:
 def _check_row(domain: Domain, row: dict[str, Any]) -> None:
     example, problem = attempt(domain.read, row)
     assert example is not None or not problem.startswith("domain_failed") or not _has_form(domain, row), problem
-    if example is None or misfit(example, domain.columns):
+    if example is None or schema_problem(example, domain.columns):
         return
     gold, problem = attempt(domain.gold, row)
     assert not problem.startswith("domain_failed"), problem

@@ -21,7 +21,7 @@ Location = Annotated[str, AfterValidator(check_name)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-def by_rays_names(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
+def ray_resources(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
     """Resources of a process on its node, under Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | ({"memory": memory_gib * 2**30} if memory_gib else {})
 
@@ -107,7 +107,7 @@ class TrainSection(PresetSection):
     @property
     def per_worker(self) -> dict[str, float]:
         """Resources of a worker on its node, under Ray's names."""
-        return by_rays_names(self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker)
+        return ray_resources(self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker)
 
     @property
     def takes(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from curation.config.base import NotNegative, PositiveInt, Section, by_rays_names
+from curation.config.base import NotNegative, PositiveInt, Section, ray_resources
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import beyond, others_of, parse
 from curation.registry import BACKENDS
@@ -108,7 +108,7 @@ class ActorsConfig(Section):
     @property
     def each(self) -> dict[str, float]:
         """Least resources of an actor on its node, under Ray's names."""
-        return by_rays_names(self.num_cpus or 1, self.num_gpus, self.memory_gib)
+        return ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib)
 
     def takes_all_cores(self, backend: str) -> bool:
         """Whether an actor takes all the cores that its node has for it; not known of ``auto``."""

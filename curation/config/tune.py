@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.config.base import NotNegative, PositiveInt, Section, Share, by_rays_names
+from curation.config.base import NotNegative, PositiveInt, Section, Share, ray_resources
 
 Metric = Literal["auc", "brier", "purity", "certified"]
 LARGER_IS_BETTER: Mapping[Metric, bool] = {"auc": True, "brier": False, "purity": True, "certified": True}
@@ -59,7 +59,7 @@ class TuneConfig(Section):
     @property
     def per_trial(self) -> dict[str, float]:
         """Resources of a trial on its node, under Ray's names."""
-        return by_rays_names(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
+        return ray_resources(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
 
     @model_validator(mode="after")
     def _share_is_read(self) -> Self:

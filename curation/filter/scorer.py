@@ -22,7 +22,7 @@ from curation.errors import RowError, SourceError
 from curation.package import TrustPackage
 from curation.refs import ModelRef
 from curation.sources.missing import present
-from curation.stages.deal import misfit
+from curation.stages.deal import schema_problem
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
 from curation.trust import load_fitted
@@ -130,7 +130,7 @@ def read(domain: Domain, raw: Row) -> dict[str, Any]:
         raise RowError(f"missing_column: {', '.join(missing)}")
     own = not any(set(form) <= raw.keys() for form in domain.forms)
     example = {name: raw[name] for name in domain.columns.names} if own else dict(domain.read(raw))
-    if problem := misfit(example, domain.columns):
+    if problem := schema_problem(example, domain.columns):
         raise RowError(problem)
     return example
 

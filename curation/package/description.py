@@ -127,10 +127,10 @@ class RunVerdict(Section):
     """The verdict of the run's report on the rows that the package's trust function chose."""
 
     level: Literal["use it", "use with care", "do not use"]
-    """As in ``curation.report.verdict``."""
+    """The level of ``curation.report.verdict``."""
     sentence: str
     next: str = ""
-    """What the gravest finding says to do; empty without a finding."""
+    """The next step that the gravest finding names; empty without a finding."""
 
 
 class Description(Section):

@@ -1,4 +1,4 @@
-"""What a run's report says of the trust function of its package, and the refusal of one that is not to be used."""
+"""The verdict of a run on the trust function of its package, and the refusal of one that is not to be used."""
 
 from curation.errors import PackageError
 from curation.package.description import STOP

@@ -245,7 +245,7 @@ class _Describing:
         )
         before = self._bases[index - 1]
         assert before is not None, "a chain has bases"
-        teacher = roles.taught_the_format(
+        teacher = roles.adapted_teacher(
             self._config, before, self._first.tables, self._first.sizes, name=generation.name("teacher"), needs=needs
         )
         return self._described(replace(generation, teacher=teacher))

@@ -31,10 +31,10 @@ def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping
     model = config.teacher.model
     if model is None:
         return None
-    return taught_the_format(config, _base(config, model, "teacher"), tables, sizes, name="gen-0/teacher")
+    return adapted_teacher(config, _base(config, model, "teacher"), tables, sizes, name="gen-0/teacher")
 
 
-def taught_the_format(
+def adapted_teacher(
     config: RunConfig,
     base: Model,
     tables: Mapping[str, Table],
@@ -69,7 +69,7 @@ def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, i
     }
     if config.signals.second_teacher is not None:
         base = _base(config, config.signals.second_teacher, "second-teacher")
-        second = taught_the_format(config, base, tables, sizes, name="gen-0/second-teacher")
+        second = adapted_teacher(config, base, tables, sizes, name="gen-0/second-teacher")
         roles["second_teacher"] = asked(second, ask, name="gen-0/backend-second-teacher")
     if reward is not None:
         model = _base(config, reward.model, "reward")

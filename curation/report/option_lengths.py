@@ -13,7 +13,7 @@ from curation.report.rows import Ints
 from curation.tables import io
 
 MOST_ROWS = 2_000
-"""Of the source's rows, by a hash of the row id."""
+"""The most source rows that are read, drawn by a hash of the row id."""
 FEW_ROWS = 30
 _QUANTILE = 2.5758293035489004
 
@@ -23,7 +23,7 @@ class OptionLengths:
     """Chosen and right options of the same rows; lengths in characters, intervals of 99 %."""
 
     shorter: Estimate
-    """By how much the chosen option is shorter than the right one."""
+    """The length of the right option less that of the chosen one."""
     gain: Estimate
     """The share of right choices by the score per character, less that by the whole score."""
     scores: tuple[tuple[int, float], ...]
@@ -33,7 +33,7 @@ class OptionLengths:
 def option_lengths(
     examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Ints, seed: int
 ) -> OptionLengths | None:
-    """What rows say that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
+    """Statistics of rows that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
 
     ``examples`` are the labelled rows with their gold labels, ``labels`` the teacher's with ``option_logprobs``.
     """

@@ -20,7 +20,7 @@ SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Beside the words, so that nothing depends on a colour."""
 
 FEW_ROWS = 100
-"""Of fewer rows, a share near one half is not known to 10 points."""
+"""The fewest rows: of fewer, a share near one half is not known to 10 points."""
 PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
 """In shares: how far trust may promise too much, what fall of purity from validation to pool is great, and what the
 pool's trust may take away from the purity."""
@@ -38,7 +38,7 @@ class Rule:
     find: Callable[[Evidence], Finding | None]
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
-    """What to do next; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than trust,
+    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than trust,
     ``{cap}`` the share of a label's rows under which several labels are selected."""
 
 

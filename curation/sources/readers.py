@@ -148,7 +148,7 @@ def _require_distinct(path: str, names: Sequence[str]) -> None:
 
 
 _DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
-"""Of CSV files, as a message names them."""
+"""Delimiters of CSV files, as a message names them."""
 
 
 def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:

@@ -113,10 +113,10 @@ def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mappin
 
 def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:
     example, problem = attempt(domain.read, raw)
-    if example is not None and (problem := misfit(example, domain.columns)):
+    if example is not None and (problem := schema_problem(example, domain.columns)):
         example = None
     gold, gold_problem = attempt(domain.gold, raw) if example is not None else (None, "")
-    if not gold_problem and (gold_problem := misfit({"gold": gold}, pa.schema([schemas.GOLD]))):
+    if not gold_problem and (gold_problem := schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
         gold = None
     solution, solution_problem = None, ""
     if audited and example is not None and gold is not None:
@@ -136,7 +136,7 @@ def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any]
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
         return None, problem
-    if wrong := misfit({"solution": solution}, pa.schema([schemas.AUDIT.field("solution")])):
+    if wrong := schema_problem({"solution": solution}, pa.schema([schemas.AUDIT.field("solution")])):
         return None, wrong
     label, problem = attempt(domain.parse, solution, example)
     if not problem and (label == gold or attempt(domain.is_correct, label, gold)[0]):
@@ -144,7 +144,7 @@ def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any]
     return None, problem or f"bad_solution: it states {quoted(str(label))}, the gold label is {quoted(gold)}"
 
 
-def misfit(values: Mapping[str, Any], columns: pa.Schema) -> str:
+def schema_problem(values: Mapping[str, Any], columns: pa.Schema) -> str:
     """Why values do not fit their columns; "" if they do."""
     for field in columns:
         try:

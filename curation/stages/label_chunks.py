@@ -23,7 +23,7 @@ from curation.passes.models import Models
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
-from curation.stages.deal import misfit
+from curation.stages.deal import schema_problem
 from curation.stages.first_cut import Cut, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
@@ -218,7 +218,7 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
         label = None
         if problems[place] is None and completion is not None:
             label, problem = attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
-            if not problem and (problem := misfit({"label": label}, _LABEL)):
+            if not problem and (problem := schema_problem({"label": label}, _LABEL)):
                 label = None
             problems[place] = problem or None
         labels.append(label)

@@ -34,7 +34,7 @@ from curation.sources import (
     row_ids,
     stretches,
 )
-from curation.stages.deal import misfit
+from curation.stages.deal import schema_problem
 from curation.stages.usable import SplitCounts, check_share
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io, schemas
@@ -235,7 +235,7 @@ def _batches(part: Stretch, job: _Job) -> Iterator[pa.RecordBatch]:
         examples, problems = [], []
         for raw in raw_rows(batch):
             example, problem = attempt(domain.read, raw)
-            problem = problem or misfit(example or {}, own)
+            problem = problem or schema_problem(example or {}, own)
             examples.append(nothing if problem else example)
             problems.append(problem or None)
         columns = [
