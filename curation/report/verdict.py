@@ -38,8 +38,8 @@ class Rule:
     find: Callable[[Evidence], Finding | None]
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
-    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than trust,
-    ``{cap}`` the share of a label's rows under which several labels are selected."""
+    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
+    trust, ``{cap}`` the share of a label's rows under which several labels are selected."""
 
 
 @dataclass(frozen=True, kw_only=True)
