@@ -44,7 +44,8 @@ def test_all_arms_score_a_pool_and_the_tables_say_so() -> None:
             assert found["brier_constant"] == pytest.approx(0.25)
     assert lines["stacked"]["auc"] > max(lines[name]["auc"] for name in FREE) + 0.03
     assert lines["stacked"]["auc"] > lines[BASELINE]["auc"] - 0.02
-    text = main.tables({"drawn": {"source_rows": 400, "pool_rows": 2_000, "share_right": 0.5, "sizes": {"300": lines}}})
+    shown = {"dtype": "bfloat16", "source_rows": 400, "pool_rows": 2_000, "share_right": 0.5, "sizes": {"300": lines}}
+    text = main.tables({"drawn": shown})
     assert f"| **stacked** | {lines['stacked']['auc']:.3f}, " in text and text.count("\n| ") == len(lines) + 2
 
 

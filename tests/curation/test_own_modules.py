@@ -157,23 +157,13 @@ def test_workers_of_a_node_without_the_folder_find_the_modules(folder: Path) -> 
 
 DOMAIN = """
 import pyarrow as pa
-from curation.domains import Vocabulary, plain_identity
+from curation.domains import Domain
 
-class Words:
+class Words(Domain):
     name = "words"
-    forms = (("text",),)
     columns = pa.schema([("text", pa.string())])
-    def read(self, raw): return {"text": raw["text"]}
-    def gold(self, raw): return raw.get("label")
-    def solution(self, raw): return None
     def prompt(self, example, *, shots=()): return example["text"]
-    def identity(self, example): return plain_identity(example["text"])
     def options(self, example): return (" a", " b")
-    def answer(self, label, example): return f" {label}"
-    def parse(self, completion, example): return completion.strip()
-    def is_correct(self, label, gold): return label == gold
-    def difficulty(self, example): return None
-    def vocabulary(self): return Vocabulary(words=("a",), pattern="a")
 """
 
 
