@@ -44,10 +44,10 @@ class _Verbs(click.Group):
             except BaseException as stop:  # what the first signal made fail was stopped, too
                 if signals.first is None:
                     raise
-                told = str(stop) if isinstance(stop, KeyboardInterrupt | Stopped) else ""
+                words = str(stop) if isinstance(stop, KeyboardInterrupt | Stopped) else ""
                 if self._resumes(ctx):
-                    told = f"{told or 'no stage was at work'}; run the same command to go on"
-                echo(f"curate: stopped by {signals.first.name}{': ' if told else ''}{told}", err=True)
+                    words = f"{words or 'no stage was at work'}; run the same command to go on"
+                echo(f"curate: stopped by {signals.first.name}{': ' if words else ''}{words}", err=True)
                 signals.end()
 
     def _resumes(self, ctx: click.Context) -> bool:
@@ -62,13 +62,13 @@ class _Verbs(click.Group):
         except BaseException as error:  # of a file, or a library that reads tables; any other one is our fault
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            if isinstance(error, OSError) and (told := of_file(error)) is not None:
-                echo(f"curate: {redacted(told)}", err=True)
+            if isinstance(error, OSError) and (words := of_file(error)) is not None:
+                echo(f"curate: {redacted(words)}", err=True)
                 sys.exit(1)
-            if (told := of_lance(error)) is None:
+            if (words := of_lance(error)) is None:
                 raise
             logger_of(__name__).info("a table cannot be read", exc_info=True)
-            echo(f"curate: {told}; `curate verify` with its run directory says what is damaged", err=True)
+            echo(f"curate: {words}; `curate verify` with its run directory says what is damaged", err=True)
             sys.exit(1)
 
 

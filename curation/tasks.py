@@ -101,5 +101,5 @@ def cause(error: BaseException, stage: str) -> CurationError:
     found = root(error)
     if isinstance(found, UserError):
         return found
-    told = of_lance(found) or f"{type(found).__name__} {(str(found).strip().splitlines() or [''])[0]}"
-    return RunFailedError(f"{stage} failed: {told}; the same command resumes from what is committed")
+    words = of_lance(found) or f"{type(found).__name__} {(str(found).strip().splitlines() or [''])[0]}"
+    return RunFailedError(f"{stage} failed: {words}; the same command resumes from what is committed")

@@ -14,7 +14,12 @@ from pathlib import Path
 PRODUCT = ("curation", "train", "tune")
 OPENINGS = frozenset({"Of", "By", "As", "Its", "That", "What", "Those"})
 """First words that no docstring has."""
-NAMES = {"by_rays_names": "ray_resources", "misfit": "schema_problem", "taught_the_format": "adapted_teacher"}
+NAMES = {
+    "by_rays_names": "ray_resources",
+    "misfit": "schema_problem",
+    "taught_the_format": "adapted_teacher",
+    "told": "words",
+}
 """Names that no function, class, argument, variable or module has, and what to write instead."""
 
 

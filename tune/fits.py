@@ -47,7 +47,7 @@ class Fits:
         proposals: Proposals,
         folds: Sequence[Fold],
         *,
-        told: Callable[[Trial, int], None],
+        on_done: Callable[[Trial, int], None],
         hours: float | None = None,
         halving: Halving | None = None,
     ) -> list[Trial]:
@@ -57,7 +57,7 @@ class Fits:
             name: of the records' folder.
             proposals: the points.
             folds: one for each fit.
-            told: called with each fit that has ended, and with how many have.
+            on_done: called with each fit that has ended, and with how many have.
             hours: no fit starts after so long.
             halving: ends bad fits early.
 
@@ -65,7 +65,7 @@ class Fits:
             the fits by number; fewer where ``hours`` ended them.
         """
         journal = Journal(self._directory / name)
-        searcher = _Numbers(proposals, folds, journal, told, hours, halving)
+        searcher = _Numbers(proposals, folds, journal, on_done, hours, halving)
         scratch = self._directory / f"{name}.ray"
         config = self._config
         trainable = ray.tune.with_resources(
@@ -127,14 +127,14 @@ class _Numbers(Searcher):
         proposals: Proposals,
         folds: Sequence[Fold],
         journal: Journal,
-        told: Callable[[Trial, int], None],
+        on_done: Callable[[Trial, int], None],
         hours: float | None,
         halving: Halving | None,
     ) -> None:
         super().__init__()
         self.stopper = _Stopper()
         self.failed: Exception | None = None
-        self._proposals, self._folds, self._journal, self._told = proposals, folds, journal, told
+        self._proposals, self._folds, self._journal, self._on_done = proposals, folds, journal, on_done
         self._halving = halving
         self._until = None if hours is None else time.monotonic() + 3600 * hours
         self._next = 0
@@ -200,7 +200,7 @@ class _Numbers(Searcher):
         self._proposals.tell(trial.number, None if trial.outcome is None else trial.outcome.value)
         if self._halving is not None:
             self._halving.tell(trial.number, None if trial.outcome is None else trial.outcome.fit)
-        self._told(trial, len(self._journal))
+        self._on_done(trial, len(self._journal))
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Ray Tune saves the searcher of an experiment, but the journal is what a search goes on from."""

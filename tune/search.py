@@ -54,7 +54,7 @@ def search(
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
 
-    def told(trial: Trial, num_done: int) -> None:
+    def on_done(trial: Trial, num_done: int) -> None:
         nonlocal best
         update(Standing(rows=num_done, total=num + num_finals, unit="fits"))
         if trial.outcome is None:
@@ -66,7 +66,7 @@ def search(
 
     one, every = folds_of(config, seed)
     halving = None if config.halving is None else Halving(config.halving, config.ahead)
-    trials = fits.run("trials", proposals, [one] * num, told=told, hours=config.hours, halving=halving)
+    trials = fits.run("trials", proposals, [one] * num, on_done=on_done, hours=config.hours, halving=halving)
     default = Point.default(space.base)
     finalists = _finalists(trials, config.finalists, larger=larger)
     points = [default, *(space.point(trial.kind, _of_dimensions(trial)) for trial in finalists)]
@@ -76,7 +76,7 @@ def search(
         "finals",
         listed,
         every * len(points),
-        told=lambda _, done: update(Standing(rows=num + done, total=num + len(points) * len(every), unit="fits")),
+        on_done=lambda _, done: update(Standing(rows=num + done, total=num + len(points) * len(every), unit="fits")),
     )
     choice = _compared(finals, finalists, len(every), share_held_out=1 / config.folds, larger=larger)
     numbers = [trial.number for trial in finalists]

@@ -91,13 +91,13 @@ def _check_ray(address: str) -> None:
         ) from None
     if asked.returncode == 0:
         return
-    told = asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else f"exit code {asked.returncode}"
-    if "AuthenticationError" in told:
+    words = asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else f"exit code {asked.returncode}"
+    if "AuthenticationError" in words:
         raise ClusterError(
             f"ray.address: the Ray at {address} does not take this token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
             "or RAY_AUTH_TOKEN_PATH to the cluster's own"
         )
-    raise ClusterError(f"ray.address: the Ray at {address} cannot be joined: {told.partition('Error: ')[2] or told}")
+    raise ClusterError(f"ray.address: the Ray at {address} cannot be joined: {words.partition('Error: ')[2] or words}")
 
 
 def ask(address: str) -> None:
@@ -138,15 +138,15 @@ def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
     """Sentences on the cores and GPUs that every pass of the teacher would leave idle on nodes with these resources."""
     actors = config.teacher.actors
     cpus = actors.cpus(config.teacher.backend, [node.get("CPU", 0) for node in nodes])
-    told = []
+    words = []
     for kind, key, each in (("CPU", "num_cpus", cpus), ("GPU", "num_gpus", actors.num_gpus)):
         total, used = sum(node.get(kind, 0) for node in nodes), actors.max * each
         if total > used and not (kind == "CPU" and actors.num_gpus):
-            told.append(
+            words.append(
                 f"teacher.actors: {actors.max} actors of {each:g} {kind} leave {total - used:g} of {total:g} {kind}s "
                 f"idle in every pass; raise max, or {key}"
             )
-    return told
+    return words
 
 
 def this_machine(settings: RayConfig) -> dict[str, float]:
@@ -157,17 +157,17 @@ def this_machine(settings: RayConfig) -> dict[str, float]:
 
 def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
     """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
-    told = []
+    words = []
     for need in asked:
         places = sum(_places(need.resources, node) for node in nodes)
         if places < need.count:
             has = "; ".join(sorted({_worded({name: node.get(name, 0) for name in need.resources}) for node in nodes}))
             workers = f"{need.count} workers" if need.count > 1 else "a worker"
-            told.append(
+            words.append(
                 f"{need.key} asks for {workers} of {_worded(need.resources)}, and there is room for {places} "
                 f"(nodes: {has or 'none'})"
             )
-    return told
+    return words
 
 
 def _worded(resources: Mapping[str, float]) -> str:
@@ -182,13 +182,13 @@ def check_room(asked: Sequence[Need]) -> str | None:
     Raises:
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
-    told = lacking(asked, [node["Resources"] for node in nodes.living()])
-    if not told:
+    words = lacking(asked, [node["Resources"] for node in nodes.living()])
+    if not words:
         return None
     if autoscales():
-        return f"{'; '.join(told)}: waiting for the cluster's autoscaler"
+        return f"{'; '.join(words)}: waiting for the cluster's autoscaler"
     raise ClusterError(
-        f"the cluster is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, memory_gib, "
+        f"the cluster is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, memory_gib, "
         "cpus_per_worker, gpus_per_worker, memory_gib_per_worker, num_workers) or add nodes"
     )
 
@@ -210,9 +210,9 @@ def check_machine(config: RunConfig) -> None:
         )
         for need in needs(config)
     ]
-    if told := lacking([need for need in asked if any(need.resources.values())], [machine]):
+    if words := lacking([need for need in asked if any(need.resources.values())], [machine]):
         raise ClusterError(
-            f"this machine is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
+            f"this machine is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
             "gpus_per_worker, num_workers), raise ray.num_cpus, or set ray.address to a cluster that has it"
         )
 

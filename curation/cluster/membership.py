@@ -29,16 +29,16 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
     from ray.exceptions import RayError
 
     known: dict[str, str] = {}
-    told = 0.0
+    reported = 0.0
 
     def look() -> None:
-        nonlocal known, told
+        nonlocal known, reported
         now = {node["NodeID"]: nodes.name(node) for node in nodes.living()}
         came = [now[node] for node in now if node not in known]
         left = [known[node] for node in known if node not in now]
-        if came or left or time.monotonic() - told > AGAIN_SECONDS:
+        if came or left or time.monotonic() - reported > AGAIN_SECONDS:
             tell(len(now), came, left)
-            known, told = now, time.monotonic()
+            known, reported = now, time.monotonic()
 
     def look_again() -> None:
         try:

@@ -133,8 +133,8 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
         for folder in sorted(folders, key=str):
             if not re.fullmatch(re.escape(stage.name) + r"-[0-9a-f]{8}(\.\d+)?", folder.name):
                 continue
-            told = str(folder).removeprefix(str(manifest.directory))
-            is_named = f'{told}"' in named or f"{told}/" in named
+            words = str(folder).removeprefix(str(manifest.directory))
+            is_named = f'{words}"' in named or f"{words}/" in named
             if folder.name == manifest.directory_of(record.name, record.inputs).name or is_named:
                 continue
             if all(file.modified < min(done, before) for file in _files(folder)):

@@ -76,10 +76,10 @@ def copy(run: Place, new: Place, update: Update) -> Copied:
         )
     _write_manifest(partial, manifest, moved)
     if lost := Manifest.load(partial).lost:
-        told = "; ".join(f"{name}: {item.words}" for name, item in lost.items())
+        message = "; ".join(f"{name}: {item.words}" for name, item in lost.items())
         raise RunDirError(
-            f"{original}: is damaged ({told}); mend it first, `curate verify {original}` says how, and give the same "
-            "command"
+            f"{original}: is damaged ({message}); mend it first, `curate verify {original}` says how, and give the "
+            "same command"
         )
     durable.sync_tree(partial)
     (partial / MARK).unlink()

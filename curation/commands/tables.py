@@ -8,8 +8,8 @@ def arms_table(content: dict[str, Any]) -> str:
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy = content.get(name) or {}
-        if told := _estimate(accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':>8}  {'':<24}{told}")
+        if text := _estimate(accuracy.get("test", accuracy)):
+            lines.append(f"{name:<26}{'':>8}  {'':<24}{text}")
     for arm in content["arms"]:
         recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
         lines.append(
@@ -64,8 +64,8 @@ def combined_table(content: dict[str, Any]) -> str:
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
     for name in ("teacher", "base"):
         accuracy = content.get(name) or {}
-        if told := _estimate(accuracy := accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':<40}{told:<24}{_over_runs(accuracy)}")
+        if text := _estimate(accuracy := accuracy.get("test", accuracy)):
+            lines.append(f"{name:<26}{'':<40}{text:<24}{_over_runs(accuracy)}")
     for arm in content["arms"]:
         recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
         lines.append(

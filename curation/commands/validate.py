@@ -72,10 +72,10 @@ def check(config: RunConfig) -> Iterator[Checked]:
         states = config.teacher.states if role in teachers else ()
         yield Checked("model", f"{role}: {_described(model, states)}")
     yield from (Checked("setting", line) for line in (*resolved(config), *types_taken(config)))
-    told = [*warnings(config)]
+    words = [*warnings(config)]
     if capacity.address_of(config.ray) == capacity.LOCAL:
-        told += capacity.idle(config, [capacity.this_machine(config.ray)])
-    yield from (Checked("warning", f"warning: {line}") for line in told)
+        words += capacity.idle(config, [capacity.this_machine(config.ray)])
+    yield from (Checked("warning", f"warning: {line}") for line in words)
 
 
 def _described(model: ModelConfig, states: Sequence[str]) -> str:

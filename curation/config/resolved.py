@@ -24,14 +24,14 @@ def resolved(config: RunConfig) -> Iterator[str]:
     """A line for each group of settings with domain defaults and its origin, and a line on chat templates."""
     domain = defaults_of(config.domain.name, config.domain.options)
     teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
-    told = _told(config.teacher.decoding)
-    yield f"teacher.decoding: {told} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
+    text = _text(config.teacher.decoding)
+    yield f"teacher.decoding: {text} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
     runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
-    told = _told(config.evaluation.decoding)
-    yield f"evaluation: {runs} run{'s'[: runs > 1]}, {told} ({_origin(domain, changed)})"
+    text = _text(config.evaluation.decoding)
+    yield f"evaluation: {runs} run{'s'[: runs > 1]}, {text} ({_origin(domain, changed)})"
     for name, decoding in config.evaluation.also.items():
         runs = config.evaluation.runs(decoding)
-        yield f"evaluation.also.{name}: {runs} run{'s'[: runs > 1]}, {_told(decoding)}"
+        yield f"evaluation.also.{name}: {runs} run{'s'[: runs > 1]}, {_text(decoding)}"
     preset = config.trust.preset
     changed = _changed(config.trust, TrustConfig(preset=preset, states=config.trust.states))
     if domain.get("trust", {}).get("preset", TrustConfig().preset) != preset:
@@ -107,7 +107,7 @@ def _generates(domain: DomainConfig) -> bool:
     return generates(domain.name, domain.options)
 
 
-def _told(decoding: DecodingConfig) -> str:
+def _text(decoding: DecodingConfig) -> str:
     """The keys worth showing: those of ``_ALWAYS``, and those that differ from their neutral value."""
     neutral, parts = DecodingConfig(), []
     for key in DecodingConfig.model_fields:
@@ -148,18 +148,18 @@ def _chat(config: RunConfig) -> str:
         "student": config.student.chat_template,
         "evaluation": config.evaluation.chat_template,
     }
-    told, preset = f"chat_template: {_words(on)}", config.chat_preset
+    text, preset = f"chat_template: {_words(on)}", config.chat_preset
     if preset is not None:
         changed = [section for section, value in config.CHAT_PRESETS[preset].items() if on[section] != value]
         further = f"; from the file: {', '.join(changed)}" if changed else ""
-        return f"{told} (from chat_preset: {preset}{further})"
+        return f"{text} (from chat_preset: {preset}{further})"
     found = {role: _family(model.path) for role, model in config.models.items() if model.path}
     hints = [
         f"{role} names {family}, with which the paper has {_words(config.CHAT_PRESETS[family])}: chat_preset: {family}"
         for role, family in found.items()
         if family is not None and (role == "teacher" or role.startswith("student"))
     ]
-    return f"{told} ({'; '.join(['from the file' if any(on.values()) else 'off unless set', *hints])})"
+    return f"{text} ({'; '.join(['from the file' if any(on.values()) else 'off unless set', *hints])})"
 
 
 def _family(path: str) -> str | None:

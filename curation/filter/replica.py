@@ -29,7 +29,7 @@ class Replica:
         anyway: use it although the verdict of its run is "do not use".
         window: rows that are compared with the package's sample.
         every: new rows between two comparisons.
-        told: emits the metrics; unset, under the name of the package's run.
+        telemetry: emits the metrics; unset, under the name of the package's run.
 
     Raises:
         PackageError: as :meth:`Filter.load`.
@@ -44,13 +44,13 @@ class Replica:
         anyway: bool = False,
         window: int = 2000,
         every: int = 500,
-        told: Telemetry | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._filter = Filter.load(package, teacher=teacher, allow_code=allow_code, anyway=anyway)
         found = self._filter.package
         has_states = bool(found.description.sample.states)
         self.watch = self._filter.watch(window=window, every=every) if has_states else None
-        self._told = told or Telemetry(run=found.description.made.run, stage="serve")
+        self._telemetry = telemetry or Telemetry(run=found.description.made.run, stage="serve")
         self._filter.scorer  # noqa: B018 (load the weights before the first request)
 
     def rows_of(self, body: bytes) -> tuple[list[Row], bool]:
@@ -77,10 +77,10 @@ class Replica:
         """Each row with its label and trust."""
         before = None if self.watch is None else self.watch.last
         found = list(self._filter.score(rows, batch_rows=max(1, len(rows)), watch=self.watch))
-        self._told.add(metrics.ROWS_SERVED, len(found))
+        self._telemetry.add(metrics.ROWS_SERVED, len(found))
         for kind, number in Counter(RowError(row["error"]).kind for row in found if row["error"]).items():
-            self._told.add(metrics.ERROR_ROWS, number, kind=kind)
+            self._telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
         if self.watch is not None and (last := self.watch.last) is not None and last is not before:
-            self._told.set(metrics.SHIFT_AUC, last.auc.value)
-            self._told.set(metrics.SHIFT_AUC_LOW, last.auc.low)
+            self._telemetry.set(metrics.SHIFT_AUC, last.auc.value)
+            self._telemetry.set(metrics.SHIFT_AUC_LOW, last.auc.low)
         return found

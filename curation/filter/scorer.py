@@ -69,12 +69,12 @@ class Scorer:
         runs: FilterTeacherConfig | None = None,
         id_column: str | None = None,
     ) -> None:
-        told = package.description
-        ask = (runs or FilterTeacherConfig()).asking(told.ask)
+        description = package.description
+        ask = (runs or FilterTeacherConfig()).asking(description.ask)
         num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
         ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
-        self._asked = _Asked(teacher=ask, decoding=told.decoding, seed=told.seed)
-        self._domain = get_domain(told.domain)
+        self._asked = _Asked(teacher=ask, decoding=description.decoding, seed=description.seed)
+        self._domain = get_domain(description.domain)
         self._teacher = load_teacher(ask, model)
         self._trust = load_fitted(package.trust)
         self._id_column = id_column

@@ -188,6 +188,6 @@ class Description(Section):
             excluded["cascade"] = True
         if self.verdict is None:
             excluded["verdict"] = True
-        told = self.model_dump(mode="json", exclude=excluded)
-        told["made"] = {key: told["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
-        return told
+        content = self.model_dump(mode="json", exclude=excluded)
+        content["made"] = {key: content["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
+        return content

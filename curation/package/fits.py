@@ -28,28 +28,28 @@ def check_fits(
         PackageError: with what the package says and what it was given.
         ConfigError: the domain cannot be made.
     """
-    told = package.description
+    fitted = package.description
     if teacher is not None:
         check_teacher(package, teacher)
-    if domain is not None and domain != told.domain:
+    if domain is not None and domain != fitted.domain:
         raise PackageError(
-            f"{package.uri}: was fitted on rows of the domain {_shown(told.domain)}, and is given those of "
+            f"{package.uri}: was fitted on rows of the domain {_shown(fitted.domain)}, and is given those of "
             f"{_shown(domain)}; use a package of that domain"
         )
-    if (different := differs(as_asked(get_domain(told.domain), told.decoding), told.questions)) is not None:
+    if (different := differs(as_asked(get_domain(fitted.domain), fitted.decoding), fitted.questions)) is not None:
         raise PackageError(
-            f"{package.uri}: the domain {_shown(told.domain)} is another version than the package's: {different}; "
+            f"{package.uri}: the domain {_shown(fitted.domain)} is another version than the package's: {different}; "
             "trust was fitted on answers to the package's prompts: install the version that wrote it "
-            f"({told.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
+            f"({fitted.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
         )
-    if states is not None and (missing := [state for state in told.ask.states if state not in states]):
+    if states is not None and (missing := [state for state in fitted.ask.states if state not in states]):
         raise PackageError(
-            f"{package.uri}: reads the states {', '.join(told.ask.states)}, and {', '.join(missing)} is not among "
+            f"{package.uri}: reads the states {', '.join(fitted.ask.states)}, and {', '.join(missing)} is not among "
             f"those that are kept ({', '.join(states) or 'none'}); keep it, or use another package"
         )
-    if state_size is not None and state_size != told.state_size:
+    if state_size is not None and state_size != fitted.state_size:
         raise PackageError(
-            f"{package.uri}: reads states of {told.state_size} numbers, and is given states of {state_size}; use it "
+            f"{package.uri}: reads states of {fitted.state_size} numbers, and is given states of {state_size}; use it "
             "with the teacher that it was fitted for"
         )
 

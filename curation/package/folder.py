@@ -165,9 +165,9 @@ def write(
     """
     from safetensors.numpy import save_file
 
-    told = description.cascade
-    states = {*description.sample.states, *(() if told is None else told.inputs)}
-    absent = [(calibration is None, description.calibration is None), (cascade is None, told is None)]
+    recorded = description.cascade
+    states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
+    absent = [(calibration is None, description.calibration is None), (cascade is None, recorded is None)]
     if any(given != named for given, named in absent) or set(reference) != states:
         raise PackageError(
             f"{folder}: calibration rows, cascade and reference states are not those that its description names"
@@ -309,19 +309,19 @@ def _check_files(folder: Path, content: _Content, uri: str) -> None:
     there = set(_local_names(folder)) - {PACKAGE, *UNREAD}
     if unnamed := sorted(there - files.keys()):
         raise PackageError(f"{uri}: {', '.join(unnamed)} is not named in {PACKAGE}; copy or export the package again")
-    for name, told in files.items():
+    for name, recorded in files.items():
         if name not in there:
             raise PackageError(f"{uri}: {name} is missing; copy the package again")
-        if (found := _facts(folder / name)) != told:
+        if (found := _facts(folder / name)) != recorded:
             raise PackageError(
                 f"{uri}: {name} has {found.bytes:,} bytes with the digest {found.sha256[:16]}, and {PACKAGE} names "
-                f"{told.bytes:,} with {told.sha256[:16]}: it was truncated or changed; copy the package again"
+                f"{recorded.bytes:,} with {recorded.sha256[:16]}: it was truncated or changed; copy the package again"
             )
 
 
 def _digest(description: Description, files: Mapping[str, _File]) -> str:
-    told = {name: file.model_dump() for name, file in files.items()}
-    return fingerprint({"format": FORMAT, "description": description.content, "files": told})
+    recorded = {name: file.model_dump() for name, file in files.items()}
+    return fingerprint({"format": FORMAT, "description": description.content, "files": recorded})
 
 
 def _facts(path: Path) -> _File:

@@ -18,10 +18,10 @@ def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
         return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
     if found.level != STOP:
         return None
-    told = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
+    words = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
     if not anyway:
         raise PackageError(
-            f"{told} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all the "
+            f"{words} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all the "
             "same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
         )
-    return told
+    return words

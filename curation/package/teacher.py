@@ -29,18 +29,18 @@ def teacher_of(package: TrustPackage, given: ModelRef | str | None = None) -> Mo
         PackageError: it is not where the package says, or is not that model.
         ModelError: ``given`` is no model.
     """
-    told = package.description
+    fitted = package.description
     if given is None:
-        if told.teacher is None:
+        if fitted.teacher is None:
             return None
-        for part in told.teacher_digests:
-            path = getattr(told.teacher, part)
+        for part in fitted.teacher_digests:
+            path = getattr(fitted.teacher, part)
             if not place(path).is_dir():
                 raise PackageError(
                     f"{package.uri}: the {part} of its teacher is not at {path}; name the place where it is now (its "
                     "content is checked)"
                 )
-    model = resolve(given) if isinstance(given, str) else given or told.teacher
+    model = resolve(given) if isinstance(given, str) else given or fitted.teacher
     assert model is not None, "either is given"
     check_teacher(package, model)
     return model
@@ -52,29 +52,29 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
     Raises:
         PackageError: with both.
     """
-    told = package.description
-    if told.teacher is None:
+    fitted = package.description
+    if fitted.teacher is None:
         raise PackageError(
-            f"{package.uri}: was fitted on labels of the backend {told.ask.backend}, which has no weights, and is "
+            f"{package.uri}: was fitted on labels of the backend {fitted.ask.backend}, which has no weights, and is "
             f"given the model {_named(teacher)}; use a package of that model"
         )
     found = digests_of(teacher)
-    if found.keys() != told.teacher_digests.keys() or (teacher.adapter is None) != (told.teacher.adapter is None):
+    if found.keys() != fitted.teacher_digests.keys() or (teacher.adapter is None) != (fitted.teacher.adapter is None):
         raise PackageError(
-            f"{package.uri}: its teacher is {_named(told.teacher)}, and it is given {_named(teacher)}: one is a hub id "
-            "or has an adapter where the other has not; name the teacher in the same way"
+            f"{package.uri}: its teacher is {_named(fitted.teacher)}, and it is given {_named(teacher)}: one is a hub "
+            "id or has an adapter where the other has not; name the teacher in the same way"
         )
-    for part, was in told.teacher_digests.items():
+    for part, was in fitted.teacher_digests.items():
         if found[part] != was:
             raise PackageError(
-                f"{package.uri}: the {part} of its teacher is {getattr(told.teacher, part)} with the digest {was}, and "
-                f"it is given {getattr(teacher, part)} with the digest {found[part]}; give the teacher that it was "
+                f"{package.uri}: the {part} of its teacher is {getattr(fitted.teacher, part)} with the digest {was}, "
+                f"and it is given {getattr(teacher, part)} with the digest {found[part]}; give the teacher that it was "
                 "fitted for"
             )
-    mine, theirs = (told.teacher.base, told.teacher.revision), (teacher.base, teacher.revision)
+    mine, theirs = (fitted.teacher.base, fitted.teacher.revision), (teacher.base, teacher.revision)
     if "base" not in found and mine != theirs:
         raise PackageError(
-            f"{package.uri}: its teacher is {_named(told.teacher)}, and it is given {_named(teacher)}; give the "
+            f"{package.uri}: its teacher is {_named(fitted.teacher)}, and it is given {_named(teacher)}; give the "
             "teacher that it was fitted for"
         )
 
@@ -85,19 +85,19 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
     Raises:
         PackageError: backend or scripted answers are not those of the package; the message has both.
     """
-    told = package.description.ask
+    fitted = package.description.ask
     if (
         runs.backend is not None
-        and runs.backend != told.backend
-        and not (_weighs(runs.backend) and _weighs(told.backend))
+        and runs.backend != fitted.backend
+        and not (_weighs(runs.backend) and _weighs(fitted.backend))
     ):
         raise PackageError(
-            f"{package.uri}: was fitted on answers of the backend {told.backend}, and teacher.backend is "
+            f"{package.uri}: was fitted on answers of the backend {fitted.backend}, and teacher.backend is "
             f"{runs.backend}; only backends that load the same weights stand for each other"
         )
     if (scripted := runs.scripted) is not None:
         for name in ("completions", "state_size"):
-            if (mine := getattr(scripted, name)) != (was := getattr(told.scripted, name)):
+            if (mine := getattr(scripted, name)) != (was := getattr(fitted.scripted, name)):
                 raise PackageError(
                     f"{package.uri}: was fitted on a scripted teacher with {name} {was}, and teacher.scripted has "
                     f"{mine}; leave that key as the package has it"

@@ -90,8 +90,8 @@ class ModelActor:
         spent: dict[str, Any] = {"seconds": round(share(), 6), "actor": self._id}
         if session.worker.meter is not None:
             spent["tokens"] = list(astuple(session.worker.meter.take()))
-        session.job.told.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
-        session.job.told.add(metrics.ROWS_LABELLED, len(rows))
+        session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
+        session.job.telemetry.add(metrics.ROWS_LABELLED, len(rows))
         found = _streamed(commits.with_note(written, spent=spent))
         ray.get(self._desk.finish.remote(handout, len(rows), found))
         return found
@@ -184,8 +184,8 @@ class _Session:
         if models.num_starts > num_before:
             seconds = time.monotonic() - begun
             self._facts.append({"start_seconds": seconds, **models.facts})
-            job.told.observe(metrics.TEACHER_START_SECONDS, seconds)
-            job.told.add(metrics.ACTOR_STARTS, 1)
+            job.telemetry.observe(metrics.TEACHER_START_SECONDS, seconds)
+            job.telemetry.add(metrics.ACTOR_STARTS, 1)
 
     def started(self) -> dict[str, float] | None:
         """The seconds and facts of the model's start, for the first call that asks; None if it ran already."""

@@ -381,7 +381,7 @@ def _end_process(node: str, pid: int, seconds: float) -> None:
         with suppress(OSError):
             if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
                 os.kill(pid, signal.SIGKILL)
-                told = f"ended process {pid}: it was silent for longer than teacher.actors.hang_seconds: {seconds:g}\n"
-                os.write(2, told.encode())
+                words = f"ended process {pid}: it was silent for longer than teacher.actors.hang_seconds: {seconds:g}\n"
+                os.write(2, words.encode())
 
     nodes.task(end, node).remote(pid, seconds)

@@ -38,7 +38,7 @@ class Job(Protocol):
         """The size of the chunks and the number of actors."""
 
     @property
-    def told(self) -> Telemetry:
+    def telemetry(self) -> Telemetry:
         """Emits the metrics of the pass."""
 
     def worker(self, models: Models) -> "ChunkWorker[Any]":
@@ -58,7 +58,7 @@ class TeacherJob:
     decoding: DecodingConfig
     engine: AskConfig | None = None
     """How the teacher is started, for all passes that ask it; unset: as ``teacher`` says."""
-    told: Telemetry = field(default_factory=Telemetry)
+    telemetry: Telemetry = field(default_factory=Telemetry)
     """Emits the metrics of the pass."""
 
     def load(self, models: Models) -> Metered:
@@ -89,11 +89,11 @@ class ChunkWorker(ABC, Generic[Part]):
         """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
 
 
-def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
+def failed(telemetry: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
     """The error rows of a chunk for its note: how many of each kind."""
     kinds = Counter(RowError(problem).kind for problem in problems)
     for kind, number in kinds.items():
-        told.add(metrics.ERROR_ROWS, number, kind=kind)
+        telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
     return {"errors": dict(kinds)} if kinds else {}
 
 

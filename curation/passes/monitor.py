@@ -42,13 +42,13 @@ class ChunkSpent(NamedTuple):
 class Tally:
     """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics."""
 
-    def __init__(self, uri: str, *, done: int, total: int, told: Telemetry, update: Update | None) -> None:
+    def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
         """``done`` of ``total`` rows are committed."""
         self.teachers: list[dict[str, Any]] = []
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
-        self._uri, self._telemetry, self._update = uri, told, update
+        self._uri, self._telemetry, self._update = uri, telemetry, update
         self.of_chunks: list[ChunkSpent] = []
         """In the order in which they came."""
         self.spent = Spent()
@@ -125,12 +125,12 @@ class Tally:
             spent=self.spent,
         )
         self._tell_actors(actors)
-        told = self._telemetry
-        told.add(metrics.ACTOR_DEATHS, actors.deaths - self._told_deaths)
+        telemetry = self._telemetry
+        telemetry.add(metrics.ACTOR_DEATHS, actors.deaths - self._told_deaths)
         self._told_deaths = max(self._told_deaths, actors.deaths)  # another thread may have read later ones
-        told.set(metrics.ROWS_LEFT, self._total - self._rows)
-        told.set(metrics.CHUNKS_LEFT, work.chunks_left)
-        told.set(metrics.COMMIT_LAG_SECONDS, work.lag_seconds)
+        telemetry.set(metrics.ROWS_LEFT, self._total - self._rows)
+        telemetry.set(metrics.CHUNKS_LEFT, work.chunks_left)
+        telemetry.set(metrics.COMMIT_LAG_SECONDS, work.lag_seconds)
         answered = max(self._rows, self._done + look.answered)
         return Standing(rows=self._rows, total=self._total, work=work, answered=answered)
 

@@ -49,7 +49,7 @@ def run_pass(
     total, num_left = rows.wanted, rows.left
     memory = Suspects(uri)
     begun = time.monotonic()
-    tally = Tally(uri, done=num_done, total=total, told=job.told, update=how.get("progress"))
+    tally = Tally(uri, done=num_done, total=total, telemetry=job.telemetry, update=how.get("progress"))
     with ExitStack() as stack:
         if num_left:
             dataset: ModelDataset | None = how.get("dataset")

@@ -192,7 +192,7 @@ def _students(record: AblationRecord) -> list[Json]:
             if model in ARMS and model != GROUND_TRUTH and all(GROUND_TRUTH in of for of in tests):
                 pairs = [differences(of, model, GROUND_TRUTH) for of in tests]
                 against = _differences([metrics.compare_rows(pair).difference for pair in pairs if pair is not None])
-            accuracies = [told["value"] for of in tests if (told := accuracy(of, model)) is not None]
+            accuracies = [words["value"] for of in tests if (words := accuracy(of, model)) is not None]
             found.append(
                 {"variant": variant, "model": model, "accuracy": _over(accuracies), "against_ground_truth": against}
             )
@@ -239,13 +239,13 @@ def _student_table(content: Mapping[str, Any]) -> Table:
     models = list(dict.fromkeys(line["model"] for line in content["students"]))
     by_variant: dict[str, dict[str, str]] = {}
     for line in content["students"]:
-        told = f"{100 * line['accuracy']['value']:.1f}"
+        words = f"{100 * line['accuracy']['value']:.1f}"
         if (against := line["against_ground_truth"]) is not None:
             rows, seeds = against["rows"], against["seeds"]
-            told += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
-            told += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
-            told += ")"
-        by_variant.setdefault(line["variant"], {})[line["model"]] = told
+            words += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
+            words += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
+            words += ")"
+        by_variant.setdefault(line["variant"], {})[line["model"]] = words
     order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
     lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
     return Table(["variant", *order], lines)
@@ -260,8 +260,8 @@ def _interval(line: Json, metric: str, digits: int) -> str:
     found = line["differences"].get(metric)
     if found is None or found["rows"]["value"] is None:
         return ""
-    told = [f"{part['low']:+.{digits}f} to {part['high']:+.{digits}f}" for part in found.values() if part is not None]
-    return f"{found['rows']['value']:+.{digits}f} ({'; '.join(told)})"
+    words = [f"{part['low']:+.{digits}f} to {part['high']:+.{digits}f}" for part in found.values() if part is not None]
+    return f"{found['rows']['value']:+.{digits}f} ({'; '.join(words)})"
 
 
 def _markdown(table: Table) -> str:

@@ -153,19 +153,19 @@ def trust_tables(
                 else None
                 for what, other in others.items()
             }
-    result["told"] = _told(record, result)
+    result["told"] = _words(record, result)
     return result
 
 
-def _told(record: GenerationRecord, tables: Json) -> list[str]:
+def _words(record: GenerationRecord, tables: Json) -> list[str]:
     """Which function the reference arm is, and whether it or the best free signal ranks better, in sentences."""
-    told = [what_trust_is(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
+    words = [what_trust_is(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
     for where in ("pool", "validation"):
         seen = tables.get(where, {}).get("parsed")
         if seen is not None and REFERENCE_ARM in seen["functions"]:
             found = seen["functions"][REFERENCE_ARM]["against"]["best"]
-            return told if found is None else [*told, who_won("trust", where, seen["num_rows"], found)]
-    return told
+            return words if found is None else [*words, who_won("trust", where, seen["num_rows"], found)]
+    return words
 
 
 def regimes(

@@ -245,7 +245,7 @@ class Status(NamedTuple):
     @property
     def words(self) -> str:
         """The state in words."""
-        told = {
+        words = {
             "done": "done",
             "new": NEW,
             "changed": f"changed: {self.why}",
@@ -253,7 +253,7 @@ class Status(NamedTuple):
             "damaged": f"damaged: {self.why}",
             "waits": self.why,
         }
-        return told.get(self.state, f"nothing to do: {self.why}")
+        return words.get(self.state, f"nothing to do: {self.why}")
 
 
 def ordered(targets: Any) -> list[Stage]:
@@ -460,8 +460,10 @@ def _absence(out: Out, known: Known) -> str:
     if isinstance(made, Skipped):
         return made.why
     why: Mapping[str, str | None] = made.get("absent") or {}
-    told = next((words for end in range(len(out.path), 0, -1) if (words := why.get(".".join(out.path[:end])))), None)
-    return told or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
+    sentence = next(
+        (words for end in range(len(out.path), 0, -1) if (words := why.get(".".join(out.path[:end])))), None
+    )
+    return sentence or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -245,14 +245,14 @@ class Run:
 
     def _how_far(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
         """Work that is kept of interrupted stages, in words."""
-        told = [f"{len(known):,} of {len(stages):,} stages are done"]
+        message = [f"{len(known):,} of {len(stages):,} stages are done"]
         for name in working:
             standing = self._standings.get(name)
             if standing is not None and standing.unit == "rows":
-                told.append(f"{name} has committed {standing.rows:,} of {standing.total:,} rows")
+                message.append(f"{name} has committed {standing.rows:,} of {standing.total:,} rows")
             else:
-                told.append(f"{name} goes on from what it saved last, or begins again")
-        return "; ".join(told)
+                message.append(f"{name} goes on from what it saved last, or begins again")
+        return "; ".join(message)
 
     def _work(self, status: Status, known: Known, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Run one stage, in its own thread."""
@@ -312,8 +312,8 @@ class Run:
         resume = "run the same command to resume"
         if self._redo:  # a table may be damaged where no record tells
             resume += f"; if it fails again, `{self._redo} {self._to_blame(name, error)}` does that stage anew"
-        if (told := of_lance(root(error))) is not None:  # the event has its own words
-            cause, resume = told, f"`curate verify {self.directory}` says what is damaged; else {resume}"
+        if (message := of_lance(root(error))) is not None:  # the event has its own words
+            cause, resume = message, f"`curate verify {self.directory}` says what is damaged; else {resume}"
         failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure

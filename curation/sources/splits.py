@@ -108,14 +108,14 @@ def assign(
         )
     counts = {name: _wanted(split, total_rows) for name, split in splits.items()}
     asked, left = sum(counts.values()), total_rows - sum(taken.values())
-    told = ", ".join(f"{name} {number}" for name, number in counts.items() if name not in rest)
+    text = ", ".join(f"{name} {number}" for name, number in counts.items() if name not in rest)
     if asked > left:
         source = next(iter(splits.values())).source
         has = f"which has {total_rows}"
         if taken:
             has += f", of which {left} are left ({_words(taken)} were dealt before, and stay)"
         fewer = "ask for fewer, or take the split from another source" if taken else "ask for fewer"
-        raise SourceError(f"splits ask for {asked} rows of source {source!r} ({told}), {has}; {fewer}")
+        raise SourceError(f"splits ask for {asked} rows of source {source!r} ({text}), {has}; {fewer}")
     counts |= dict.fromkeys(rest, left - asked)
     for name, number in counts.items():
         if not number:
@@ -123,7 +123,7 @@ def assign(
             mend = "take it from another source" if taken else "ask for fewer elsewhere or give more rows"
             raise SourceError(
                 f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}"
-                f"{f' ({told})' if name in rest and told else ''}; {mend}"
+                f"{f' ({text})' if name in rest and text else ''}; {mend}"
             )
     return Assignment(counts={**taken, **counts}, permutation=Permutation(size=total_rows, seed=seed))
 

@@ -52,7 +52,7 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
         if rendered is None:
             left_out[example["row_id"]] = str(error)
             continue
-        told = {"arm": "adapt", "label_source": "gold", "completion_source": "answer", "generation": 0}
-        rows.append({**rendered, **told, "row_id": example["row_id"], "rank": rank, "label": example["gold"]})
+        lineage = {"arm": "adapt", "label_source": "gold", "completion_source": "answer", "generation": 0}
+        rows.append({**rendered, **lineage, "row_id": example["row_id"], "rank": rank, "label": example["gold"]})
     table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
     return Adaptation(table, left_out)

@@ -99,10 +99,10 @@ def find(entry: Entry) -> Answers | None:
         return None
     try:
         table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
-        told = json.loads(table.schema.metadata[TOLD])
-        is_it = told["key"] == entry.key and table.schema.equals(SCHEMA)
+        stored = json.loads(table.schema.metadata[TOLD])
+        is_it = stored["key"] == entry.key and table.schema.equals(SCHEMA)
         is_it = is_it and np.array_equal(table["row_id"].to_numpy(), entry.row_ids_N)
-        return Answers(table=table, run=told["run"]) if is_it else None
+        return Answers(table=table, run=stored["run"]) if is_it else None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
         return None  # damaged: this run's answers replace it
 
@@ -121,9 +121,9 @@ def keep(entry: Entry, labels: TableRef, run: str) -> bool:
         return False
     errors = pa.nulls(table.num_rows, pa.string())  # of parsing: whoever takes the answers parses them again
     columns = [errors if name == "error" else table[name] for name in SCHEMA.names]
-    told = json.dumps({"key": entry.key, "run": run})
+    stored = json.dumps({"key": entry.key, "run": run})
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=SCHEMA.with_metadata({TOLD: told})), sink, write_page_checksum=True)
+    pq.write_table(pa.table(columns, schema=SCHEMA.with_metadata({TOLD: stored})), sink, write_page_checksum=True)
     write_atomically(entry.path, sink.getvalue().to_pybytes())
     return True
 

@@ -43,8 +43,8 @@ class Ask:
 
 def ask_of(signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place) -> Ask:
     """A signal whose values are to stand in ``directory``, by a name that tells other settings apart."""
-    told = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
-    name = f"{signal}-{fingerprint(told)[:8]}.lance"
+    settings = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
+    name = f"{signal}-{fingerprint(settings)[:8]}.lance"
     if shots is not None:
         options = {**options, "shots": io.read(shots, filter="error IS NULL").to_pylist()}
     return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))

@@ -78,20 +78,22 @@ class Overlap:
         """The inverse of ``asdict``."""
         return cls(**{**value, "pairs": [Pair(**pair) for pair in value["pairs"]]})
 
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Sentences for the terminal; empty if there is nothing to report."""
-        told = [
+        sentences = [
             f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules_in_words(pair.rules)}): "
             f"{pair.fate}"
             for pair in self.pairs
         ]
-        told += [
+        sentences += [
             f"{rows:,} rows of {split} repeat an earlier one: kept" for split, rows in self.repeats.items() if rows
         ]
         for split, problems in self.uncompared.items():
             kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
-            told += [f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})"] if problems else []
-        return told
+            sentences += (
+                [f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})"] if problems else []
+            )
+        return sentences
 
 
 @dataclass(frozen=True, kw_only=True)

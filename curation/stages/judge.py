@@ -49,7 +49,7 @@ class Judge(AskModel):
             model=self.teacher.model,
             decoding=self.decoding,
             gold=self.gold,
-            told=task.telemetry,
+            telemetry=task.telemetry,
         )
         verdicts, record = measure_table(self, task, job, wrong_N)
         grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))

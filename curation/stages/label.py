@@ -133,7 +133,7 @@ class Label(AskModel):
             seed=self.seed,
             reduction=self._reduction(),
             asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in self.signals.items()),
-            told=task.telemetry,
+            telemetry=task.telemetry,
             first_cut=first_cut,
         )
 

@@ -124,8 +124,8 @@ class LabelWorker(ChunkWorker[Labelled]):
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
         for meter, column in TOKENS.items():
-            job.told.add(meter, pc.sum(labels[column]).as_py() or 0)
-        note = note | failed(job.told, labels["error"].drop_null().to_pylist())
+            job.telemetry.add(meter, pc.sum(labels[column]).as_py() or 0)
+        note = note | failed(job.telemetry, labels["error"].drop_null().to_pylist())
         if job.reduction is not None:
             (whole,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([job.reduction.reduce(whole)])

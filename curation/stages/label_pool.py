@@ -37,21 +37,21 @@ class LabelPool(AskModel, Packaged):
     def run(self, task: Task) -> Done:
         """Label and score the rows."""
         package = self.loaded()
-        told, cut = package.description, None
-        states = dict.fromkeys(told.sample.states)
+        description, cut = package.description, None
+        states = dict.fromkeys(description.sample.states)
         if self.first_cut is not None:
-            assert told.cascade is not None and package.first is not None, "settle refuses a package without"
+            assert description.cascade is not None and package.first is not None, "settle refuses a package without"
             threshold, break_even = self.first_cut["threshold"], self.first_cut["break_even"]
             cut = Cut(function=package.first, threshold=threshold, break_even=break_even)
-            states |= dict.fromkeys(told.cascade.inputs)
+            states |= dict.fromkeys(description.cascade.inputs)
         label = Label(
             name=self.name,
             teacher=self.teacher,
             decoding=self.decoding,
             examples=self.examples,
-            domain=told.domain,
+            domain=description.domain,
             seed=self.seed,
-            fitted={told.trust: package.trust},
+            fitted={description.trust: package.trust},
             sample={"states": list(states), "seed": self.seed},
             commit_seconds=self.commit_seconds,
             fragment_mb=self.fragment_mb,

@@ -124,12 +124,14 @@ def find(
     for name in names[:-1]:
         matched = [task.remote(part, shared, 0) for part in parts[name]] if len(shared_K) else []
         entries[name] = _concatenated(ray.get([task[0] for task in matched]))
-    told = {name: [task[1] for task in tasks] for name, tasks in known.items()} | {last: [task[1] for task in streamed]}
+    counted = {name: [task[1] for task in tasks] for name, tasks in known.items()} | {
+        last: [task[1] for task in streamed]
+    }
     sets = {name: [[task[2] for task in tasks]] for name, tasks in known.items()}
     sets[last] = [[task[2 + bucket] for task in streamed] for bucket in range(num_buckets)]
     count = _remote(_repeats, 1)
     repeats = {name: sum(ray.get([count.remote(*hashes) for hashes in buckets])) for name, buckets in sets.items()}
-    uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in told.items()}
+    uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in counted.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
     pairs = _pairs(sorted(names, key=lambda name: name not in dealt), entries)

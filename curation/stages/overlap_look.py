@@ -53,7 +53,7 @@ def look(
     for source in sources:
         for name, seen in _questions(config, source, files[source], taken):
             rows[name].append(seen)
-    refused, told, example = [], [], ""
+    refused, lines, example = [], [], ""
     names = sorted(named, key=lambda name: (name not in taken, rank(name)))
     keys: dict[str, dict[bytes, _Seen]] = {name: {} for name in names}
     for place, other in enumerate(names):
@@ -72,14 +72,14 @@ def look(
                     refused.append(f"{kept} and {other} share questions, {words}")
                 else:
                     fate = "dropped" if drops(kept, other, config.splits.overlap) else "kept"
-                    told.append(f"splits: {words} ask questions of {kept}: {fate}")
+                    lines.append(f"splits: {words} ask questions of {kept}: {fate}")
         for seen in rows[other]:
             for made in _keys(seen.digests):
                 for key in made:
                     keys[other].setdefault(key, seen)
     if refused:
         raise SourceError(f"splits {'; '.join(refused)}; e.g. {example}; {MEND_ADDED if taken else MEND}")
-    yield from told
+    yield from lines
 
 
 def _questions(

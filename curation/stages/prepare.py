@@ -29,7 +29,7 @@ from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, t
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, Settled, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import first_bad, preview
-from curation.stages.usable import SplitCounts, check_usable, count_split, told
+from curation.stages.usable import SplitCounts, check_usable, count_split, sentences
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io
@@ -102,7 +102,7 @@ class Prepare(Stage):
                 guard=task.guard,
                 progress=update,
             )
-        for sentence in [*told(prepared.counts), *prepared.overlap.told()]:
+        for sentence in [*sentences(prepared.counts), *prepared.overlap.sentences()]:
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
 

@@ -93,12 +93,14 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
             continue
         share = proportion(num_bad, looked.rows)
         of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
-        told = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
+        words = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
         first = first_bad(looked)
         if (share.value if looked.rows == looked.size else share.low) > limit:
-            raise SourceError(f"{told}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit")
+            raise SourceError(
+                f"{words}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit"
+            )
         may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
-        yield f"{told}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
+        yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
 
 
 def first_bad(looked: Looked) -> str:
@@ -148,8 +150,8 @@ def _in_words(row: Drawn, path: str, problem: str, sought: str) -> str:
     """A row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
     values = ", ".join(f"{name}: {quoted(str(value), VALUE)}" for name, value in row.raw.items() if value is not None)
     empty = [name for name, value in row.raw.items() if value is None]
-    told = values + (f"; empty: {', '.join(empty)}" if empty else "")
-    return f"the first: row {row.row + 1} of {path}: {problem}{sought} (its columns: {told})"
+    words = values + (f"; empty: {', '.join(empty)}" if empty else "")
+    return f"the first: row {row.row + 1} of {path}: {problem}{sought} (its columns: {words})"
 
 
 def _drawn(num_rows: int, seed: int) -> npt.NDArray[np.int64]:

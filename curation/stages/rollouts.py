@@ -110,7 +110,7 @@ class RollOut(AskModel):
             num_samples=settings.num_samples,
             seed=self.rollout_seed,
             limit=self.limit,
-            told=task.telemetry,
+            telemetry=task.telemetry,
         )
         with self.teacher.passing(task, self.commit_seconds) as (engine, how):
             made = roll_out(job, replace(asked, engine=engine), directory=task.directory, **how)
@@ -146,7 +146,7 @@ class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
     def write(self, parts: list[list[dict[str, Any]]], note: dict[str, Any]) -> pa.Table:
         """One fragment."""
         rows = [row for part in parts for row in part]
-        note = note | failed(self._job.told, (row["error"] for row in rows if row.get("error")))
+        note = note | failed(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
         written = pa.Table.from_pylist(rows, schema=schemas.ROLLOUTS)
         return commits.write_fragment(written, self._job.uri, schemas.ROLLOUTS, note=note)
 

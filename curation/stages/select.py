@@ -138,10 +138,10 @@ class Select(Stage):
 
     def _nothing(self, dropped: Mapping[str, str]) -> Done:
         """Outputs where no arm is left: a later generation of a chain ends there."""
-        told = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
+        text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
         if not self.generation:
-            raise RunFailedError(f"no arm of selection.arms can be measured ({told}); add an arm, e.g. trust")
-        why = f"no arm of generation {self.generation} can be measured ({told})"
+            raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
+        why = f"no arm of generation {self.generation} can be measured ({text})"
         made = self.Made(
             budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=_absent(dropped) | {"budget": why}
         )

@@ -83,7 +83,7 @@ class MeasureSignal(AskModel):
             model=self.teacher.model,
             decoding=self.decoding,
             reward=self.reward,
-            told=task.telemetry,
+            telemetry=task.telemetry,
         )
         parsed = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
         table, record = measure_table(self, task, job, parsed["row_id"].to_numpy())
@@ -161,7 +161,7 @@ class _Worker(ChunkWorker[Measured]):
         """One fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
-        return self._job.ask.write(values, errors, note=note | failed(self._job.told, errors.values()))
+        return self._job.ask.write(values, errors, note=note | failed(self._job.telemetry, errors.values()))
 
 
 class _SignalWorker(_Worker):

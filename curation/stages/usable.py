@@ -70,7 +70,7 @@ def check_share(
         )
 
 
-def told(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
+def sentences(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
     """A line for each split with rows that cannot be used."""
     for name, count in counts.items():
         if name != AUDIT and (num_bad := sum(count.errors.values())):

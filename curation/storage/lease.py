@@ -128,7 +128,7 @@ class Lease:
         Raises:
             RunDirError: another driver has it, or no lease can be written there.
         """
-        told, first = "", None
+        announced, first = "", None
         while (holder := self._take()) is not None:
             first = first or holder
             if not wait and not (holder.is_out_of_date() and holder == first):
@@ -136,7 +136,7 @@ class Lease:
                 raise RunDirError(
                     f"{self._directory}: another run is using it ({holder}{wrong}); wait for it (--wait) or stop it"
                 )
-            if holder.owner != told:
+            if holder.owner != announced:
                 logger.warning(
                     "%s: %s (%s); it is taken over if %g s pass without a sign of life",
                     self._directory,
@@ -144,7 +144,7 @@ class Lease:
                     holder,
                     self._watched_seconds,
                 )
-                told = holder.owner
+                announced = holder.owner
             time.sleep(min(WAIT_SECONDS, self._watched_seconds / 4))
         self._kept.enter_context(every(self._seconds / 3, self._renew))
 

@@ -108,8 +108,8 @@ def read(uri: str) -> Sums:
         return {}
     found: Sums = {}
     for line in content.decode(errors="replace").split("\n"):
-        name, _, told = line.partition(" ")
-        size, _, digest = told.partition(" ")
+        name, _, facts = line.partition(" ")
+        size, _, digest = facts.partition(" ")
         if size.isdigit() and digest:
             found[name] = Content(int(size), digest)
     return found

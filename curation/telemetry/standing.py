@@ -70,25 +70,25 @@ class Work:
         """Problems of a pass, and how many actors run, in few words."""
         counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         running = self.actors.running
-        told = [
+        text = [
             f"{running:,} actor{'' if running == 1 else 's'}",
             *(f"{count:,} {state}" for state, count in counts.items() if count),
         ]
         if num_errors := sum(self.errors.values()):
-            told.append(f"{num_errors:,} error rows")
-        return ", ".join(told)
+            text.append(f"{num_errors:,} error rows")
+        return ", ".join(text)
 
     def words(self) -> str:
         """In words, for a page of its own."""
         counts = {"pending": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         others = [f"{count:,} {state}" for state, count in counts.items() if count]
-        told = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
-        told.append(f"{self.chunks_left:,} chunks left ({self.chunks_in_flight:,} in flight)")
+        text = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
+        text.append(f"{self.chunks_left:,} chunks left ({self.chunks_in_flight:,} in flight)")
         if self.errors:
             most = sorted(self.errors.items(), key=lambda item: -item[1])
-            told.append("error rows: " + ", ".join(f"{kind} {count:,}" for kind, count in most))
-        told.append(f"last commit {self.commit_age_seconds:.0f} s ago, oldest row waits {self.lag_seconds:.0f} s")
-        return "; ".join(told)
+            text.append("error rows: " + ", ".join(f"{kind} {count:,}" for kind, count in most))
+        text.append(f"last commit {self.commit_age_seconds:.0f} s ago, oldest row waits {self.lag_seconds:.0f} s")
+        return "; ".join(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +111,12 @@ class Standing:
     def words(self, rows_per_second: float | None) -> str:
         """Rows done, and where the speed is known it and the time left, for a line on a terminal."""
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
-        told = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
+        text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is None:
-            return told
+            return text
         speed = f"{rows_per_second:,.0f}" if rows_per_second >= 10 else f"{rows_per_second:.2g}"
         left = (self.total - self.reached) / rows_per_second
-        return f"{told}, {speed} {self.unit}/s, about {_duration(left)} left"
+        return f"{text}, {speed} {self.unit}/s, about {_duration(left)} left"
 
 
 def _duration(seconds: float) -> str:

@@ -61,7 +61,10 @@ class Projection:
             ModelError: the directory changed since it was pinned, or holds something else.
         """
         return saved.load(
-            ref, lambda weights, told: cls(weights["mean_D"], weights["components_DK"], told["states"], told["fit"])
+            ref,
+            lambda weights, description: cls(
+                weights["mean_D"], weights["components_DK"], description["states"], description["fit"]
+            ),
         )
 
 

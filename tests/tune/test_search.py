@@ -147,7 +147,7 @@ def test_what_fails_is_recorded_and_what_dies_is_tried_again(
     fits = Fits(source, AUC, TuneConfig(), tmp_path / "fits")
     ended: list[int] = []
     trials = fits.run(
-        "trials", Listed(points), [Fold(0, 1, 2)] * len(points), told=lambda trial, _: ended.append(trial.number)
+        "trials", Listed(points), [Fold(0, 1, 2)] * len(points), on_done=lambda trial, _: ended.append(trial.number)
     )
     assert sorted(ended) == list(range(5)), [trial.error for trial in trials]
     assert [trial.outcome is not None for trial in trials] == [True, False, True, False, True]

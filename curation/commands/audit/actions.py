@@ -49,7 +49,7 @@ def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int
     if name not in audits_in(home):
         return standing_lines(make_audit(home, name, origin, num=DEFAULT_NUM if num is None else num, seed=seed or 0))
     audit = open_audit(home, name)
-    asked = {"arm": (arm, audit.origin.arm), "num": (num, audit.told["num"]), "seed": (seed, audit.told["seed"])}
+    asked = {"arm": (arm, audit.origin.arm), "num": (num, audit.drawn["num"]), "seed": (seed, audit.drawn["seed"])}
     for key, (wanted, was) in asked.items():
         if wanted is not None and wanted != was:
             raise AuditError(

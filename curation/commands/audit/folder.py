@@ -52,20 +52,20 @@ class Audit:
         return self.folder.name
 
     @cached_property
-    def told(self) -> Json:
-        """How it was drawn."""
-        told: Json = json.loads((self.folder / "draw.json").read_text())
-        return told
+    def drawn(self) -> Json:
+        """The record of the draw."""
+        drawn: Json = json.loads((self.folder / "draw.json").read_text())
+        return drawn
 
     @cached_property
     def origin(self) -> Origin:
         """The run or filter that it was drawn from."""
-        return Origin.from_json(self.told["origin"])
+        return Origin.from_json(self.drawn["origin"])
 
     @cached_property
     def strata(self) -> list[Stratum]:
         """The strata, the most trusted first."""
-        return [Stratum(**item) for item in self.told["strata"]]
+        return [Stratum(**item) for item in self.drawn["strata"]]
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -129,7 +129,7 @@ def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) ->
         "inclusion": drawn.inclusion_M,
         "uniform": drawn.uniform_M,
     }
-    told = {
+    record = {
         "format": 1,
         "origin": origin.to_json(),
         "num": num,
@@ -142,17 +142,17 @@ def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) ->
         "allocation": "a uniform part over the region, and an extra part by stratum towards Neyman's allocation",
         "strata": [asdict(stratum) for stratum in drawn.strata],
     }
-    _appear(home, name, pa.table(columns, schema=ROWS), told)
+    _appear(home, name, pa.table(columns, schema=ROWS), record)
     return Audit(home / name)
 
 
-def _appear(home: Path, name: str, rows: pa.Table, told: Json) -> None:
+def _appear(home: Path, name: str, rows: pa.Table, record: Json) -> None:
     """Write the folder beside its place and move it there."""
     temporary = home / f".{name}.{uuid.uuid4().hex}"
     try:
         temporary.mkdir(parents=True)
         pq.write_table(rows, temporary / "rows.parquet")
-        write_atomically(temporary / "draw.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
+        write_atomically(temporary / "draw.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
         os.rename(temporary, home / name)  # refused if there is an audit of that name
     except OSError as error:
         raise AuditError(

@@ -73,13 +73,13 @@ def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
             f"{audit.folder}: none of its {counts.none:,} rows has a verdict; give some by --serve, --verdicts or "
             "--import"
         )
-    told = audit.told
+    drawn = audit.drawn
     result = {
         "format": 1,
         "audit": audit.name,
-        **{name: told["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
-        **{name: told[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
-        "selection": told["origin"]["selection"],
+        **{name: drawn["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
+        **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
+        "selection": drawn["origin"]["selection"],
         "answers": counts._asdict(),
         "people": judged.people,
         "num_shared": judged.num_shared,
@@ -97,7 +97,7 @@ def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
 
 def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
     """The certified cut before and after the audit; ``after`` is None if the arm does not rank."""
-    origin, told = judged.audit.origin, judged.audit.told
+    origin, drawn = judged.audit.origin, judged.audit.drawn
     before = origin.risk
     alpha = alpha if alpha is not None else before["alpha"] if before else ALPHA
     delta = delta if delta is not None else before["delta"] if before else DELTA
@@ -107,7 +107,7 @@ def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
         cut["before"] = {**{name: before[name] for name in kept}, "n": origin.n}
     if not origin.ranked:
         return cut
-    pool_N = rows_of(origin, floor=told["floor"]).scored.raw_N
+    pool_N = rows_of(origin, floor=drawn["floor"]).scored.raw_N
     uniform_M = judged.column("uniform")
     answer_M = judged.answer_M[uniform_M]
     found = calibrate(
@@ -116,8 +116,8 @@ def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
         pool_N,
         alpha=alpha,
         delta=delta,
-        seed=derive(told["seed"], "audit risk"),
-        floor=told["floor"],
+        seed=derive(drawn["seed"], "audit risk"),
+        floor=drawn["floor"],
     )
     threshold = found.threshold
     cut["after"] = {
@@ -125,14 +125,14 @@ def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
         "guarantee": found.guarantee if threshold is None else f"{found.guarantee}, which the draw makes true",
         "n": 0 if threshold is None else int((pool_N >= threshold).sum()),
         "num_counted_wrong": int(np.isin(answer_M, ["unsure", "disputed", "none"]).sum()),
-        "at_floor": threshold is not None and threshold <= told["floor"],
+        "at_floor": threshold is not None and threshold <= drawn["floor"],
     }
     return cut
 
 
 def _write_tables(judged: Judged) -> None:
     """Write the judged rows (``JUDGED``), and of an arm that ranks the uniform part (``CALIBRATION``)."""
-    rows, told = judged.audit.rows, judged.audit.told
+    rows, drawn = judged.audit.rows, judged.audit.drawn
     right_M, known_M = judged.answer_M == "right", judged.answer_M != "none"
     given = {name: rows[name] for name in ("row_id", "raw", "trust", "stratum", "uniform")}
     columns = {
@@ -144,9 +144,9 @@ def _write_tables(judged: Judged) -> None:
     table = pa.table([columns[name] for name in JUDGED.names], schema=JUDGED)
     _write(judged, "judged.parquet", table.filter(pa.array(known_M)))
     if judged.audit.origin.ranked:
-        weight_M = np.full(len(right_M), told["num_region"] / told["num_uniform"])
+        weight_M = np.full(len(right_M), drawn["num_region"] / drawn["num_uniform"])
         columns = {**given, "correct": right_M, "weight": weight_M}
-        schema = CALIBRATION.with_metadata({FLOOR: repr(told["floor"]).encode()})
+        schema = CALIBRATION.with_metadata({FLOOR: repr(drawn["floor"]).encode()})
         table = pa.table([columns[name] for name in CALIBRATION.names], schema=schema)
         _write(judged, "calibration.parquet", table.filter(rows["uniform"]))
 

@@ -10,17 +10,17 @@ Json = dict[str, Any]
 
 def standing_lines(audit: Audit) -> list[str]:
     """How an audit was drawn, and how far it is."""
-    told, origin = audit.told, audit.origin
+    drawn, origin = audit.drawn, audit.origin
     judged = judge(audit, audit.log.standing())
     num_judged = len(judged.answer_M) - judged.count().none
     strata = f"{len(audit.strata)} strata" if len(audit.strata) > 1 else "one stratum"
-    where = f"{told['num_region']:,} rows of {strata}"
+    where = f"{drawn['num_region']:,} rows of {strata}"
     if origin.ranked:
-        where += f" that score at least {told['floor']:.6g}"
+        where += f" that score at least {drawn['floor']:.6g}"
     lines = [
-        f"{audit.folder}: {told['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
-        f"({told['num_uniform']:,} of them uniformly), seed {told['seed']}",
-        f"{num_judged:,} of {told['num_drawn']:,} rows have a verdict",
+        f"{audit.folder}: {drawn['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
+        f"({drawn['num_uniform']:,} of them uniformly), seed {drawn['seed']}",
+        f"{num_judged:,} of {drawn['num_drawn']:,} rows have a verdict",
     ]
     if audit.log.num_torn:
         lines.append(

@@ -11,10 +11,10 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Verdict(NamedTuple):
-    """The state, what was found (``told``), and how to fix it if the state is not ``ok``."""
+    """The state, the finding, and how to fix it if the state is not ``ok``."""
 
     state: State
-    told: str
+    finding: str
     fix: str
 
 
@@ -24,29 +24,29 @@ class Finding:
 
     check: str
     state: State
-    told: str
+    finding: str
     fix: str
 
     @property
     def line(self) -> str:
         """The finding in one line."""
         fix = f"; {self.fix}" if self.fix else ""
-        return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.told}{fix}'.split())}"
+        return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.finding}{fix}'.split())}"
 
 
-def ok(told: str) -> Verdict:
+def ok(finding: str) -> Verdict:
     """The check passed."""
-    return Verdict("ok", told, "")
+    return Verdict("ok", finding, "")
 
 
-def warn(told: str, fix: str) -> Verdict:
+def warn(finding: str, fix: str) -> Verdict:
     """A run can start, but may be slow or end early."""
-    return Verdict("warn", told, fix)
+    return Verdict("warn", finding, fix)
 
 
-def fail(told: str, fix: str) -> Verdict:
+def fail(finding: str, fix: str) -> Verdict:
     """A run cannot start, or would be wrong."""
-    return Verdict("fail", told, fix)
+    return Verdict("fail", finding, fix)
 
 
 def found(check: str, look: Callable[P, Verdict], *args: P.args, **kwargs: P.kwargs) -> Finding:
@@ -57,4 +57,4 @@ def found(check: str, look: Callable[P, Verdict], *args: P.args, **kwargs: P.kwa
         verdict = fail(str(error), "")
     except Exception as error:
         verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
-    return Finding(check=check, state=verdict.state, told=verdict.told, fix=verdict.fix)
+    return Finding(check=check, state=verdict.state, finding=verdict.finding, fix=verdict.fix)

@@ -46,10 +46,10 @@ def _join(settings: RayConfig, stack: ExitStack) -> Verdict:
     seconds = time.monotonic() - start
     living = nodes.living()
     kinds = Counter(_resources_of(node) for node in living)
-    told = "; ".join(f"{number} with {resources}" for resources, number in kinds.most_common())
+    finding = "; ".join(f"{number} with {resources}" for resources, number in kinds.most_common())
     address = capacity.address_of(settings)
     what = "starts on this machine" if address == capacity.LOCAL else f"{address} answers"
-    return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {told}")
+    return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {finding}")
 
 
 def _versions() -> Verdict:
@@ -71,9 +71,9 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
     """The verdict on the offset of each node's clock from ours; each value is (offset, its error), in seconds."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
-        told = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
+        finding = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
         far = any(abs(offset) - error > FAR_OFFSET for offset, error in offsets.values())
-        return (fail if far else warn)(", ".join(told), "let all nodes follow one time server (chrony, ntpd)")
+        return (fail if far else warn)(", ".join(finding), "let all nodes follow one time server (chrony, ntpd)")
     most = max((abs(offset) for offset, _ in offsets.values()), default=0.0)
     error = max((error for _, error in offsets.values()), default=0.0)
     return ok(f"at most {most:.3f} s from this one's (known to {error:.3f} s)")
@@ -169,4 +169,4 @@ def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
     asked = nodes.task(teacher.look, place["NodeID"], takes)
     answer = ray.get(asked.remote(teacher.vllm_question(config, wanted)), timeout=PROBE_SECONDS)
     verdict = teacher.vllm_verdict(teacher.vllm_backend(config, wanted), answer)
-    return verdict._replace(told=f"{nodes.name(place)}: {verdict.told}")
+    return verdict._replace(finding=f"{nodes.name(place)}: {verdict.finding}")

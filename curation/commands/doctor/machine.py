@@ -70,10 +70,12 @@ def wrong_packages(requirements: list[str]) -> list[str]:
 def cores_and_memory() -> Verdict:
     """Cores that this process may use; total and free memory of the machine or container."""
     total, free = memory.usable()
-    told = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
+    finding = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
     if free < GOOD_FREE_MEMORY:
-        return warn(told, f"end other programs, or add memory: below {GOOD_FREE_MEMORY // GIB} GiB workers are killed")
-    return ok(told)
+        return warn(
+            finding, f"end other programs, or add memory: below {GOOD_FREE_MEMORY // GIB} GiB workers are killed"
+        )
+    return ok(finding)
 
 
 def clock() -> Verdict:
@@ -82,12 +84,12 @@ def clock() -> Verdict:
     wall, steady = time.time(), time.monotonic()
     time.sleep(watched)
     moved = (time.time() - wall) - (time.monotonic() - steady)
-    told = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall))
+    finding = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall))
     if wall < Path(__file__).stat().st_mtime - 24 * 3600:
-        return fail(f"{told} is before this code was installed", "set the clock (chrony, ntpd)")
+        return fail(f"{finding} is before this code was installed", "set the clock (chrony, ntpd)")
     if abs(moved) > STEP_SECONDS:
-        return warn(f"{told}, moved by {moved:+.3f} s in {watched} s", "find out what sets the clock (chrony, ntpd)")
-    return ok(told)
+        return warn(f"{finding}, moved by {moved:+.3f} s in {watched} s", "find out what sets the clock (chrony, ntpd)")
+    return ok(finding)
 
 
 def disk(path: Path) -> Verdict:
@@ -97,10 +99,10 @@ def disk(path: Path) -> Verdict:
 
 def disk_verdict(path: Path, free: int) -> Verdict:
     """The verdict on ``free`` bytes."""
-    told, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
+    finding, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
     if free < MIN_FREE_DISK:
-        return fail(told, fix)
-    return warn(told, fix) if free < GOOD_FREE_DISK else ok(told)
+        return fail(finding, fix)
+    return warn(finding, fix) if free < GOOD_FREE_DISK else ok(finding)
 
 
 def ray_disk() -> Verdict:
@@ -113,11 +115,11 @@ def ray_disk() -> Verdict:
 def ray_disk_verdict(path: Path, free: int, total: int) -> Verdict:
     """The verdict on a disk with ``free`` of ``total`` bytes left."""
     used = 1 - free / total
-    told = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
+    finding = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
     fix = "remove old sessions there, or set RAY_TMPDIR to a larger disk"
     if used >= RAY_FULL:
-        return fail(f"{told}; Ray writes nothing above {100 * RAY_FULL:.0f} %", fix)
-    return warn(told, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(told)
+        return fail(f"{finding}; Ray writes nothing above {100 * RAY_FULL:.0f} %", fix)
+    return warn(finding, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(finding)
 
 
 def shared_memory() -> Verdict:
@@ -128,10 +130,12 @@ def shared_memory() -> Verdict:
 def shared_memory_verdict(free: int, whole: int) -> Verdict:
     """The verdict on ``free`` bytes of shared memory on a machine with ``whole`` bytes of memory."""
     wanted = min(STORE_SHARE * whole, STORE_MOST)
-    told = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
+    finding = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
     if free < wanted:
-        return warn(told, f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise")
-    return ok(told)
+        return warn(
+            finding, f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise"
+        )
+    return ok(finding)
 
 
 def gpu(asked: float) -> Verdict:
@@ -140,18 +144,18 @@ def gpu(asked: float) -> Verdict:
 
     if not torch.cuda.is_available():
         there = Path("/dev/nvidia0").exists()
-        told = f"torch {torch.__version__} does not see the installed GPU" if there else "none"
+        finding = f"torch {torch.__version__} does not see the installed GPU" if there else "none"
         if asked:
-            return fail(f"{told}; the configuration asks for {asked:g}", CUDA_BUILD if there else NO_GPU)
-        return warn(told, CUDA_BUILD) if there else ok(told)
+            return fail(f"{finding}; the configuration asks for {asked:g}", CUDA_BUILD if there else NO_GPU)
+        return warn(finding, CUDA_BUILD) if there else ok(finding)
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     for index in range(len(devices)):
         torch.ones(2, device=f"cuda:{index}").sum().item()
     names = ", ".join(f"{device.name} with {device.total_memory / GIB:.0f} GiB" for device in devices)
-    told = f"{names}; driver {_driver()}, CUDA {torch.version.cuda}"
+    finding = f"{names}; driver {_driver()}, CUDA {torch.version.cuda}"
     if asked > len(devices):
-        return fail(f"{told}; the configuration asks for {asked:g}", "lower num_gpus and gpus_per_worker")
-    return ok(told)
+        return fail(f"{finding}; the configuration asks for {asked:g}", "lower num_gpus and gpus_per_worker")
+    return ok(finding)
 
 
 def _driver() -> str:

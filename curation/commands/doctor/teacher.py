@@ -86,16 +86,16 @@ def vllm_verdict(backend: str, answer: VllmAnswer) -> Verdict:
         if backend == "vllm":
             return fail("not installed", install)
         return ok("not installed" + ("; transformers will label" if backend == "auto" else ""))
-    told = f"{answer.version} is installed"
+    finding = f"{answer.version} is installed"
     if answer.probed is not None and "runs" not in answer.probed:
-        why = f"{told}: {answer.probed.get('refused') or answer.probed.get('lacks')}"
+        why = f"{finding}: {answer.probed.get('refused') or answer.probed.get('lacks')}"
         if backend == "auto" and "lacks" in answer.probed:
             return warn(f"{why}; transformers will label", install)
         return fail(why, install)
-    told += f"; {answer.probed['runs']}" if answer.probed is not None else ""
+    finding += f"; {answer.probed['runs']}" if answer.probed is not None else ""
     if answer.version.partition("+")[0] not in answer.tested:
-        return warn(f"{told}; tested with {wanted}", install)
-    return ok(told)
+        return warn(f"{finding}; tested with {wanted}", install)
+    return ok(finding)
 
 
 def _version() -> str:

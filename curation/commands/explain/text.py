@@ -73,8 +73,8 @@ def _generation_lines(found: Json) -> Iterator[str]:
     for name, scores in found["trust"].items():
         yield _fact("trust", f"{name} {_number(scores['trust'])} (raw score {_number(scores['raw'])})")
     if found.get("weighed"):
-        told = ", ".join(f"{item['input']} {item['adds']:+.2f}" for item in found["weighed"][:MOST_INPUTS])
-        yield _fact("what weighed", f"{told} (added to the logit, against the mean row)")
+        words = ", ".join(f"{item['input']} {item['adds']:+.2f}" for item in found["weighed"][:MOST_INPUTS])
+        yield _fact("what weighed", f"{words} (added to the logit, against the mean row)")
     if found["arms"] is None:
         yield _fact("selection", found["unselected"])
         return

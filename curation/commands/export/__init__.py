@@ -33,14 +33,14 @@ def export_student(
         written = write_model(student, folder, output, merged=merged)
         lineage = lineage_of(student, written, command)
         folder.describe(lineage, card_of(lineage))
-    told = [f"{output}: {written.kind} of {student.stage} of {student.run}, with README.md and lineage.json"]
+    words = [f"{output}: {written.kind} of {student.stage} of {student.run}, with README.md and lineage.json"]
     if lineage["evaluation"] is None:
-        told.append(
+        words.append(
             f"warning: {run}/report.json does not tell of this student, so the card has no test accuracy, purity or "
             "trust metrics; when `curate run` has ended, export again with --force"
         )
     elif (verdict := lineage["verdict"]) is not None and verdict["level"] == STOP:
-        told.append(
+        words.append(
             f"warning: the run's verdict on the rows of {verdict['arm']}: {verdict['sentence']} The card says so"
         )
-    return told
+    return words

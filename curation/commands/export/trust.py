@@ -75,23 +75,23 @@ def export_trust(
             )
             check_fits(package)
     kind = "" if description.kind == fit.name else f" ({description.kind})"
-    told = [f"{output}: {fit.name}{kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
+    text = [f"{output}: {fit.name}{kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
     if not description.evaluation:
-        told.append(
+        text.append(
             f"warning: {run}/report.json does not tell of this fit, so the package has no AUC and no purity; when "
             "`curate run` has ended, export again with --force"
         )
     if rows is None:
-        told.append(
+        text.append(
             "warning: the run held no rows out for calibration, so no cut can be certified by this package alone "
             "(splits.calibration with selection.budget.risk)"
         )
     if (verdict := description.verdict) is None:
-        told.append(f"warning: {UNJUDGED}")
+        text.append(f"warning: {UNJUDGED}")
     elif verdict.level == STOP:
-        told.append(f"warning: {verdict.sentence} `curate filter` refuses this package unless --anyway")
-    told.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
-    return told
+        text.append(f"warning: {verdict.sentence} `curate filter` refuses this package unless --anyway")
+    text.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
+    return text
 
 
 def _description(

@@ -27,8 +27,8 @@ def status_lines(config: FilterConfig) -> Iterator[str]:
     if opened is not None and (waiting := _waiting(opened, manifest)) is not None:
         paths, rows = waiting["files"], waiting["rows"]
         more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
-        told = f"{rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more})"
-        yield f"waiting: {told}; `curate filter` adds them"
+        words = f"{rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more})"
+        yield f"waiting: {words}; `curate filter` adds them"
 
 
 def status_json(config: FilterConfig) -> dict[str, Any]:

@@ -81,14 +81,14 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     for item in rounds:
         errors.update(item["errors"])
     labelled = sum(item["labelled"] for item in rounds)
-    told = ", ".join(f"{kind} {count:,}" for kind, count in errors.most_common())
+    words = ", ".join(f"{kind} {count:,}" for kind, count in errors.most_common())
     yield (
         f"rows: {content['rows']:,} read from {sum(len(item['files']) for item in rounds):,} files in "
         f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {labelled:,} labelled "
         f"({sum(item['unparsed'] for item in rounds):,} without a readable label), "
         + (f"{content['first_cut']['dropped']:,} dropped after their prompt, " if "first_cut" in content else "")
         + f"{sum(errors.values()):,} error rows"
-        + (f" ({told})" if told else "")
+        + (f" ({words})" if words else "")
     )
     if "first_cut" in content:
         yield from _saved(content["first_cut"], cut["num_short"])

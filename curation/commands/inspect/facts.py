@@ -204,7 +204,7 @@ def _short(value: Any) -> Any:
 
 def _versions(dataset: Any, known: list[dict[str, Any]]) -> list[Version]:
     """The newest of the ``known`` versions, each with its changes from the previous one."""
-    told: list[Version] = []
+    versions: list[Version] = []
     before: _State | None = None
     for place, item in enumerate(known):
         if place < len(known) - NUM_VERSIONS - 1:
@@ -215,9 +215,9 @@ def _versions(dataset: Any, known: list[dict[str, Any]]) -> list[Version]:
         if before is not None or place == 0:
             time = item["timestamp"].astimezone(UTC).isoformat(timespec="seconds")
             change = _change(before, now) if before is not None else _start(item["version"], now)
-            told.append(Version(version=item["version"], time=time, rows=now.rows, change=change))
+            versions.append(Version(version=item["version"], time=time, rows=now.rows, change=change))
         before = now
-    return told[::-1]
+    return versions[::-1]
 
 
 class _State(NamedTuple):

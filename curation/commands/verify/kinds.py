@@ -100,8 +100,8 @@ def _verify_package(home: Place, allow_code: Collection[str]) -> Verified:
     begun, found = time.monotonic(), Verified(target=str(home))
     try:
         package = load(home, allow_code=allow_code)
-        told = json.loads((fetched(package.uri) / "package.json").read_text())["files"].values()
-        found.files, found.bytes = len(told) + 1, sum(file["bytes"] for file in told)
+        files = json.loads((fetched(package.uri) / "package.json").read_text())["files"].values()
+        found.files, found.bytes = len(files) + 1, sum(file["bytes"] for file in files)
     except PackageError as error:
         text = str(error).removeprefix(f"{home}: ")
         found.damage.append(

@@ -27,7 +27,7 @@ class Settled:
 
     goal: Goal
     found: FirstCut
-    told: Cascade
+    packaged: Cascade
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -66,15 +66,15 @@ def settle(
     """
     if (asked := config.cascade) is None:
         return None
-    rows, told = package.held_out(), package.description.cascade
-    assert told is not None and package.first is not None, "held_out refuses a package without"
+    rows, packaged = package.held_out(), package.description.cascade
+    assert packaged is not None and package.first is not None, "held_out refuses a package without"
     backend = config.teacher.asking(package.description.ask).backend
     if not can_gate(backend):
         raise ConfigError(
             f"cascade: the backend {backend} knows no first cut (its label takes no gate); take another backend, or "
             "leave cascade out"
         )
-    goal = _goal(config, asked, told, num_rows, before)
+    goal = _goal(config, asked, packaged, num_rows, before)
     if "trust" in goal:
         from curation.trust import load_fitted
 
@@ -88,7 +88,7 @@ def settle(
         confidence=goal["confidence"],
         fed_twice=max(BACKENDS[name].fed_twice for name in (BACKENDS if backend == "auto" else [backend])),
     )
-    return Settled(goal=goal, found=found, told=told)
+    return Settled(goal=goal, found=found, packaged=packaged)
 
 
 def saved_by(settled: Settled, counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _ends(found: Any) -> list[tuple[str, float]]:
 
 
 def _goal(
-    config: FilterConfig, asked: CascadeConfig, told: Cascade, num_rows: int, before: Mapping[str, Any] | None
+    config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: Mapping[str, Any] | None
 ) -> Goal:
     """The goal of the first cut: what is asked, else what the labels that are there were made for."""
     keep = config.keep
@@ -128,7 +128,7 @@ def _goal(
                 "is to be kept) all rows are labelled again"
             )
         value = before[kind]
-    loss, confidence = asked.loss or told.loss, asked.confidence or told.confidence
+    loss, confidence = asked.loss or packaged.loss, asked.confidence or packaged.confidence
     return {kind: value, "loss": loss, "confidence": confidence}
 
 

@@ -51,7 +51,7 @@ def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> i
 
 def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
     """Requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
-    told = package.description
+    description = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
     num = sum(file.num_rows for file in files)
     drawn_from = Rows(
@@ -60,7 +60,7 @@ def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> l
         splits=(POOL,),
         seed=derive(opened.config.seed, "probe"),
     )
-    kept = len(told.sample.states) / max(1, len(told.ask.states))
+    kept = len(description.sample.states) / max(1, len(description.ask.states))
     askings = []
     for rnd in opened.rounds:
         if rnd.name not in left:
@@ -75,12 +75,12 @@ def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> l
                 rows=left[rnd.name],
                 drawn_from=drawn_from,
                 model=teacher.model,
-                ask=teacher.asked(told.decoding),
+                ask=teacher.asked(description.decoding),
                 engine=teacher.started,
-                decoding=told.decoding,
-                domain=told.domain,
+                decoding=description.decoding,
+                domain=description.domain,
                 seed=opened.config.seed,
-                fitted={told.trust: package.trust},
+                fitted={description.trust: package.trust},
                 states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
                 note=opened.first_cut.left_out_of_forecasts if opened.first_cut is not None else None,
             )

@@ -52,8 +52,8 @@ class Opened:
     def pool(self) -> str:
         """How many rows the pool has and how many of them are new, in words."""
         new = [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
-        told = f"pool: {_counted(self.rounds)}"
-        return f"{told}, of which {_counted(new)} new" if new and len(new) < len(self.rounds) else told
+        words = f"pool: {_counted(self.rounds)}"
+        return f"{words}, of which {_counted(new)} new" if new and len(new) < len(self.rounds) else words
 
     @property
     def need(self) -> capacity.Need:

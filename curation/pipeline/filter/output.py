@@ -87,7 +87,7 @@ def content_of(
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
-    told = [_round(rnd, described, manifest, cut["id"], first_cut) for rnd in rounds]
+    described_rounds = [_round(rnd, described, manifest, cut["id"], first_cut) for rnd in rounds]
     return {
         "format": FORMAT,
         "package": {"uri": config.package, "digest": package.digest},
@@ -98,9 +98,9 @@ def content_of(
         "cut": cut,
         **({} if first_cut is None else {"first_cut": _first_cut(first_cut, rounds, described, manifest)}),
         "superseded": superseded,
-        "rows": sum(item["rows"] for item in told),
-        "kept": sum(item["kept"] for item in told),
-        "rounds": told,
+        "rows": sum(item["rows"] for item in described_rounds),
+        "kept": sum(item["kept"] for item in described_rounds),
+        "rounds": described_rounds,
         "files": _files(rounds, described, manifest, cut["id"]),
         "costs": compared(forecast, {} if forecast is None else used_since(forecast, manifest)),
     }

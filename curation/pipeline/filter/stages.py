@@ -103,7 +103,7 @@ def describe(
     settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
     ask, gated = config.teacher.asking(package.description.ask), {}
     if first_cut is not None and first_cut.inputs:
-        ask, gated = ask.model_copy(update={"states": first_cut.told.states}), first_cut.inputs
+        ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), first_cut.inputs
     model = asked(teacher, ask, name="backend")
     looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
     labels = {name: looked[name][1].out("labels") for name in base}
@@ -168,7 +168,7 @@ def _looking(
     gated: Mapping[str, Any],
 ) -> tuple[ReadPool, LabelPool, MeasurePoolShift | None]:
     """The stages that read, label and test a round."""
-    num_rows, told = rnd.rows.num_rows, package.description
+    num_rows, description = rnd.rows.num_rows, package.description
     pool = ReadPool(
         name=f"pool-{rnd.name}",
         files=[file.to_json() for file in rnd.files],
@@ -181,7 +181,7 @@ def _looking(
     labelled = LabelPool(
         name=f"label-{rnd.name}",
         teacher=model,
-        decoding=told.decoding,
+        decoding=description.decoding,
         examples=pool.out("pool"),
         seed=config.seed,
         num_rows=num_rows,
@@ -189,7 +189,7 @@ def _looking(
         **settings,
         **gated,
     )
-    if not told.sample.states:
+    if not description.sample.states:
         return pool, labelled, None
     shift = MeasurePoolShift(
         name=f"shift-{rnd.name}",

@@ -162,7 +162,7 @@ class Heard(Telemetry):
 
 def test_a_replica_answers_requests_and_emits_the_watch_s_result(package: TrustPackage):
     heard = Heard()
-    replica = Replica(package.uri, window=100, every=40, told=heard)
+    replica = Replica(package.uri, window=100, every=40, telemetry=heard)
     rows = [*sums(60), {"problem": None}, {"text": "?"}]
     asked, is_list = replica.rows_of(json.dumps(rows).encode())
     found = replica.answer(asked)

@@ -12,7 +12,7 @@ from curation.telemetry.standing import Standing
 
 
 def make_tally(told: list[Standing]) -> Tally:
-    return Tally("t.lance", done=100, total=300, told=Telemetry(), update=told.append)
+    return Tally("t.lance", done=100, total=300, telemetry=Telemetry(), update=told.append)
 
 
 def test_rows_chunks_errors_and_lag(monkeypatch):
@@ -49,7 +49,7 @@ def test_what_cannot_be_told_does_not_end_a_pass(caplog):
     def full(standing: Standing) -> None:
         raise OSError("No space left on device")
 
-    tally = Tally("t.lance", done=0, total=1, told=Telemetry(), update=full)
+    tally = Tally("t.lance", done=0, total=1, telemetry=Telemetry(), update=full)
     with tally.telling(lambda: NOBODY):
         tally.committed(Round({"t.lance": 1}, 0.1))
     assert caplog.text.count("No space left on device") >= 3

@@ -61,7 +61,7 @@ def labels(directory: Path, name: str, of: list[dict[str, Any]]) -> TableRef:
 def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **changes: Any) -> answers.Entry:
     """The entry of a job that asks about a table."""
     asked = {"domain": MCQA, "teacher": AskConfig(**AskConfig.BARE), "model": MODEL, "decoding": DecodingConfig()}
-    told = {"labels_uri": "", "seed": 0, "told": Telemetry(run="", stage="")}
+    told = {"labels_uri": "", "seed": 0, "telemetry": Telemetry(run="", stage="")}
     job = LabelJob(examples=of, **{**asked, **told, **changes})
     return answers.entry_of(job, folder, revision=revision)
 

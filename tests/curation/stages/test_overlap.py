@@ -149,13 +149,13 @@ def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> Non
         "audit": 16,
     }
     assert reported.overlap.repeats == {"test": 0, "calibration": 0, "source": 0, "pool": 1}
-    assert "1 rows of pool repeat an earlier one: kept" in reported.overlap.told()
+    assert "1 rows of pool repeat an earlier one: kept" in reported.overlap.sentences()
 
     dropped = run(settings(tmp_path / "in", "drop"), tmp_path / "dropped")
     pairs = [(pair.kept, pair.other, pair.rows, pair.rules) for pair in dropped.overlap.pairs]
     assert pairs == FOUND and {pair.fate for pair in dropped.overlap.pairs} == {"dropped"}
     assert dropped.overlap.dropped == {"source": 1, "pool": 4}
-    assert any(sentence.startswith("3 rows of pool ask questions of test") for sentence in dropped.overlap.told())
+    assert any(sentence.startswith("3 rows of pool ask questions of test") for sentence in dropped.overlap.sentences())
     assert ids(dropped.tables["pool"]) == ids(dropped.tables["audit"]) == [*range(10), 14, 15]
     assert ids(dropped.tables["source"]) == list(range(11))
     assert {name: len(ids(dropped.tables[name])) for name in ("test", "calibration")} == {"test": 10, "calibration": 10}

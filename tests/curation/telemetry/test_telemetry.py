@@ -31,7 +31,7 @@ job = LabelJob(
     teacher=TeacherConfig(
         backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=25, actors=ActorsConfig(max=1)
     ),
-    decoding=DecodingConfig(), told=Telemetry(run="tiny", stage="gen-0/label-pool"),
+    decoding=DecodingConfig(), telemetry=Telemetry(run="tiny", stage="gen-0/label-pool"),
 )
 with local_or_cluster(RayConfig(num_cpus=1)):
     import ray

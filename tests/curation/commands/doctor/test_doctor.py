@@ -129,9 +129,9 @@ def test_clocks_that_differ_are_named_with_the_direction():
     assert clock_verdict({"a": (0.002, 0.001), "b": (-0.4, 0.3)}).state == "ok"
     assert clock_verdict({"a": (3.0, 2.5)}).state == "ok"  # it may be 0.5 s
     behind = clock_verdict({"a": (0.0, 0.001), "b": (-3.0, 0.01)})
-    assert behind.state == "warn" and behind.told == "b is 3.0 s behind"
+    assert behind.state == "warn" and behind.finding == "b is 3.0 s behind"
     ahead = clock_verdict({"a": (61.0, 0.01), "b": (2.0, 0.01)})
-    assert ahead.state == "fail" and ahead.told == "a is 61.0 s ahead, b is 2.0 s ahead"
+    assert ahead.state == "fail" and ahead.finding == "a is 61.0 s ahead, b is 2.0 s ahead"
     assert clock_verdict({}).state == "ok"
 
 

@@ -30,15 +30,15 @@ def test_a_check_that_crashes_is_a_finding():
         raise ConfigError("seed: 'many' is no number; give one")
 
     finding = found("config", refuses)
-    assert finding.state == "fail" and finding.told == "seed: 'many' is no number; give one" and not finding.fix
+    assert finding.state == "fail" and finding.finding == "seed: 'many' is no number; give one" and not finding.fix
 
 
 def test_this_machine_passes_and_says_what_it_is():
     version = importlib.metadata.version("ray")
     assert machine.python().state == "ok"
     packages = machine.packages()
-    assert packages.state == "ok" and f"ray {version}" in packages.told
-    assert f"{len(os.sched_getaffinity(0))} cores" in machine.cores_and_memory().told
+    assert packages.state == "ok" and f"ray {version}" in packages.finding
+    assert f"{len(os.sched_getaffinity(0))} cores" in machine.cores_and_memory().finding
     assert machine.clock().state == "ok"
 
 
@@ -82,7 +82,7 @@ def test_shared_memory_is_measured_by_rays_own_share():
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_above_it(tmp_path: Path):
     assert machine.existing(tmp_path / "a" / "b") == tmp_path
     assert machine.existing(tmp_path) == tmp_path
-    told = machine.disk(tmp_path / "a" / "b").told
+    told = machine.disk(tmp_path / "a" / "b").finding
     free = float(told.partition(": ")[2].partition(" GiB")[0].replace(",", ""))
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free / GIB, abs=1)
 
@@ -92,5 +92,5 @@ def test_a_gpu_that_is_asked_for_and_not_there_fails():
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     verdict = machine.gpu(count + 1)
-    assert verdict.state == "fail" and f"asks for {count + 1}" in verdict.told
+    assert verdict.state == "fail" and f"asks for {count + 1}" in verdict.finding
     assert machine.gpu(0).state in ("ok", "warn")

@@ -23,7 +23,7 @@ def test_a_directory_that_can_be_used_is_left_as_it_was(tmp_path: Path):
 @pytest.mark.parametrize("check", [storage.files, storage.tables])
 def test_a_directory_that_cannot_be_written_fails(check):
     verdict = check(READ_ONLY / "run")
-    assert verdict.state == "fail" and str(READ_ONLY / "run") in verdict.told and "run_dir" in verdict.fix
+    assert verdict.state == "fail" and str(READ_ONLY / "run") in verdict.finding and "run_dir" in verdict.fix
 
 
 def test_a_lease_keeps_a_second_driver_off(tmp_path: Path):

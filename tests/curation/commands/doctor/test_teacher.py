@@ -38,7 +38,7 @@ def answer(version: str | None = "0.32.0", **probed: str) -> VllmAnswer:
 )
 def test_vllm_is_judged_by_the_backend(backend: str, seen: VllmAnswer, state: str, told: str):
     verdict = vllm_verdict(backend, seen)
-    assert verdict.state == state and told in verdict.told
+    assert verdict.state == state and told in verdict.finding
     assert bool(verdict.fix) == (state != "ok")
 
 
