@@ -117,7 +117,8 @@ def described(config: RunConfig, deals: Deals, files: Files) -> str | None:
     """Words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
     if not deals.added:
         return None
-    sizes, taken = split_sizes(deals.rows[-1], files, deals.taken(files)), deals.taken(files)
+    taken = deals.taken(files)
+    sizes = split_sizes(deals.rows[-1], files, taken)
     new = ", ".join(f"{name} ({sizes[name]:,} rows of {config.splits.named()[name].source})" for name in deals.added)
     stay = ", ".join(f"{name} ({number:,})" for name, number in taken.items())
     return f"added to the run: {new}; the rows of {stay} stay as they were dealt"
