@@ -65,6 +65,7 @@ def run_pass(
                     guard=guard,
                     on_commit=tally.committed,
                     on_written=tally.wrote,
+                    rest=lambda: [row for table in running.rest() for row in table.to_pylist()],
                 )
             except ray.exceptions.RayError as error:
                 raise cause(error, name) from error

@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
+from curation.cluster import nodes
 from curation.cluster.session import local_or_cluster
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
+from curation.passes.cutting import OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.run import PassResult, make_dataset
 from curation.refs import ModelRef, TableRef
@@ -254,6 +258,20 @@ def test_progress_moves_within_a_chunk_and_a_finished_one_does_not_wait_for_the_
     within = [at.reached for at in told if 0 < at.reached < NUM_ROWS and at.reached != NUM_ROWS // 2]
     assert len(set(within)) >= 3 and within == sorted(within)
     assert any(at.rows == NUM_ROWS // 2 < at.reached for at in told), "committed while the other one was under way"
+
+
+def test_a_driver_that_is_stopped_receives_what_is_done(local_ray, examples, tmp_path, pool):
+    job = make_job(examples, tmp_path, script={"seconds_per_row": 0.01})
+    io.create(job.labels_uri, job.schema(8))
+    rows = OpenRows(examples, lambda ids_N: ids_N >= 0, BitMap64())
+    with pool(job.teacher).passing(job.labels_uri, job, nodes.installed()(), rows) as running:
+        until = time.monotonic() + 60
+        while (done := running.look().answered) < NUM_ROWS / 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        found = [row for table in running.rest() for row in table["row_ids"].to_pylist()]
+        ids = [row_id for packed in found for row_id in np.frombuffer(packed, np.int64).tolist()]
+        assert len(ids) == len(set(ids)) and done - 20 < len(ids), "all but the chunk under way"
+        assert len(ids) < NUM_ROWS and not list(running.rest())
 
 
 def test_chunks_grow_to_the_time_that_they_should_take(local_ray, examples, tmp_path, pool):
