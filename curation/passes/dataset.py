@@ -95,8 +95,14 @@ class RunningPass:
 class ModelDataset:
     """A dataset with between ``min`` and ``max`` actors. Each works on ``num_calls`` chunks at once."""
 
-    def __init__(self, actors: ActorsConfig, *, num_cpus: float, num_calls: int, hold_cpus: bool = True) -> None:
-        """An actor computes on ``num_cpus``; with ``hold_cpus``, Ray keeps them from others while the actor lives."""
+    def __init__(
+        self, actors: ActorsConfig, *, name: str, num_cpus: float, num_calls: int, hold_cpus: bool = True
+    ) -> None:
+        """An actor computes on ``num_cpus``; with ``hold_cpus``, Ray keeps them from others while the actor lives.
+
+        Ray's dashboard and metrics show the dataset under ``name``.
+        """
+        self._name = name
         self._actors, self._num_calls, self._num_cpus, self._hold_cpus = actors, num_calls, num_cpus, hold_cpus
         self._passes: dict[str, RunningPass] = {}
         self._desk: Any = None
@@ -218,6 +224,7 @@ class ModelDataset:
                 runtime_env=None if self._hold_cpus or self._num_cpus < 2 else threads,
                 **{name: amount for name, amount in held.items() if amount is not None},
             )
+        dataset.set_name(self._name)
         return dataset
 
 

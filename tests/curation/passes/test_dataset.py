@@ -1,6 +1,7 @@
 """A model's dataset: its actors, the passes that go through it, the starts of a model, and the progress."""
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +20,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+import ray
 from pyroaring import BitMap64
 
 from curation.cluster import nodes
@@ -169,12 +172,44 @@ def grow_and_shrink(examples: TableRef, directory: Path) -> None:
         assert shared.read().running == 1 and shared.read().deaths == 0
 
 
-def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back(examples, tmp_path):
-    # Ray Data keeps the share of a dataset that did not end by itself for minutes, and then adds no actor to another.
-    call = f"grow_and_shrink(TableRef(uri={examples.uri!r}, version={examples.version}), Path({str(tmp_path)!r}))"
+def by_itself(function: str, examples: TableRef, directory: Path) -> None:
+    """Call a function of this file in a process with a cluster of its own."""
+    call = f"{function}(TableRef(uri={examples.uri!r}, version={examples.version}), Path({str(directory)!r}))"
     code = f"from tests.curation.passes.test_dataset import *; {call}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back(examples, tmp_path):
+    # Ray Data keeps the share of a dataset that did not end by itself for minutes, and then adds no actor to another.
+    by_itself("grow_and_shrink", examples, tmp_path)
+
+
+def look_at_the_dashboard(examples: TableRef, directory: Path) -> None:
+    """The dashboard's own list of datasets, asked while rows are labelled."""
+    dashboard = ray.init(num_cpus=2, include_dashboard=True, dashboard_port=0).dashboard_url
+    job_id = ray.get_runtime_context().get_job_id()
+    job = make_job(examples, directory, script={"seconds_per_row": 0.1})
+    found: list[dict[str, Any]] = []
+
+    def end_when_listed() -> None:
+        with urllib.request.urlopen(f"http://{dashboard}/api/data/datasets/{job_id}", timeout=30) as answer:
+            found[:] = json.load(answer)["datasets"]
+        if any(dataset["state"] == "RUNNING" and dataset["progress"] >= 2 for dataset in found):
+            raise RunFailedError("listed")
+
+    listed = pytest.raises(RunFailedError, match="listed")
+    with contextlib.closing(make_dataset(job.teacher, name="scripted")) as shared, listed:
+        run(job, shared, guard=end_when_listed)
+    (dataset,) = found
+    assert dataset["dataset"].startswith("scripted_")
+    names = [operator["name"] for operator in dataset["operators"]]
+    assert names == ["Input", "ReadHandouts", "MapBatches(ModelActor)"]
+
+
+def test_rays_dashboard_lists_the_dataset_with_its_operators(examples, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    by_itself("look_at_the_dashboard", examples, tmp_path)
 
 
 def test_a_small_pass_does_not_wait_for_all_of_a_large_one(local_ray, examples, tmp_path, pool):
