@@ -21,6 +21,7 @@ from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
+from curation.namesakes import claim
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
 
@@ -55,6 +56,7 @@ class _Verbs(click.Group):
 
     def _invoke(self, ctx: click.Context) -> Any:
         try:
+            claim()
             return super().invoke(ctx)
         except CurationError as error:
             echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
