@@ -25,12 +25,29 @@ from curation.namesakes import claim
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
 
+RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
+"""Commands that only a few runs need; the others stand in the order in which a user meets them."""
+USUAL = ("init", "validate", "plan", "run", "status", "report", "inspect", "audit", "tune")
+USUAL += ("export-student", "export-trust", "filter")
+
 
 class _Verbs(click.Group):
     """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool.
 
     SIGINT gives 130 and SIGTERM 143, with a line that says what is kept, at whatever time they come.
     """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of ``--help``."""
+        return [*USUAL, *RARE]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their two headings."""
+        for heading, names in (("Commands", USUAL), ("What only a few runs need", RARE)):
+            room = formatter.width - 6 - max(map(len, names))
+            commands = {name: command for name in names if (command := self.get_command(ctx, name)) is not None}
+            with formatter.section(heading):
+                formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands.items()])
 
     RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
 

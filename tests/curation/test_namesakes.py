@@ -55,7 +55,9 @@ def test_a_command_beside_a_train_py_works(folder: Path) -> None:
 
 def test_a_program_that_imported_its_own_train_is_told_in_a_line(folder: Path) -> None:
     (folder / "train.py").write_text("VALUE = 3\n")
-    program = "import train, curation\ntry: curation.run('x.yaml')\nexcept Exception as error: print(type(error), error)"
+    program = (
+        "import train, curation\ntry: curation.run('x.yaml')\nexcept Exception as error: print(type(error), error)"
+    )
     for call in ("curation.run('x.yaml')", "curation.session()"):
         done = python(folder, "-c", program.replace("curation.run('x.yaml')", call))
         words = f"train: this program has imported {folder / 'train.py'} by that name"
