@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from curation.commands.audit.verb import audit
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
+from curation.commands.init_verb import init
 from curation.commands.options import CONFIG, SET, with_own_modules
 from curation.commands.plan_verb import plan
 from curation.commands.report_verb import report
@@ -27,8 +27,20 @@ from curation.stopping import Stopped, stopped_by_signals
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
-USUAL = ("init", "validate", "plan", "run", "status", "report", "inspect", "audit", "tune")
-USUAL += ("export-student", "export-trust", "filter")
+USUAL = (
+    "init",
+    "validate",
+    "plan",
+    "run",
+    "status",
+    "report",
+    "inspect",
+    "audit",
+    "tune",
+    "export-student",
+    "export-trust",
+    "filter",
+)
 
 
 class _Verbs(click.Group):
@@ -98,24 +110,6 @@ def main() -> None:
 
     A weak teacher labels a pool. A trust function says how likely each label is right. Trusted rows train a student.
     """
-
-
-@main.command()
-@click.argument("config", type=click.Path(dir_okay=False), default="curation.yaml")
-def init(config: str) -> None:
-    """Write a commented configuration to CONFIG (default: curation.yaml)."""
-    from importlib.resources import files
-
-    from curation.errors import ConfigError
-
-    try:
-        with Path(config).open("x") as file:
-            file.write((files("curation") / "template.yaml").read_text())
-    except FileExistsError:
-        raise ConfigError(f"{config}: exists already; name another file or move it away") from None
-    except OSError as error:
-        raise ConfigError(f"{config}: cannot be written ({error.strerror})") from error
-    echo(f"wrote {config}; next: edit sources and models, then `curate validate {config}`")
 
 
 @main.command()
@@ -249,7 +243,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     sys.exit(1 if states["fail"] else 0)
 
 
-for verb in (run, plan, status, report, analyze, explain, tune, ablate):
+for verb in (init, run, plan, status, report, analyze, explain, tune, ablate):
     main.add_command(verb)
 for verb in (export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)

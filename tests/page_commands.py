@@ -41,6 +41,7 @@ _OWN = """
 """
 PAGE = "test_own_data_page.py::test_the_page_leads_to_a_report_within_ten_minutes"
 _PAGE = """
+    curate init --data examples/own_data/labelled.csv examples/own_data/unlabelled.csv --model examples/bases/sums_teacher
     curate validate examples/own_data/own.yaml | curate run examples/own_data/own.yaml
     curate status examples/own_data/own.yaml | curate audit draw runs/own --num 200
     curate audit export runs/own label-studio tasks.json
@@ -74,6 +75,9 @@ _ANALYSED = """
     curate analyze runs/quickstart | curate analyze CONFIG
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
 """
+_INIT = """
+    curate init --data labelled.csv unlabelled.csv | curate init --data | curate init --data LABELLED [UNLABELLED]
+"""
 _EXPLAINED = """
     curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
     curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
@@ -84,6 +88,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_PAGE), PAGE),
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
+    **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
     "curate audit serve runs/my-run --port 8123": "test_audit_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
     "curate filter packages/chess pool/ -o filtered --certified 0.1": "test_filter.py::"
