@@ -3,6 +3,9 @@
 import json
 import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -22,8 +25,10 @@ from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
 from curation.namesakes import claim
+from curation.periodic import every
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
+from curation.telemetry.console import say, too_quiet
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
@@ -41,6 +46,22 @@ USUAL = (
     "export-trust",
     "filter",
 )
+
+SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "export-student", "export-trust", "filter"})
+"""Commands that may work long before their first line."""
+
+
+@contextmanager
+def _heard(verb: str | None) -> Iterator[None]:
+    """Within the context, say that a command is at work when nothing else was said for long: it imports, or reads."""
+    begun = time.monotonic()
+
+    def look() -> None:
+        if too_quiet(begun, patience=1.35):
+            say(f"curate {verb}: at work for {time.monotonic() - begun:.0f} s")
+
+    with every(0.5, look) if verb in SPOKEN else nullcontext():
+        yield
 
 
 class _Verbs(click.Group):
@@ -68,7 +89,7 @@ class _Verbs(click.Group):
             kept = "; what is committed stays, the same command goes on" if self._resumes(ctx) else ""
             echo(f"curate: ended by {number.name} without waiting for what was at work{kept}", err=True)
 
-        with stopped_by_signals(farewell) as signals:
+        with stopped_by_signals(farewell) as signals, _heard(ctx.invoked_subcommand):
             try:
                 return self._invoke(ctx)
             except BaseException as stop:  # what the first signal made fail was stopped, too

@@ -39,9 +39,12 @@ _OWN = """
     curate status CONFIG | curate status OUT | curate status runs/my-run --watch | curate status runs/quickstart --watch
     curate validate CONFIG | curate verify RUN_DIR | curate --help | curate COMMAND -h
 """
+_PAGE_INIT = (
+    "curate init --data examples/own_data/labelled.csv examples/own_data/unlabelled.csv "
+    "--model examples/bases/sums_teacher"
+)
 PAGE = "test_own_data_page.py::test_the_page_leads_to_a_report_within_ten_minutes"
 _PAGE = """
-    curate init --data examples/own_data/labelled.csv examples/own_data/unlabelled.csv --model examples/bases/sums_teacher
     curate validate examples/own_data/own.yaml | curate run examples/own_data/own.yaml
     curate status examples/own_data/own.yaml | curate audit draw runs/own --num 200
     curate audit export runs/own label-studio tasks.json
@@ -85,7 +88,7 @@ _EXPLAINED = """
 
 OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_OWN), OWN),
-    **dict.fromkeys(_listed(_PAGE), PAGE),
+    **dict.fromkeys([_PAGE_INIT, *_listed(_PAGE)], PAGE),
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),

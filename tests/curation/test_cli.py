@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from curation.cli import main
 from curation.config.load import load_config
+from curation.errors import ConfigError
 from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
@@ -104,6 +106,18 @@ def test_every_verb_of_an_audit_explains_itself_and_has_few_options(verb: str):
     assert "RUN_DIR" in help_text and "--name" in help_text and "--folder" in help_text
     assert help_text.count("\n  --") <= 5
     assert curate("audit", "-h").stdout.count(f"\n  {verb} ") == 1
+
+
+def test_a_command_that_says_nothing_for_long_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def slow(*given: object) -> None:
+        time.sleep(2.5)
+        raise ConfigError("read at last")
+
+    monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
+    monkeypatch.setattr("curation.config.load.load_config", slow)
+    lines = curate("run", tmp_path / "x.yaml").stderr.splitlines()
+    assert lines[-1] == "curate: read at last" and 2 <= len(lines) <= 5
+    assert all("curate run: at work for" in line for line in lines[:-1])
 
 
 def test_help_answers_at_once():
