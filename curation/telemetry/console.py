@@ -46,8 +46,10 @@ def too_quiet(begun: float, patience: float = 1.2) -> bool:
     """Whether nothing was said for longer than work that began at that time (monotonic) is to be silent.
 
     ``patience``, in intervals between two lines of a stage, leaves room for who has more to say: progress comes first.
+    Where nothing at all was said since then, it is a little less than one: nobody is about to.
     """
     now = time.monotonic()
+    patience = patience if _said > begun else 0.7
     return not _bars and now - max(_said, begun) > patience * _interval(now - begun)
 
 

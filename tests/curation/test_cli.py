@@ -116,7 +116,7 @@ def test_a_command_that_says_nothing_for_long_is_heard(tmp_path: Path, monkeypat
     monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
     monkeypatch.setattr("curation.config.load.load_config", slow)
     lines = curate("run", tmp_path / "x.yaml").stderr.splitlines()
-    assert lines[-1] == "curate: read at last" and 2 <= len(lines) <= 5
+    assert lines[-1] == "curate: read at last" and len(lines) >= 2
     assert all("curate run: at work for" in line for line in lines[:-1])
 
 
