@@ -32,7 +32,7 @@ from curation.hashing import Int64s, hash64
 from curation.metrics import proportion
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
-from curation.stages.label_keys import LabelKeys
+from curation.stages.cap_keys import LabelKeys
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io
 

@@ -112,4 +112,5 @@ class SumsRun:
     def counts(self) -> dict[str, Any]:
         """What the manifest says became of the pool's rows."""
         stages = json.loads((self.directory / "manifest.json").read_text())["stages"]
-        return stages["gen-0/label-pool"]["outputs"]["counts"]
+        counts: dict[str, Any] = stages["gen-0/label-pool"]["outputs"]["counts"]
+        return counts

@@ -17,15 +17,16 @@ SECONDS = 2.0
 AGAIN_SECONDS = 300.0
 """The interval for repeating an unchanged state, so that it is always near the end of the events."""
 
-Tell = Callable[[int, list[str], list[str]], None]
-"""Receives the number of living nodes, and the nodes that came and left since the last call."""
-
 logger = logger_of(__name__)
 
 
 @contextmanager
-def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
-    """Call ``tell`` now and at each change of the cluster's nodes, as long as the context lasts."""
+def follow(tell: Callable[..., None], *, seconds: float = SECONDS) -> Iterator[None]:
+    """Call ``tell`` now and at each change of the cluster's nodes, as long as the context lasts.
+
+    Its arguments are ``num``, the number of living nodes, and ``came`` and ``left``, the names of those that came and
+    left since the last call.
+    """
     from ray.exceptions import RayError
 
     known: dict[str, str] = {}
@@ -37,7 +38,7 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
         came = [now[node] for node in now if node not in known]
         left = [known[node] for node in known if node not in now]
         if came or left or time.monotonic() - reported > AGAIN_SECONDS:
-            tell(len(now), came, left)
+            tell(num=len(now), came=came, left=left)
             known, reported = now, time.monotonic()
 
     def look_again() -> None:

@@ -16,8 +16,8 @@ from curation.pipeline.roles import check_models
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.stages.cap_keys import check_by
 from curation.stages.fit import check_settings
-from curation.stages.label_keys import check_by
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search

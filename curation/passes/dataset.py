@@ -38,6 +38,10 @@ CLOSING_SECONDS = 30.0
 """How long the end of a dataset is awaited; its thread ends with the process in any case."""
 
 
+REST_SECONDS = 5.0
+"""How long a driver that is stopped waits for the results of chunks that were done just before."""
+
+
 class RunningPass:
     """A pass that goes through a model's dataset."""
 
@@ -45,6 +49,8 @@ class RunningPass:
         """``left`` rows are to be done."""
         self.done: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
         self._id, self._desk, self._left = pass_id, desk, left
+        self._names: set[str] = set()
+        """The chunks whose result was given."""
 
     def __iter__(self) -> Iterator[pa.Table | None]:
         """The result of each chunk when it is done, in any order; None now and then while none is.
@@ -53,7 +59,6 @@ class RunningPass:
             UserError: an actor found a mistake of the user.
             ray.exceptions.RayError: the dataset failed.
         """
-        names: set[str] = set()
         while self._left:
             try:
                 found = self.done.get(timeout=LOOK_SECONDS)
@@ -64,11 +69,22 @@ class RunningPass:
                 raise found
             if found["error"] is not None:
                 raise cloudpickle.loads(found["error"])
-            if found["written"] is not None and found["chunk"] not in names:  # it may have been handed out twice
-                names.add(found["chunk"])
-                written = pa.ipc.open_stream(found["written"]).read_all()
-                self._left -= len(written["row_ids"][0].as_py()) // 8
-                yield written
+            if found["written"] is not None:
+                yield from self._first(found["chunk"], found["written"])
+
+    def rest(self) -> Iterator[pa.Table]:
+        """End the pass; the results of the chunks that are done and were not given, where the desk can still say."""
+        with suppress(ray.exceptions.RayError):
+            for chunk, written in ray.get(self._desk.end.remote(self._id), timeout=REST_SECONDS).items():
+                yield from self._first(chunk, written)
+
+    def _first(self, chunk: str, written: bytes) -> Iterator[pa.Table]:
+        """A chunk's result, unless it was given already: the chunk may have been handed out twice."""
+        if chunk not in self._names:
+            self._names.add(chunk)
+            table = pa.ipc.open_stream(written).read_all()
+            self._left -= len(table["row_ids"][0].as_py()) // 8
+            yield table
 
     def look(self) -> Look:
         """How far it is."""
@@ -79,8 +95,14 @@ class RunningPass:
 class ModelDataset:
     """A dataset with between ``min`` and ``max`` actors. Each works on ``num_calls`` chunks at once."""
 
-    def __init__(self, actors: ActorsConfig, *, num_cpus: float, num_calls: int, hold_cpus: bool = True) -> None:
-        """An actor computes on ``num_cpus``; with ``hold_cpus``, Ray keeps them from others while the actor lives."""
+    def __init__(
+        self, actors: ActorsConfig, *, name: str, num_cpus: float, num_calls: int, hold_cpus: bool = True
+    ) -> None:
+        """An actor computes on ``num_cpus``; with ``hold_cpus``, Ray keeps them from others while the actor lives.
+
+        Ray's dashboard and metrics show the dataset under ``name``.
+        """
+        self._name = name
         self._actors, self._num_calls, self._num_cpus, self._hold_cpus = actors, num_calls, num_cpus, hold_cpus
         self._passes: dict[str, RunningPass] = {}
         self._desk: Any = None
@@ -202,6 +224,7 @@ class ModelDataset:
                 runtime_env=None if self._hold_cpus or self._num_cpus < 2 else threads,
                 **{name: amount for name, amount in held.items() if amount is not None},
             )
+        dataset.set_name(self._name)
         return dataset
 
 

@@ -31,7 +31,8 @@ STUCK_SECONDS = 30.0
 AHEAD = 2
 """Chunks handed out for each one that an actor works on: another one waits at it, so that it is never idle."""
 KEPT = 64
-"""The number of a pass's last chunks whose result is kept; Ray replays no older calls."""
+"""The number of a pass's last chunks whose result is kept; Ray replays no older calls, and a driver that is stopped
+has received all older ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,12 +165,15 @@ class Desk:
                 mine.known[suspect.chunk.name] = Narrowing.from_json(suspect.known)
         await self._tell()
 
-    async def end(self, pass_id: str) -> None:
-        """End a pass, also before all of its chunks have a result."""
+    async def end(self, pass_id: str) -> dict[str, bytes]:
+        """End a pass, also before all of its chunks have a result; the last results by chunk."""
+        if (mine := self._passes.pop(pass_id, None)) is None:
+            return {}
         self._divide()
-        for index in self._passes.pop(pass_id).handed:
+        for index in mine.handed:
             self._fed.pop(index, None)
         await self._tell()
+        return dict(mine.finished)
 
     async def look(self, pass_id: str | None) -> Look:
         """How far a pass is, and which actors there are.

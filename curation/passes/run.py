@@ -65,6 +65,7 @@ def run_pass(
                     guard=guard,
                     on_commit=tally.committed,
                     on_written=tally.wrote,
+                    rest=lambda: [row for table in running.rest() for row in table.to_pylist()],
                 )
             except ray.exceptions.RayError as error:
                 raise cause(error, name) from error
@@ -92,8 +93,8 @@ def _rows(written: Iterable[pa.Table | None]) -> Iterator[dict[str, Any] | None]
         yield from [None] if table is None else table.to_pylist()
 
 
-def make_dataset(asked: AskConfig, *, hold_cpus: bool = True) -> ModelDataset:
-    """A dataset for a model, with actors as its configuration asks."""
+def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = True) -> ModelDataset:
+    """A dataset for the model ``name``, with actors as its configuration asks."""
     of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.living()]
     actors = asked.actors
     cpus = actors.cpus(asked.backend, of_nodes)
@@ -101,4 +102,6 @@ def make_dataset(asked: AskConfig, *, hold_cpus: bool = True) -> ModelDataset:
         most = max(1, min(actors.max, int(sum(of_nodes) // cpus)))
         least = {name: min(most, value) for name in ("min", "initial") if (value := getattr(actors, name)) is not None}
         actors = actors.model_copy(update={"max": most, **least})
-    return ModelDataset(actors, num_cpus=cpus, num_calls=concurrent_calls(asked.backend), hold_cpus=hold_cpus)
+    return ModelDataset(
+        actors, name=name, num_cpus=cpus, num_calls=concurrent_calls(asked.backend), hold_cpus=hold_cpus
+    )

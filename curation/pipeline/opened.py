@@ -14,8 +14,8 @@ from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, discover, split_sizes
+from curation.stages.cap_keys import check_by
 from curation.stages.fit import check_settings
-from curation.stages.label_keys import check_by
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
@@ -41,10 +41,6 @@ class Opened:
         self.manifest.save()
         settings = redacted_in(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
         write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-
-    def nodes(self, num: int, came: list[str], left: list[str]) -> None:
-        """Tell the events how many nodes the cluster has now, which came and which left."""
-        self.manifest.event("nodes", num=num, came=came, left=left)
 
 
 def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> Opened:

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Protocol
 
 from curation.cluster import capacity
-from curation.cluster.session import local_or_cluster
 from curation.config import PricesConfig, RayConfig, RunConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast
 from curation.pipeline.opened import Opened
 from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all
+from curation.pipeline.session import joined
 from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
 from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, assignment_of, rows_at
 from curation.storage.paths import Place, Remote, place, remove
-from curation.telemetry.console import say
 
 
 class Costed(Protocol):
@@ -61,13 +60,10 @@ def forecast_run(
     askings, left_out = askings_of(stages, config, files, known, done, taken)
     if not askings:
         return None, left_out
-    with local_or_cluster(config.ray):
-        asked = [need for need in capacity.needs(config) if need.key.startswith("teacher.actors")]
-        if (waits := capacity.check_room(asked)) is not None:
-            say(waits)
-        with scratch(config.directory, config.ray) as directory:
-            shots = _shots(config, files, taken, known, directory)
-            return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
+    asked = [need for need in capacity.needs(config) if need.key.startswith("teacher.actors")]
+    with joined(config.ray, asked), scratch(config.directory, config.ray) as directory:
+        shots = _shots(config, files, taken, known, directory)
+        return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
 
 
 def forecast_of(

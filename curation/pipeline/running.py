@@ -205,9 +205,7 @@ def _at_work(
         opened.manifest.require_here()
         works, hosts = bool(redo) or _has_work(opened, stages), None
         if works:
-            hosts = stack.enter_context(started(config.ray))
-            if (waits := capacity.check_room(capacity.needs(config))) is not None:
-                say(waits)
+            hosts = stack.enter_context(started(config.ray, capacity.needs(config)))
         opened.save()
         if again := _redone(opened, redo):
             opened.manifest.event("redo", stages=again)
@@ -216,9 +214,7 @@ def _at_work(
         if searching or config.trust.search:
             check_search(config, opened.num_pool)
         if works:
-            import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
-
-            stack.enter_context(membership.follow(opened.nodes))
+            stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
         else:
             say("all stages are done")
         run = Run(

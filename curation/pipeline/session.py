@@ -4,7 +4,7 @@ Starting takes most of the time of a small run: Ray, an actor for the models, a 
 gives them back at its end; within a :func:`session` the next run finds them warm.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from curation.cluster import capacity
 from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig
 from curation.rundir.hosts import Hosts
+from curation.telemetry.console import say
 
 
 @dataclass
@@ -45,21 +46,42 @@ def session() -> Iterator[None]:
 
 
 @contextmanager
-def started(settings: RayConfig) -> Iterator[Hosts]:
-    """Start or join Ray for a run, unless its session has; yield the hosts of its stages.
+def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hosts]:
+    """Start or join Ray for a run or a filter, unless its session has; yield the hosts of its stages.
 
     Raises:
-        ClusterError: no Ray that can be joined answers at the address.
+        ClusterError: no Ray that can be joined answers at the address, or it has no room for the ``needs``.
         RunFailedError: Ray did not start.
     """
-    current = _session.get()
-    if current is None:
-        with ExitStack() as stack:
-            yield _start(stack, settings, outlive_runs=False)
-    else:
-        if current.hosts is None:
-            current.hosts = _start(current.stack, settings, outlive_runs=True)
-        yield current.hosts
+    with ExitStack() as stack:
+        current = _session.get()
+        if current is None:
+            hosts = _start(stack, settings, outlive_runs=False)
+        elif current.hosts is None:
+            hosts = current.hosts = _start(current.stack, settings, outlive_runs=True)
+        else:
+            hosts = current.hosts
+        _require_room(needs)
+        import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
+
+        yield hosts
+
+
+@contextmanager
+def joined(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[None]:
+    """Start or join Ray for a look ahead, which has no stages.
+
+    Raises:
+        ClusterError: as :func:`started`.
+    """
+    with local_or_cluster(settings):
+        _require_room(needs)
+        yield
+
+
+def _require_room(needs: Sequence[capacity.Need]) -> None:
+    if (waits := capacity.check_room(needs)) is not None:
+        say(waits)
 
 
 def _start(stack: ExitStack, settings: RayConfig, *, outlive_runs: bool) -> Hosts:

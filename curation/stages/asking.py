@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, Self
 
 from curation.cluster import nodes
@@ -80,16 +81,23 @@ class TeacherUse(Inputs):
         from curation.passes.run import make_dataset  # heavy
 
         engine, hold_cpus = self.started, task.hosts.hold_cpus
+        name = str(self.backend) if can_be_replaced(str(self.backend)) else f"{self.backend}-{PurePath(self.name).name}"
         hosted = task.hosted(
-            lambda: make_dataset(engine, hold_cpus=hold_cpus), max_idle_seconds=engine.actors.max_idle_seconds
+            lambda: make_dataset(engine, name=name, hold_cpus=hold_cpus),
+            max_idle_seconds=engine.actors.max_idle_seconds,
         )
         with task.progress() as update, hosted as dataset:
             yield engine, PassOptions(commit_seconds=commit_seconds, dataset=dataset, guard=task.guard, progress=update)
 
+    @property
+    def name(self) -> str:
+        """The adapter, the model, or ``scripted``."""
+        return "scripted" if self.model is None else self.model.adapter or self.model.base
+
     def record(self, result: PassResult) -> dict[str, Any]:
         """The record of the stage's pass, for the report."""
         return {
-            "model": "scripted" if self.model is None else self.model.adapter or self.model.base,
+            "model": self.name,
             "backend": self.backend,
             "dtype": None if self.model is None else self.ask.dtype,
             "rows": result.rows,

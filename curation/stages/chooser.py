@@ -23,8 +23,8 @@ from curation.selection.capped import Capped
 from curation.selection.quotas import strata
 from curation.selection.top_n import check
 from curation.stages.budget import Scored
+from curation.stages.cap_keys import LabelKeys
 from curation.stages.gold import Gold, GoldTexts
-from curation.stages.label_keys import LabelKeys
 from curation.stages.pool_scores import PoolScores
 from curation.stages.selected import PART_ROWS
 from curation.stages.signal import missed, unread

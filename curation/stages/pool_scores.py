@@ -21,7 +21,7 @@ from curation.selection.bound import Bound, Question, merged, narrowed, question
 from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
-from curation.stages.label_keys import LabelKeys, Reader
+from curation.stages.cap_keys import LabelKeys, Reader
 from curation.tables import io, scans
 from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust

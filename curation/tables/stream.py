@@ -40,8 +40,11 @@ def commit_stream(
     guard: Guard = unguarded,
     on_commit: Callable[[Round], None] | None = None,
     on_written: Callable[[Written], None] | None = None,
+    rest: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
 ) -> None:
     """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
+
+    Where it fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` gives the rows that are done and had not arrived.
 
     A stream that waits long for its next row yields None now and then, so that what has come is committed in time. Slow
     commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
@@ -55,6 +58,14 @@ def commit_stream(
     of = {committer.uri: committer for committer in committers}
     last, pause, is_due = time.monotonic(), seconds, False
 
+    def take(row: Mapping[str, Any]) -> None:
+        if row["uri"] not in of:
+            of[row["uri"]] = Committer(row["uri"], guard)
+        of[row["uri"]].add(row["fragments"], row["row_ids"])
+        if on_written is not None:
+            note = {} if row["note"] is None else json.loads(row["note"])
+            on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
+
     def commit() -> None:
         begun = time.monotonic()
         for committer in of.values():
@@ -67,20 +78,17 @@ def commit_stream(
         for row in written:
             if row is not None:
                 is_due = True
-                if row["uri"] not in of:
-                    of[row["uri"]] = Committer(row["uri"], guard)
-                of[row["uri"]].add(row["fragments"], row["row_ids"])
-                if on_written is not None:
-                    note = {} if row["note"] is None else json.loads(row["note"])
-                    on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
+                take(row)
             if is_due and (begun := time.monotonic()) - last > pause:
                 commit()
                 last, is_due = time.monotonic(), False
                 pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
     except CommitError:
         raise
-    except BaseException:  # a failed task, Ctrl-C, SIGTERM: commit what has arrived
+    except BaseException:
         with suppress(CommitError):
+            for row in rest():
+                take(row)
             commit()
         raise
     commit()

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from curation.cluster import capacity
-from curation.cluster.session import local_or_cluster
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
 from curation.package import TrustPackage
@@ -12,10 +10,10 @@ from curation.pipeline.filter.opening import Opened, copied
 from curation.pipeline.forecasting import Forecast
 from curation.pipeline.planning import forecast_of, num_committed, scratch
 from curation.pipeline.probing import Asking, LeftOut, Rows
+from curation.pipeline.session import joined
 from curation.rundir.graph import Known, Out, Stage
 from curation.sources import Assignment, Permutation
 from curation.stages.asking import choose
-from curation.telemetry.console import say
 
 POOL = "pool"
 
@@ -32,13 +30,9 @@ def forecast_filter(
     if not left:
         return None, ()
     config = opened.config
-    with local_or_cluster(config.ray):
-        waits = capacity.check_room([opened.need])
-        if waits is not None:
-            say(waits)
-        with scratch(config.output_directory, config.ray) as directory:
-            askings = askings_of(opened, left, copied(opened.package, directory / "package"))
-            return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
+    with joined(config.ray, [opened.need]), scratch(config.output_directory, config.ray) as directory:
+        askings = askings_of(opened, left, copied(opened.package, directory / "package"))
+        return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
 
 
 def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> int | None:

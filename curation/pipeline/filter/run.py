@@ -1,7 +1,6 @@
 """Runs a filter: opens its output, does what is missing, and writes what was made of it into ``filter.json``."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from curation.cluster import capacity, membership
@@ -45,7 +44,15 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         if did:
             if opened.first_cut is not None:
                 say(opened.first_cut.found.words())
-            with _at_work(opened) as run:
+            event = partial(opened.manifest.event, "nodes")
+            with started(config.ray, [opened.need]) as hosts, membership.follow(event):
+                run = Run(
+                    config.output_directory.name,
+                    opened.manifest,
+                    max_stages=config.ray.max_stages,
+                    room=capacity.resources,
+                    hosts=hosts,
+                )
                 run.do(opened.described.looking)
                 _alarm(opened)
                 run.do(opened.described.all)
@@ -72,28 +79,4 @@ def _alarm(opened: Opened) -> None:
             raise ShiftError(
                 f"round {name}: {shift['warning']} Nothing of it was written (on_shift: fail); with --on-shift warn or "
                 "ignore the same command writes it, and labels nothing again"
-            )
-
-
-@contextmanager
-def _at_work(opened: Opened) -> Iterator[Run]:
-    """Ray started or joined, and the cluster's nodes followed."""
-    config, manifest = opened.config, opened.manifest
-
-    def nodes(num: int, came: list[str], left: list[str]) -> None:
-        manifest.event("nodes", num=num, came=came, left=left)
-
-    with started(config.ray) as hosts:
-        waits = capacity.check_room([opened.need])
-        if waits is not None:
-            say(waits)
-        import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
-
-        with membership.follow(nodes):
-            yield Run(
-                config.output_directory.name,
-                manifest,
-                max_stages=config.ray.max_stages,
-                room=capacity.resources,
-                hosts=hosts,
             )

@@ -1,6 +1,7 @@
 """A model's dataset: its actors, the passes that go through it, the starts of a model, and the progress."""
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
+import ray
+from pyroaring import BitMap64
 
+from curation.cluster import nodes
 from curation.cluster.session import local_or_cluster
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
+from curation.passes.cutting import OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.run import PassResult, make_dataset
 from curation.refs import ModelRef, TableRef
@@ -165,12 +172,44 @@ def grow_and_shrink(examples: TableRef, directory: Path) -> None:
         assert shared.read().running == 1 and shared.read().deaths == 0
 
 
-def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back(examples, tmp_path):
-    # Ray Data keeps the share of a dataset that did not end by itself for minutes, and then adds no actor to another.
-    call = f"grow_and_shrink(TableRef(uri={examples.uri!r}, version={examples.version}), Path({str(tmp_path)!r}))"
+def by_itself(function: str, examples: TableRef, directory: Path) -> None:
+    """Call a function of this file in a process with a cluster of its own."""
+    call = f"{function}(TableRef(uri={examples.uri!r}, version={examples.version}), Path({str(directory)!r}))"
     code = f"from tests.curation.passes.test_dataset import *; {call}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back(examples, tmp_path):
+    # Ray Data keeps the share of a dataset that did not end by itself for minutes, and then adds no actor to another.
+    by_itself("grow_and_shrink", examples, tmp_path)
+
+
+def look_at_the_dashboard(examples: TableRef, directory: Path) -> None:
+    """The dashboard's own list of datasets, asked while rows are labelled."""
+    dashboard = ray.init(num_cpus=2, include_dashboard=True, dashboard_port=0).dashboard_url
+    job_id = ray.get_runtime_context().get_job_id()
+    job = make_job(examples, directory, script={"seconds_per_row": 0.1})
+    found: list[dict[str, Any]] = []
+
+    def end_when_listed() -> None:
+        with urllib.request.urlopen(f"http://{dashboard}/api/data/datasets/{job_id}", timeout=30) as answer:
+            found[:] = json.load(answer)["datasets"]
+        if any(dataset["state"] == "RUNNING" and dataset["progress"] >= 2 for dataset in found):
+            raise RunFailedError("listed")
+
+    listed = pytest.raises(RunFailedError, match="listed")
+    with contextlib.closing(make_dataset(job.teacher, name="scripted")) as shared, listed:
+        run(job, shared, guard=end_when_listed)
+    (dataset,) = found
+    assert dataset["dataset"].startswith("scripted_")
+    names = [operator["name"] for operator in dataset["operators"]]
+    assert names == ["Input", "ReadHandouts", "MapBatches(ModelActor)"]
+
+
+def test_rays_dashboard_lists_the_dataset_with_its_operators(examples, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    by_itself("look_at_the_dashboard", examples, tmp_path)
 
 
 def test_a_small_pass_does_not_wait_for_all_of_a_large_one(local_ray, examples, tmp_path, pool):
@@ -254,6 +293,20 @@ def test_progress_moves_within_a_chunk_and_a_finished_one_does_not_wait_for_the_
     within = [at.reached for at in told if 0 < at.reached < NUM_ROWS and at.reached != NUM_ROWS // 2]
     assert len(set(within)) >= 3 and within == sorted(within)
     assert any(at.rows == NUM_ROWS // 2 < at.reached for at in told), "committed while the other one was under way"
+
+
+def test_a_driver_that_is_stopped_receives_what_is_done(local_ray, examples, tmp_path, pool):
+    job = make_job(examples, tmp_path, script={"seconds_per_row": 0.01})
+    io.create(job.labels_uri, job.schema(8))
+    rows = OpenRows(examples, lambda ids_N: ids_N >= 0, BitMap64())
+    with pool(job.teacher).passing(job.labels_uri, job, nodes.installed()(), rows) as running:
+        until = time.monotonic() + 60
+        while (done := running.look().answered) < NUM_ROWS / 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        found = [row for table in running.rest() for row in table["row_ids"].to_pylist()]
+        ids = [row_id for packed in found for row_id in np.frombuffer(packed, np.int64).tolist()]
+        assert len(ids) == len(set(ids)) and done - 20 < len(ids), "all but the chunk under way"
+        assert len(ids) < NUM_ROWS and not list(running.rest())
 
 
 def test_chunks_grow_to_the_time_that_they_should_take(local_ray, examples, tmp_path, pool):

@@ -22,13 +22,13 @@ def test_runs_of_a_session_have_the_same_hosts_until_it_ends(local_ray, monkeypa
     monkeypatch.setattr(module, "_session", type(module._session)("fresh", default=None))  # not the one of all tests
     alone = []
     for _ in range(2):
-        with started(RAY) as hosts:
+        with started(RAY, ()) as hosts:
             alone.append(hosts)
     assert alone[0] is not alone[1]
     with session():
-        with started(RAY) as first:
+        with started(RAY, ()) as first:
             pass
-        with session(), started(RAY) as second:
+        with session(), started(RAY, ()) as second:
             assert first is second
         held = Held()
         with first.use(HOST, {}, 60, lambda: held):

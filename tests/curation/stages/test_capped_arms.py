@@ -19,9 +19,9 @@ from curation.errors import BudgetError, ConfigError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import TableRef
 from curation.stages.budget import Budget, Scored
+from curation.stages.cap_keys import check_by
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
-from curation.stages.label_keys import check_by
 from curation.stages.select import select
 from curation.tables import io, schemas
 

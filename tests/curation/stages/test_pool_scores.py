@@ -13,7 +13,7 @@ from curation.report import pool_grid
 from curation.selection.capped import num_before
 from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
-from curation.stages.label_keys import LabelKeys
+from curation.stages.cap_keys import LabelKeys
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, scans, schemas
 from curation.tables.row_ids import bitmap

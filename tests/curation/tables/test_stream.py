@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from curation.stopping import Stopped
 from curation.tables import commits, io, schemas
 from curation.tables.stream import Round, commit_stream
 
@@ -31,3 +33,22 @@ def test_what_has_come_is_committed_while_the_next_row_is_waited_for(tmp_path):
 
     commit_stream(arriving(), seconds=0.05, on_commit=rounds.append)
     assert [round_.rows[uri] for round_ in rounds] == [3, 5, 5], "one commit a fragment, and the last look at the end"
+
+
+def test_a_stream_that_is_stopped_commits_what_has_not_arrived_too(tmp_path):
+    uri = str(tmp_path / "t.lance")
+    io.create(uri, SCHEMA)
+
+    def fragment(*ids: int) -> list[Mapping[str, Any]]:
+        rows: list[Mapping[str, Any]] = commits.write_fragment(
+            pa.table({"row_id": ids}, schema=SCHEMA), uri, SCHEMA
+        ).to_pylist()
+        return rows
+
+    def arriving() -> Iterator[Mapping[str, Any]]:
+        yield from fragment(1, 2)
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        commit_stream(arriving(), seconds=3600, rest=lambda: fragment(3))
+    assert sorted(io.read(io.latest(uri), ["row_id"])["row_id"].to_pylist()) == [1, 2, 3]
