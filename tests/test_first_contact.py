@@ -1,7 +1,7 @@
 """First contact: a wheel in an empty environment, two CSV files, the commands of a first hour, by the stopwatch.
 
-No step fails, prints a traceback, or is silent for longer than ``SILENT`` seconds (more beside other work). Beside the files lie a ``train.py``,
-which has the name of a package here, and an ``own.py``, which is the domain.
+No step fails, prints a traceback, or is silent for longer than ``SILENT`` seconds (more beside other work). Beside the
+files lie a ``train.py``, which has the name of a package here, and an ``own.py``, which is the domain.
 """
 
 import csv
