@@ -19,9 +19,13 @@ def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[s
     mapping are relative to the working directory.
 
     Raises:
-        UserError: the configuration, the sources or a model is wrong.
+        UserError: the configuration, the sources or a model is wrong; or the program has a module ``train`` or ``tune``
+            of its own.
         RunFailedError: a stage could not finish; the same call resumes the run.
     """
+    from curation.namesakes import claim
+
+    claim()
     from curation.config.load import config_of
     from curation.pipeline.running import run_chain
 
@@ -30,6 +34,9 @@ def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[s
 
 def session() -> AbstractContextManager[None]:
     """Within the context, runs share one Ray, and the actors and training processes that they start."""
+    from curation.namesakes import claim
+
+    claim()
     from curation.pipeline.session import session
 
     return session()

@@ -3,7 +3,9 @@
 import json
 import signal
 import sys
-from pathlib import Path
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -13,6 +15,7 @@ from curation.commands.audit.verb import audit
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
+from curation.commands.init_verb import init
 from curation.commands.options import CONFIG, SET, with_own_modules
 from curation.commands.plan_verb import plan
 from curation.commands.report_verb import report
@@ -21,8 +24,44 @@ from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
+from curation.namesakes import claim
+from curation.periodic import every
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
+from curation.telemetry.console import say, too_quiet
+
+RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
+"""Commands that only a few runs need; the others stand in the order in which a user meets them."""
+USUAL = (
+    "init",
+    "validate",
+    "plan",
+    "run",
+    "status",
+    "report",
+    "inspect",
+    "audit",
+    "tune",
+    "export-student",
+    "export-trust",
+    "filter",
+)
+
+SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "export-student", "export-trust", "filter"})
+"""Commands that may work long before their first line."""
+
+
+@contextmanager
+def _heard(verb: str | None) -> Iterator[None]:
+    """Within the context, say that a command is at work when nothing else was said for long: it imports, or reads."""
+    begun = time.monotonic()
+
+    def look() -> None:
+        if too_quiet(begun, patience=1.35):
+            say(f"curate {verb}: at work for {time.monotonic() - begun:.0f} s")
+
+    with every(0.5, look) if verb in SPOKEN else nullcontext():
+        yield
 
 
 class _Verbs(click.Group):
@@ -31,6 +70,18 @@ class _Verbs(click.Group):
     SIGINT gives 130 and SIGTERM 143, with a line that says what is kept, at whatever time they come.
     """
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of ``--help``."""
+        return [*USUAL, *RARE]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their two headings."""
+        for heading, names in (("Commands", USUAL), ("What only a few runs need", RARE)):
+            room = formatter.width - 6 - max(map(len, names))
+            commands = {name: command for name in names if (command := self.get_command(ctx, name)) is not None}
+            with formatter.section(heading):
+                formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands.items()])
+
     RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -38,7 +89,7 @@ class _Verbs(click.Group):
             kept = "; what is committed stays, the same command goes on" if self._resumes(ctx) else ""
             echo(f"curate: ended by {number.name} without waiting for what was at work{kept}", err=True)
 
-        with stopped_by_signals(farewell) as signals:
+        with stopped_by_signals(farewell) as signals, _heard(ctx.invoked_subcommand):
             try:
                 return self._invoke(ctx)
             except BaseException as stop:  # what the first signal made fail was stopped, too
@@ -55,6 +106,7 @@ class _Verbs(click.Group):
 
     def _invoke(self, ctx: click.Context) -> Any:
         try:
+            claim()
             return super().invoke(ctx)
         except CurationError as error:
             echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
@@ -79,24 +131,6 @@ def main() -> None:
 
     A weak teacher labels a pool. A trust function says how likely each label is right. Trusted rows train a student.
     """
-
-
-@main.command()
-@click.argument("config", type=click.Path(dir_okay=False), default="curation.yaml")
-def init(config: str) -> None:
-    """Write a commented configuration to CONFIG (default: curation.yaml)."""
-    from importlib.resources import files
-
-    from curation.errors import ConfigError
-
-    try:
-        with Path(config).open("x") as file:
-            file.write((files("curation") / "template.yaml").read_text())
-    except FileExistsError:
-        raise ConfigError(f"{config}: exists already; name another file or move it away") from None
-    except OSError as error:
-        raise ConfigError(f"{config}: cannot be written ({error.strerror})") from error
-    echo(f"wrote {config}; next: edit sources and models, then `curate validate {config}`")
 
 
 @main.command()
@@ -230,7 +264,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     sys.exit(1 if states["fail"] else 0)
 
 
-for verb in (run, plan, status, report, analyze, explain, tune, ablate):
+for verb in (init, run, plan, status, report, analyze, explain, tune, ablate):
     main.add_command(verb)
 for verb in (export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)

@@ -245,6 +245,7 @@ READERS: Registry[Reader] = Registry(
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",
     "chess_mate": "curation.domains.chess_mate:ChessMate",
+    "classification": "curation.domains.classification:Classification",
     "math": "curation.domains.math:Math",
     "mcqa": "curation.domains.mcqa:Mcqa",
     "next_token": "curation.domains.next_token:NextToken",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from curation.cli import main
+from curation.cli import RARE, main
 
 PAGE = Path(__file__).resolve().parent / "reference" / "commands.md"
 INTRO = f"""\
@@ -15,16 +15,20 @@ INTRO = f"""\
 
 `curate COMMAND -h` prints the same. [Running, watching, resuming](../running.md) says when to use which;
 [Troubleshooting](../troubleshooting.md) has the exit codes.
-
-| command | does |
-| --- | --- |"""
+"""
 
 
-def commands() -> dict[str, click.Command]:
-    """The commands in the order of ``curate --help``."""
-    context = click.Context(main, info_name="curate")
-    found = {name: main.get_command(context, name) for name in main.list_commands(context)}
-    return {name: command for name, command in found.items() if command is not None}
+def commands(group: click.Group = main, above: str = "") -> dict[str, click.Command]:
+    """The commands in the order of ``curate --help``, each after its group."""
+    context = click.Context(group, info_name="curate")
+    made: dict[str, click.Command] = {}
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None:
+            made[f"{above}{name}"] = command
+        if isinstance(command, click.Group):
+            made |= commands(command, f"{above}{name} ")
+    return made
 
 
 def described(name: str, command: click.Command) -> list[str]:
@@ -48,11 +52,14 @@ def described(name: str, command: click.Command) -> list[str]:
 def draw() -> str:
     """The page; equal commands give equal text."""
     found = commands()
-    heads = [
-        f"| [`curate {name}`](#curate-{name}) | {command.get_short_help_str(200)} |" for name, command in found.items()
-    ]
+    heads = {
+        name: f"| [`curate {name}`](#curate-{name.replace(' ', '-')}) | {command.get_short_help_str(200)} |"
+        for name, command in found.items()
+    }
+    usual, rare = ([head for name, head in heads.items() if (name in RARE) == few] for few in (False, True))
     parts = [line for name, command in found.items() for line in described(name, command)]
-    return "\n".join([INTRO, *heads, "", *parts]).rstrip() + "\n"
+    table = "| command | does |\n| --- | --- |"
+    return "\n".join([INTRO, table, *usual, "\nWhat only a few runs need:\n", table, *rare, "", *parts]).rstrip() + "\n"
 
 
 if __name__ == "__main__":

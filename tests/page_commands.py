@@ -19,9 +19,9 @@ STORE = "test_cluster_commands.py::test_commands_with_an_object_store_and_a_clus
 """Runs the commands of a run with students against a local S3 server and a local cluster with a dashboard."""
 
 _OWN = """
-    curate audit RUN_DIR | curate audit RUN_DIR --num 200 | curate audit runs/my-run --num 200
-    curate audit runs/my-run --verdicts verdicts.csv | curate audit runs/my-run --export label-studio t.json
-    curate audit runs/my-run --result --alpha 0.1 | curate audit RUN_DIR --result
+    curate audit draw RUN_DIR | curate audit draw RUN_DIR --num 200 | curate audit draw runs/my-run --num 200
+    curate audit import runs/my-run csv verdicts.csv | curate audit export runs/my-run label-studio t.json
+    curate audit result runs/my-run --alpha 0.1 | curate audit result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
     curate filter PACKAGE POOL -o OUT --keep 0.1 | curate filter packages/chess pool/ -o filtered --keep 50000
@@ -39,11 +39,15 @@ _OWN = """
     curate status CONFIG | curate status OUT | curate status runs/my-run --watch | curate status runs/quickstart --watch
     curate validate CONFIG | curate verify RUN_DIR | curate --help | curate COMMAND -h
 """
+_PAGE_INIT = (
+    "curate init --data examples/own_data/labelled.csv examples/own_data/unlabelled.csv "
+    "--model examples/bases/sums_teacher"
+)
 PAGE = "test_own_data_page.py::test_the_page_leads_to_a_report_within_ten_minutes"
 _PAGE = """
     curate validate examples/own_data/own.yaml | curate run examples/own_data/own.yaml
-    curate status examples/own_data/own.yaml | curate audit runs/own --num 200
-    curate audit runs/own --export label-studio tasks.json
+    curate status examples/own_data/own.yaml | curate audit draw runs/own --num 200
+    curate audit export runs/own label-studio tasks.json
     curate inspect runs/own gen-0/label-pool --columns row_id,completion,label --rows 5
     curate export-trust runs/own -o trust
     curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
@@ -74,6 +78,9 @@ _ANALYSED = """
     curate analyze runs/quickstart | curate analyze CONFIG
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
 """
+_INIT = """
+    curate init --data labelled.csv unlabelled.csv | curate init --data | curate init --data LABELLED [UNLABELLED]
+"""
 _EXPLAINED = """
     curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
     curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
@@ -81,10 +88,11 @@ _EXPLAINED = """
 
 OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_OWN), OWN),
-    **dict.fromkeys(_listed(_PAGE), PAGE),
+    **dict.fromkeys([_PAGE_INIT, *_listed(_PAGE)], PAGE),
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
-    "curate audit runs/my-run --serve --port 8123": "test_audit_in_browser.py::"
+    **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
+    "curate audit serve runs/my-run --port 8123": "test_audit_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
     "curate filter packages/chess pool/ -o filtered --certified 0.1": "test_filter.py::"
     "test_a_certified_cut_is_that_of_the_calibration_rows",
@@ -210,6 +218,9 @@ def _whole(text: str) -> bool:
         return True
     verb, *arguments = [word for word in split(text) if word != "&"][1:]
     command = main.get_command(click.Context(main), verb)
+    if isinstance(command, click.Group):
+        (verb, *arguments), group = arguments or [""], command
+        command = group.get_command(click.Context(group), verb)
     if command is None or any(word.startswith("{") for word in arguments):
         return False
     try:

@@ -41,10 +41,10 @@ def curate(*arguments: object) -> str:
 
 
 class Server:
-    """``curate audit --serve`` in a process of its own."""
+    """``curate audit serve`` in a process of its own."""
 
     def __init__(self, run: AuditedRun, port: int = 0) -> None:
-        command = [sys.executable, "-m", "curation.cli", "audit", str(run.directory), "--serve", "--port", str(port)]
+        command = [sys.executable, "-m", "curation.cli", "audit", "serve", str(run.directory), "--port", str(port)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         self.url = self.process.stdout.readline().strip()
@@ -91,7 +91,7 @@ def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: Au
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    curate(run.directory, "--num", NUM)
+    curate("draw", run.directory, "--num", NUM)
     log = run.directory / "audit" / "trust" / "verdicts.jsonl"
     server, page = Server(run), Page(browser)
     given: dict[str, str] = {}
@@ -150,9 +150,9 @@ def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: Au
     assert problems == refused and len(refused) == 2, problems  # the presses at the dead and at the new server
 
     server.kill()
-    result = json.loads(curate(run.directory, "--result", "--json"))
+    result = json.loads(curate("result", run.directory, "--json"))
     assert result["people"] == {"anna": NUM}
     assert result["answers"]["right"] == sum(run.right[int(row_id)] for row_id in given)
     before, after = result["cut"]["before"], result["cut"]["after"]
     assert after["num_counted_wrong"] == 0 and after["n"] != before["n"] and after["threshold"] != before["threshold"]
-    print(curate(run.directory, "--result"))
+    print(curate("result", run.directory))

@@ -102,15 +102,17 @@ def texts_of_code() -> list[str]:
     return found
 
 
-def named(words: tuple[str, ...]) -> str | None:
+def named(words: tuple[str, ...], group: click.Group = main) -> str | None:
     """What is wrong with the verb and the names of options of a call that need not be whole."""
-    context = click.Context(main)
+    context = click.Context(group)
     verb = next((word for word in words if not word.startswith("-")), "")
     if verb == "" or verb.isupper() or not re.fullmatch(r"[a-z-]+", verb):
-        return None  # `curate --help`, `curate COMMAND`, `curate {verb}`
-    command = main.get_command(context, verb)
+        return None if group is main or not verb else f"{verb} is none of {', '.join(group.commands)}"
+    command = group.get_command(context, verb)
     if command is None:
         return f"no command is called {verb}"
+    if isinstance(command, click.Group):
+        return named(words[words.index(verb) + 1 :], command)
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
     given = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
     return next((f"{verb} has no {option}" for option in given if option not in known), None)
@@ -133,9 +135,12 @@ def test_every_key_says_what_it_means():
 def test_every_command_of_the_pages_parses():
     found = fenced()
     assert len(found) > 30 and {command.words[0] for command in found} >= {"run", "filter", "audit", "inspect"}
-    context = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
+    above = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
     for page, (verb, *arguments) in found:
-        command = main.get_command(context, verb)
+        command, context = main.get_command(above, verb), above
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=above)
+            command, (verb, *arguments) = command.get_command(context, arguments[0]), arguments
         assert command is not None, f"{page}: no command is called {verb}"
         try:
             command.make_context(verb, list(arguments), parent=context)
@@ -165,6 +170,10 @@ def test_commands_that_messages_name_exist():
 def test_a_wrong_command_is_found():
     assert named(("plan", "CONFIG", "--prob")) == "plan has no --prob"
     assert named(("plann", "CONFIG")) == "no command is called plann"
+    assert named(("audit", "drawn", "RUN_DIR")) == "no command is called drawn"
+    assert named(("audit", "RUN_DIR", "--num", "3")) == "RUN_DIR is none of draw, serve, export, import, result"
+    assert named(("audit", "draw", "RUN_DIR", "--nam")) == "draw has no --nam"
+    assert named(("audit", "draw", "RUN_DIR", "--num", "3")) is None
     assert list(calls("ray exec c.yaml 'curate run a.yaml --wait' && curate report b # and so on")) == [
         ("run", "a.yaml", "--wait"),
         ("report", "b"),

@@ -1,5 +1,6 @@
-"""The site of ``make docs``: it builds without warnings, no link is dead, and its search works from a folder."""
+"""The site of ``make docs``: it builds, no link is dead, search works from a folder, and it fits a telephone."""
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -59,3 +60,64 @@ def test_search_works_from_a_folder(site: Path, tmp_path: Path):
                 link.get_attribute("href") for link in driver.find_elements("css selector", "#search-results li a")
             ]
         assert any("method.html" in str(link) for link in links), links
+
+
+WIDE = """
+const scrolls = (element) => {
+  for (let part = element; part && part !== document.body; part = part.parentElement)
+    if (["auto", "scroll"].includes(getComputedStyle(part).overflowX)) return true;
+  return false;
+};
+const all = (query) => [...document.querySelectorAll("article " + query)];
+const right = (element) => element.getBoundingClientRect().right;
+return JSON.stringify({
+  page: document.documentElement.scrollWidth,
+  lost: all("table, pre").filter((part) => right(part) > innerWidth + 1 && !scrolls(part)).length,
+  cut: all("td, th").filter((cell) => cell.scrollWidth > cell.clientWidth + 1).length,
+  thin: all("td, th").filter((cell) => cell.textContent.length > 20 && cell.offsetWidth < 70).length,
+  tables: all("table").length,
+});
+"""
+
+
+def test_pages_fit_a_telephone(site: Path, tmp_path: Path):
+    """Code and tables that are wider scroll within themselves; no column is cut or too thin to read."""
+    num_tables, wrong = 0, []
+    with chromium(tmp_path / "profile") as driver:
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        for page in sorted({*site.glob("*.html"), *(site / "reference").glob("*.html")}):
+            driver.get(page.as_uri())
+            found = json.loads(driver.execute_script(WIDE))
+            num_tables += found.pop("tables")
+            if found != {"page": 390, "lost": 0, "cut": 0, "thin": 0}:
+                wrong.append((page.name, found))
+    assert wrong == [] and num_tables > 100
+
+
+def test_code_is_copied_by_a_button(site: Path, tmp_path: Path):
+    with chromium(tmp_path / "profile") as driver:
+        driver.execute_cdp_cmd(
+            "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+        )
+        driver.get((site / "index.html").as_uri())
+        blocks = driver.find_elements("css selector", "div.highlight")
+        buttons = driver.find_elements("css selector", "div.highlight > button.copy")
+        assert len(buttons) == len(blocks) > 0
+        driver.execute_script("arguments[0].focus()", buttons[0])
+        buttons[0].click()
+        time.sleep(0.5)
+        assert buttons[0].text == "Copied"
+        copied = driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+        assert copied.splitlines()[0] == "curate init --data labelled.csv unlabelled.csv"
+        assert driver.get_log("browser") == []
+
+
+def test_the_front_page_says_for_whom_how_and_where_to():
+    """Three commands, and a way in by each task, before the list of all pages."""
+    page = (ROOT / "docs" / "index.md").read_text()
+    first, _, rest = page.partition("## All pages")
+    assert "**Start**" in rest and "For engineers" in first
+    assert first.count("\ncurate ") == 3
+    for task in ("classify", "check", "filter", "the paper"):
+        assert f"**{task}**" in first

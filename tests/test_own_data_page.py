@@ -86,7 +86,7 @@ def test_the_page_leads_to_a_report_within_ten_minutes(folder: Path):
         begun = time.monotonic()
         curate(folder, *words)
         seconds[" ".join(words)] = time.monotonic() - begun
-    to_report = sum(list(seconds.values())[:2])
+    to_report = sum(list(seconds.values())[:3])
     print(json.dumps(seconds, indent=1), f"to the report: {to_report:.0f} s")
     assert to_report < 60 * MINUTES
     assert (folder / "runs/own/report.html").is_file() and (folder / "tasks.json").is_file()

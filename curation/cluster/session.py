@@ -2,11 +2,11 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from curation import memory, own_modules
+from curation import memory, namesakes, own_modules
 from curation.cluster import capacity, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
@@ -52,7 +52,7 @@ def _start_ray(settings: RayConfig) -> None:
     """
     import ray
 
-    address, receive = capacity.address_of(settings), own_modules.sender()
+    address, receive = capacity.address_of(settings), _receiver()
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
@@ -75,6 +75,17 @@ def _start_ray(settings: RayConfig) -> None:
             if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
+
+
+def _receiver() -> Callable[[], None] | None:
+    """The function by which workers find modules as this process does; ``None`` where they do without it."""
+    parts = [part for part in (namesakes.sender(), own_modules.sender()) if part is not None]
+
+    def receive() -> None:
+        for part in parts:
+            part()
+
+    return receive if parts else None
 
 
 def _memory() -> dict[str, Any]:

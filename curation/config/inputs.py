@@ -20,7 +20,8 @@ class DomainConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-    """``chess``, ``chess_mate``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or ``module:Class``."""
+    """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or
+    ``module:Class``."""
 
     @property
     def options(self) -> dict[str, Any]:

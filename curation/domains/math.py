@@ -43,6 +43,8 @@ class Math(Domain):
     Args:
         timeout: seconds for the comparison of two answers; after that they count as unequal.
         instruction: the text before the problem; empty for models that were trained without one.
+        problem: the column with the problem, if it has none of the published names.
+        answer: the column with the answer, likewise.
 
     Raises:
         ConfigError: the timeout is not a positive number.
@@ -52,11 +54,22 @@ class Math(Domain):
     forms = tuple((problem,) for problem in _PROBLEMS)
     columns = pa.schema([("problem", pa.string()), ("difficulty", pa.float64())])
 
-    def __init__(self, *, timeout: float = 5.0, instruction: str = INSTRUCTION) -> None:
+    def __init__(
+        self,
+        *,
+        timeout: float = 5.0,
+        instruction: str = INSTRUCTION,
+        problem: str | None = None,
+        answer: str | None = None,
+    ) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
         self.equivalence = Equivalence(timeout=timeout)
         self._head = [instruction] if instruction else []
+        self._problems = _PROBLEMS if problem is None else (problem,)
+        self._answers = _ANSWERS if answer is None else (answer,)
+        if problem is not None:
+            self.forms = ((problem,),)
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The problem, and the row's own level, difficulty or number in its contest, if any.
@@ -64,7 +77,7 @@ class Math(Domain):
         Raises:
             RowError: ``null_field``, ``bad_value``.
         """
-        problem = _text(raw, _PROBLEMS)
+        problem = _text(raw, self._problems)
         if not problem:
             raise RowError("null_field: the problem is empty")
         level = _NUMBER.search(_text(raw, _LEVELS))  # "Level 3", 3, 3.5; MATH has "Level ?" too
@@ -76,7 +89,7 @@ class Math(Domain):
         Raises:
             RowError: ``no_box`` if the solution boxes no answer; ``bad_value``.
         """
-        answer = _text(raw, _ANSWERS).rpartition("####")[2].strip()
+        answer = _text(raw, self._answers).rpartition("####")[2].strip()
         if answer:
             return _tidy(answer)
         solution = _text(raw, _SOLUTIONS)
@@ -94,7 +107,7 @@ class Math(Domain):
         Raises:
             RowError: as :meth:`gold`.
         """
-        reasoning, marked, _ = _text(raw, _ANSWERS).rpartition("####")
+        reasoning, marked, _ = _text(raw, self._answers).rpartition("####")
         text = _text(raw, _SOLUTIONS) or (_NOTE.sub("", reasoning).strip() if marked else "")
         if not text or (gold := self.gold(raw)) is None:
             return None

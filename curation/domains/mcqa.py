@@ -20,6 +20,7 @@ from curation.errors import ConfigError, RowError
 LETTERS = "ABCDEFGH"
 CUE = "Answer:"
 INSTRUCTION = 'Reason in a few sentences, then end with "The answer is (X)", where X is the letter of an option.'
+_NUMBER = re.compile(r"\d+$")
 _STATEMENT = re.compile(r"(?i:the answer is)[\s:*]*(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;!\n]|$)))")
 
 
@@ -30,13 +31,17 @@ class Mcqa(Domain):
         option_style: ``letters``: the prompt lists the options, the answer is a letter; ``texts``: the answer is the
             option's text.
         generative: generate some reasoning and a letter instead of scoring the options.
+        choices: the columns with an option each, where rows have no list of them (CSV): two to eight.
+        question: with ``choices``, the column with the question.
+        answer: with ``choices``, the column with the right option: its column's name, its letter, its text, or the
+            number at the end of its column's name.
 
     Raises:
-        ConfigError: the style is unknown, or ``generative`` is set with ``texts``.
+        ConfigError: the style is unknown, ``generative`` is set with ``texts``, or the columns are not two to eight.
     """
 
     name = "mcqa"
-    forms = (
+    forms: tuple[tuple[str, ...], ...] = (
         ("question", "choices"),
         ("question_stem", "choices"),
         ("question", "correct_answer", "distractor1", "distractor2", "distractor3"),
@@ -44,13 +49,26 @@ class Mcqa(Domain):
     )
     columns = pa.schema([("question", pa.string()), ("choices", pa.list_(pa.string()))])
 
-    def __init__(self, *, option_style: Literal["letters", "texts"] = "letters", generative: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        option_style: Literal["letters", "texts"] = "letters",
+        generative: bool = False,
+        choices: Sequence[str] = (),
+        question: str = "question",
+        answer: str = "answer",
+    ) -> None:
         if option_style not in ("letters", "texts"):
             raise ConfigError(f"option_style is {option_style!r}; give letters or texts")
         if generative and option_style != "letters":
             raise ConfigError("a generative answer names a letter; give option_style: letters")
+        if isinstance(choices, str) or (choices and not 2 <= len(choices) <= len(LETTERS)):
+            raise ConfigError(f"choices is {choices!r}; give a list of 2 to {len(LETTERS)} columns")
         self._letters = option_style == "letters"
         self._generative = generative
+        self._choices, self._question_in, self._answer_in = tuple(choices), question, answer
+        if choices:
+            self.forms = ((question, *choices),)
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
@@ -58,7 +76,7 @@ class Mcqa(Domain):
         Raises:
             RowError: ``null_field``, ``no_options``, ``too_many_options``, ``duplicate_options``.
         """
-        row = _row(raw)
+        row = self._row(raw)
         return {"question": row.question, "choices": row.choices}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
@@ -67,15 +85,22 @@ class Mcqa(Domain):
         Raises:
             RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
         """
-        row = _row(raw)
-        # Positions are whole numbers; a column with nulls holds them as floats.
-        place = isinstance(row.key, float) and row.key.is_integer()
-        key = "" if row.key is None else str(int(row.key) if place else row.key).strip()
+        row = self._row(raw)
+        key = _cell(row.key)
         if not key:
             return None
         if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
+
+    def _row(self, raw: Mapping[str, Any]) -> "_Row":
+        if not self._choices:
+            return _checked(_published(raw))
+        texts = [_text(raw, name) for name in self._choices]
+        given = _cell(raw.get(self._answer_in))
+        place = _place(given, self._choices, texts)
+        key = given if place is None else self._choices[place]
+        return _checked(_Row(_text(raw, self._question_in), texts, list(self._choices), key))
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The question, the lettered options (if the answer is a letter), and the cue line."""
@@ -132,8 +157,11 @@ class _Row(NamedTuple):
     key: Any
 
 
-def _row(raw: Mapping[str, Any]) -> _Row:
-    row = _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
+def _published(raw: Mapping[str, Any]) -> _Row:
+    return _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
+
+
+def _checked(row: _Row) -> _Row:
     if len(row.choices) < 2:
         raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
     if len(row.choices) > len(LETTERS):
@@ -181,6 +209,22 @@ def _stripped(text: Any, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()
+
+
+def _cell(value: Any) -> str:
+    """An answer as a text; positions are whole numbers, which a column with nulls holds as floats."""
+    whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None else str(int(value) if whole else value).strip()
+
+
+def _place(answer: str, columns: Sequence[str], texts: Sequence[str]) -> int | None:
+    """The option that an answer names: its column, its letter, its text, or the number that ends its column's name."""
+    numbers = [found[0].lstrip("0") or "0" if (found := _NUMBER.search(name)) else "" for name in columns]
+    for names in (columns, LETTERS[: len(texts)], texts, numbers):
+        known = [name.casefold() for name in names]
+        if answer and known.count(answer.casefold()) == 1:
+            return known.index(answer.casefold())
+    return None
 
 
 def _squeeze(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The audits of a run directory, for its report: what ``curate audit --result`` wrote about its selections."""
+"""The audits of a run directory, for its report: what ``curate audit result`` wrote about its selections."""
 
 import json
 
@@ -33,5 +33,5 @@ def read(directory: Place) -> list[AuditRecord]:
                 )
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            say(f"report: {path} cannot be read ({error!r}) and is left out; `curate audit --result` writes it again")
+            say(f"report: {path} cannot be read ({error!r}) and is left out; `curate audit result` writes it again")
     return found

@@ -10,7 +10,7 @@ from curation.refs import TableRef
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRecord:
-    """The verdicts on one selection, as ``curate audit --result`` wrote them."""
+    """The verdicts on one selection, as ``curate audit result`` wrote them."""
 
     name: str
     generation: int

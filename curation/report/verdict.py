@@ -340,7 +340,7 @@ RULES: tuple[Rule, ...] = (
         asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
         f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
         find=_few,
-        mend="Label more source rows, or check 200 selected ones: curate audit {directory} --num 200.",
+        mend="Label more source rows, or check 200 selected ones: curate audit draw {directory} --num 200.",
     ),
     Rule(
         name="repeats",
@@ -358,7 +358,7 @@ RULES: tuple[Rule, ...] = (
         name="shift",
         asks="Does a shift of the pool change purity? (Without an audit: as far as trust foresees it.)",
         find=_shift,
-        mend="Check 200 selected rows: curate audit {directory} --num 200.",
+        mend="Check 200 selected rows: curate audit draw {directory} --num 200.",
     ),
     Rule(
         name="probability",

@@ -8,7 +8,7 @@ its own thread; Ray does its work in the cluster.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from curation.stopping import Stopped, stop
 from curation.storage.lease import Guard
 from curation.storage.paths import Place
 from curation.tasks import root
-from curation.telemetry.console import progress, say
+from curation.telemetry.console import progress, say, too_quiet
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Journal, Standing, Update
 
@@ -83,6 +83,8 @@ class _Working(NamedTuple):
 
     stage: Stage
     thread: threading.Thread
+    begun: float
+    """Monotonic time."""
 
 
 class _Ended(NamedTuple):
@@ -157,13 +159,14 @@ class Run:
                     if status.state == "lost" and stage.host is not None:
                         self.manifest.redo([stage.name])  # a model may answer otherwise: another place tells it apart
                     task = partial(self._work, status, dict(known), ended)
-                    working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True))
+                    working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True), time.monotonic())
                     working[stage.name].thread.start()
                 if not working:
                     break
                 try:
                     end = ended.get(timeout=ROOM_SECONDS)
                 except queue.Empty:
+                    _say_at_work(working.values())
                     continue
                 working.pop(end.stage.name).thread.join()
                 try:
@@ -323,6 +326,13 @@ class Run:
         home = str(self.directory).lstrip("/")  # Lance leaves it out
         found = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
         return max(found, key=len, default=name)
+
+
+def _say_at_work(working: Collection[_Working]) -> None:
+    """Name the running stages after a silence: one that loads a model, or ends a training, has no progress to tell."""
+    if working and too_quiet(min(item.begun for item in working)):
+        now = time.monotonic()
+        say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))
 
 
 class Load(NamedTuple):

@@ -23,12 +23,16 @@ BAR_CELLS = 20
 _bars: dict[int, str] = {}
 """The stages with a line below the cursor, by its place."""
 _lock = threading.RLock()
+_said = time.monotonic()
+"""The time of the last line."""
 
 
 def say(text: str) -> None:
     """Print a line with the time, above the lines of the stages."""
+    global _said
     line = escaped(f"{time.strftime('%H:%M:%S')} {redacted(text)}", page=True)
     with _lock:
+        _said = time.monotonic()
         if _bars:
             from tqdm import tqdm
 
@@ -36,6 +40,22 @@ def say(text: str) -> None:
         else:
             sys.stderr.write(f"{line}\n")  # at once: print writes the end of the line by itself
             sys.stderr.flush()
+
+
+def too_quiet(begun: float, patience: float = 1.2) -> bool:
+    """Whether nothing was said for longer than work that began at that time (monotonic) is to be silent.
+
+    ``patience``, in intervals between two lines of a stage, leaves room for who has more to say: progress comes first.
+    Where nothing at all was said since then, it is a little less than one: nobody is about to.
+    """
+    now = time.monotonic()
+    patience = patience if _said > begun else 0.7
+    return not _bars and now - max(_said, begun) > patience * _interval(now - begun)
+
+
+def _interval(seconds: float) -> float:
+    """The interval between two lines of work that has taken so long."""
+    return min(MAX_LINE_SECONDS, max(LINE_SECONDS, seconds / 60))
 
 
 @contextmanager
@@ -59,7 +79,7 @@ def _lines(name: str) -> Iterator[Update]:
         nonlocal last
         now = time.monotonic()
         pace.add(now, standing.reached)
-        if now - last < min(MAX_LINE_SECONDS, max(LINE_SECONDS, (now - begun) / 60)):
+        if now - last < _interval(now - begun):
             return
         last = now
         say(f"{name}: {_words(standing, pace)}")

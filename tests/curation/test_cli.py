@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from curation.cli import main
 from curation.config.load import load_config
+from curation.errors import ConfigError
 from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
@@ -26,19 +28,10 @@ from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
-OTHERS = (
-    "ablate",
-    "copy",
-    "explain",
-    "export-student",
-    "export-trust",
-    "filter",
-    "inspect",
-    "verify",
-    "clean",
-    "audit",
-    "doctor",
-)
+OTHERS = ("export-student", "export-trust", "filter", "inspect", "audit")
+RARE = ("ablate", "explain", "verify", "clean", "copy", "doctor")
+"""The others that only a few runs need, beside ``analyze``."""
+AUDIT = ("draw", "serve", "export", "import", "result")
 ARGUMENTS = {
     "ablate": "ABLATION",
     "copy": "RUN_DIR",
@@ -49,7 +42,7 @@ ARGUMENTS = {
     "inspect": "TABLE",
     "verify": "RUN_DIR | OUT | PACKAGE",
     "clean": "RUN_DIR",
-    "audit": "RUN_DIR",
+    "audit": "COMMAND",
 }
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
@@ -93,16 +86,38 @@ def config(tmp_path: Path, puzzles: list[dict], monkeypatch: pytest.MonkeyPatch)
 def test_help_lists_the_verbs():
     result = curate("--help")
     assert result.exit_code == 0
-    commands = result.stdout.partition("Commands:")[2].splitlines()
-    assert {line.split()[0] for line in commands if line.strip()} == {*VERBS, *OTHERS}
+    usual, _, rare = result.stdout.partition("Commands:")[2].partition("What only a few runs need:")
+    first = [[line.split()[0] for line in part.splitlines() if line.strip()] for part in (usual, rare)]
+    assert {*first[0]} == {*VERBS, *OTHERS} - {"analyze"} and {*first[1]} == {*RARE, "analyze"}
+    assert first[0][:4] == ["init", "validate", "plan", "run"]  # as a user meets them
     assert curate("--version").exit_code == 0
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *OTHERS])
+@pytest.mark.parametrize("verb", [*VERBS, *OTHERS, *RARE])
 def test_every_verb_explains_itself(verb: str):
     for option in ("-h", "--help"):
         result = curate(verb, option)
         assert result.exit_code == 0 and ARGUMENTS.get(verb, "CONFIG") in result.stdout
+
+
+@pytest.mark.parametrize("verb", AUDIT)
+def test_every_verb_of_an_audit_explains_itself_and_has_few_options(verb: str):
+    help_text = curate("audit", verb, "-h").stdout
+    assert "RUN_DIR" in help_text and "--name" in help_text and "--folder" in help_text
+    assert help_text.count("\n  --") <= 5
+    assert curate("audit", "-h").stdout.count(f"\n  {verb} ") == 1
+
+
+def test_a_command_that_says_nothing_for_long_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def slow(*given: object) -> None:
+        time.sleep(2.5)
+        raise ConfigError("read at last")
+
+    monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
+    monkeypatch.setattr("curation.config.load.load_config", slow)
+    lines = curate("run", tmp_path / "x.yaml").stderr.splitlines()
+    assert lines[-1] == "curate: read at last" and len(lines) >= 2
+    assert all("curate run: at work for" in line for line in lines[:-1])
 
 
 def test_help_answers_at_once():

@@ -95,7 +95,7 @@ def open_audit(home: Path, name: str | None) -> Audit:
         AuditError: there is none, or several and no name.
     """
     names = audits_in(home)
-    listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate audit RUN`"
+    listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate audit draw RUN`"
     if name is None:
         if len(names) != 1:
             raise AuditError(f"{home}: {'name one of its audits by --name: ' if names else ''}{listed}")

@@ -70,8 +70,8 @@ def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
     counts = judged.count()
     if counts.none == len(judged.answer_M):
         raise AuditError(
-            f"{audit.folder}: none of its {counts.none:,} rows has a verdict; give some by --serve, --verdicts or "
-            "--import"
+            f"{audit.folder}: none of its {counts.none:,} rows has a verdict; give some by `curate audit serve` or "
+            "`curate audit import`"
         )
     drawn = audit.drawn
     result = {

@@ -56,8 +56,8 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
         from werkzeug.exceptions import HTTPException
     except ImportError as error:
         raise AuditError(
-            'audit --serve: needs Flask, which is not installed; pip install "trust-curation[audit]", or give verdicts '
-            "by --verdicts FILE.csv"
+            'audit serve: needs Flask, which is not installed; pip install "trust-curation[audit]", or give verdicts '
+            "by `curate audit import RUN_DIR csv FILE`"
         ) from error
 
     app, dealing = flask.Flask(__name__, static_folder=None), Dealing(audit)
@@ -70,7 +70,7 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
             flask.abort(403, f"the Host header must name {HOST}")
         given = flask.request.path.split("/")[1].encode()
         if not hmac.compare_digest(given, token.encode()):
-            flask.abort(403, "open the URL that `curate audit --serve` printed: its token is missing or an old one")
+            flask.abort(403, "open the URL that `curate audit serve` printed: its token is missing or an old one")
 
     @app.after_request
     def headed(response: "Response") -> "Response":

@@ -30,7 +30,7 @@ def standing_lines(audit: Audit) -> list[str]:
 
 
 def result_lines(result: Json) -> list[str]:
-    """A result as ``curate audit --result`` prints it."""
+    """A result as ``curate audit result`` prints it."""
     answers = result["answers"]
     said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
     num_judged = result["num_drawn"] - answers["none"]

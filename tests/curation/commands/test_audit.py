@@ -41,8 +41,8 @@ def run(finished: AuditedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return finished
 
 
-def curate(run: AuditedRun, *arguments: object) -> str:
-    given = ["audit", str(run.directory), "--folder", "audits", *map(str, arguments)]
+def curate(run: AuditedRun, verb: str, *arguments: object) -> str:
+    given = ["audit", verb, str(run.directory), "--folder", "audits", *map(str, arguments)]
     found = CliRunner().invoke(main, given, catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.stdout
@@ -59,7 +59,7 @@ def drawn(name: str = "trust") -> list[int]:
 
 
 def test_a_draw_is_kept_with_texts_and_probabilities(run: AuditedRun):
-    told = curate(run, "--num", 80, "--seed", 3)
+    told = curate(run, "draw", "--num", 80, "--seed", 3)
     assert "80 rows of arm trust" in told and "0 of 80 rows have a verdict" in told
     rows = pq.read_table("audits/trust/rows.parquet")
     assert rows.schema.equals(ROWS)
@@ -71,25 +71,25 @@ def test_a_draw_is_kept_with_texts_and_probabilities(run: AuditedRun):
     assert any(HOSTILE in row["prompt"] for row in rows.to_pylist())
     assert not {*rows["row_id"].to_pylist()} & (run.unparsed | run.failed)
     before = Path("audits/trust/rows.parquet").read_bytes()
-    assert curate(run) == told and curate(run, "--num", 80, "--seed", 3, "--arm", "trust") == told
+    assert curate(run, "draw") == told and curate(run, "draw", "--num", 80, "--seed", 3, "--arm", "trust") == told
     assert Path("audits/trust/rows.parquet").read_bytes() == before
-    curate(run, "--num", 80, "--seed", 3, "--name", "again")
+    curate(run, "draw", "--num", 80, "--seed", 3, "--name", "again")
     assert drawn("again") == drawn()
-    assert "was drawn with --num 80, not 90" in refused(run.directory, "--folder", "audits", "--num", 90)
-    assert "name one of its audits by --name" in refused(run.directory, "--folder", "audits", "--result")
+    assert "was drawn with --num 80, not 90" in refused("draw", run.directory, "--folder", "audits", "--num", 90)
+    assert "name one of its audits by --name" in refused("result", run.directory, "--folder", "audits")
 
 
 def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
-    curate(run, "--num", 300)
+    curate(run, "draw", "--num", 300)
     ids = drawn()
     unsure, silent = ids[5], ids[6]
     path = run.csv(Path("anna.csv"), [row_id for row_id in ids if row_id not in (unsure, silent)], "anna")
     path.write_text(path.read_text() + f"{unsure},Unsure ,anna\n")
-    assert "299 verdicts taken" in curate(run, "--verdicts", path)
-    assert "0 verdicts taken, 299 were known already" in curate(run, "--verdicts", path)
-    words = curate(run, "--result")
+    assert "299 verdicts taken" in curate(run, "import", "csv", path)
+    assert "0 verdicts taken, 299 were known already" in curate(run, "import", "csv", path)
+    words = curate(run, "result")
     result = json.loads(Path("audits/trust/audit.json").read_text())
-    assert json.loads(curate(run, "--result", "--json")) == result
+    assert json.loads(curate(run, "result", "--json")) == result
 
     rows = pq.read_table("audits/trust/rows.parquet").to_pylist()
     decided = [row for row in rows if row["row_id"] not in (unsure, silent)]
@@ -152,34 +152,34 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
         floor=floor,
     )
     assert again.threshold == cut.threshold and table["weight"][0].as_py() == len(region) / len(uniform)
-    stricter = json.loads(curate(run, "--result", "--json", "--alpha", 0.05))["cut"]["after"]
+    stricter = json.loads(curate(run, "result", "--json", "--alpha", 0.05))["cut"]["after"]
     assert stricter["n"] < after["n"]
 
 
 def test_several_people_are_kept_apart_and_their_disputes_are_told(run: AuditedRun):
-    curate(run, "--num", 20)
+    curate(run, "draw", "--num", 20)
     ids = drawn()
-    curate(run, "--verdicts", run.csv(Path("a.csv"), ids), "--person", "anna")
+    curate(run, "import", "csv", run.csv(Path("a.csv"), ids), "--person", "anna")
     said = "wrong" if run.right[ids[0]] else "right"
     Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},{said},ben\n{ids[1]},unsure,ben\n")
-    curate(run, "--verdicts", "b.csv")
-    result = json.loads(curate(run, "--result", "--json"))
+    curate(run, "import", "csv", "b.csv")
+    result = json.loads(curate(run, "result", "--json"))
     assert result["people"] == {"anna": 20, "ben": 2} and result["num_shared"] == 2
     assert result["disputed"] == [str(ids[0])] and result["answers"]["disputed"] == 1
     assert result["answers"]["unsure"] == 0  # who is unsure leaves it to the other
-    assert f"right against wrong: 1: {ids[0]}" in curate(run, "--result")
+    assert f"right against wrong: 1: {ids[0]}" in curate(run, "result")
 
 
 def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: AuditedRun):
-    curate(run, "--arm", "naive", "--num", 40)
+    curate(run, "draw", "--arm", "naive", "--num", 40)
     ids = drawn("naive")
-    curate(run, "--verdicts", run.csv(Path("v.csv"), ids))
-    result = json.loads(curate(run, "--result", "--json"))
+    curate(run, "import", "csv", run.csv(Path("v.csv"), ids))
+    result = json.loads(curate(run, "result", "--json"))
     num_right = sum(run.right[row_id] for row_id in ids)
     share = share_of_finite(num_right, len(ids), len(selected(run, "naive")))
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
-    assert "the rows of naive are no top by score" in curate(run, "--result")
+    assert "the rows of naive are no top by score" in curate(run, "result")
     table = pq.read_table("audits/naive/rows.parquet")
     assert table["trust"].null_count == table.num_rows
 
@@ -187,20 +187,20 @@ def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: AuditedRun):
 def test_a_selection_under_a_cap_is_audited_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     capped = make_run(tmp_path, num_rows=300, budget={"n": 40}, max_per_label=1, max_per_label_by="problem")
-    curate(capped, "--num", 30)
+    curate(capped, "draw", "--num", 30)
     assert {*drawn()} < {*selected(capped, "trust")}
-    curate(capped, "--verdicts", capped.csv(Path("v.csv"), drawn()))
-    result = json.loads(curate(capped, "--result", "--json"))
+    curate(capped, "import", "csv", capped.csv(Path("v.csv"), drawn()))
+    result = json.loads(curate(capped, "result", "--json"))
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
-    assert "the rows of trust are no top by score" in curate(capped, "--result")
+    assert "the rows of trust are no top by score" in curate(capped, "result")
 
 
 def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
-    curate(run, "--num", 30)
+    curate(run, "draw", "--num", 30)
     ids = drawn()
-    curate(run, "--verdicts", run.csv(Path("v.csv"), ids[:4]), "--person", "anna")
+    curate(run, "import", "csv", run.csv(Path("v.csv"), ids[:4]), "--person", "anna")
     assert "26 rows that have no verdict yet (4 have one and stay out)" in curate(
-        run, "--export", "label-studio", "tasks.json"
+        run, "export", "label-studio", "tasks.json"
     )
     tasks = json.loads(Path("tasks.json").read_text())
     rows = {str(row["row_id"]): row for row in open_audit(Path("audits"), None).rows.to_pylist()}
@@ -216,12 +216,12 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
     tasks[1]["annotations"] = [annotated("unsure", was_cancelled=True)]
     tasks[2]["annotations"] = [annotated("unsure")]
     Path("done.json").write_text(json.dumps(tasks))
-    assert "3 verdicts taken" in curate(run, "--import", "label-studio", "done.json")
+    assert "3 verdicts taken" in curate(run, "import", "label-studio", "done.json")
     standing = open_audit(Path("audits"), None).log.standing()
     assert {person: entry.verdict for person, entry in standing[ids[4]].items()} == {"7": "right", "b@c.de": "wrong"}
     assert ids[5] not in standing and standing[ids[6]]["7"].via == "label-studio"
 
-    curate(run, "--export", "argilla", "records.json")
+    curate(run, "export", "argilla", "records.json")
     records = json.loads(Path("records.json").read_text())
     assert [record["id"] for record in records] == [str(row_id) for row_id in (ids[5], *ids[7:])]
     assert set(records[0]) == {"id", "fields", "metadata", "suggestions", "responses", "vectors"}
@@ -229,18 +229,18 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
     records[0]["responses"] = {"verdict": [{"value": "wrong", "user_id": user}]}
     records[1]["responses"] = {"verdict": [{"value": "right", "user_id": user, "status": "draft"}]}
     Path("records.json").write_text(json.dumps(records))
-    assert "1 verdicts taken" in curate(run, "--import", "argilla", "records.json")
+    assert "1 verdicts taken" in curate(run, "import", "argilla", "records.json")
     assert open_audit(Path("audits"), None).log.standing()[ids[5]][user].verdict == "wrong"
 
 
 def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
-    curate(run, "--num", 20)
+    curate(run, "draw", "--num", 20)
     first, second = drawn()[:2]
     where = (run.directory, "--folder", "audits")
 
-    def told(text: str, *arguments: object) -> str:
+    def told(text: str, program: str = "csv") -> str:
         Path("v.csv").write_text(text)
-        line = refused(*where, *(arguments or ("--verdicts", "v.csv")))
+        line = refused("import", *where, program, "v.csv")
         assert not Path("audits/trust/verdicts.jsonl").exists()
         return line
 
@@ -253,20 +253,20 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
     assert "line 3: has not the 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
     line = told(f"row_id,verdict,person\n{first},right,a\n{first},wrong,a\n")
     assert f"line 3: a gave row {first} another verdict in line 2" in line
-    assert "is not JSON" in told("{", "--import", "label-studio", "v.csv")
-    assert "task 1: has no data.row_id" in told('[{"data": {}}]', "--import", "label-studio", "v.csv")
-    assert "not what Label Studio exports" in told('[{"data": 3}]', "--import", "label-studio", "v.csv")
-    assert "cannot be read" in refused(*where, "--verdicts", "none.csv")
+    assert "is not JSON" in told("{", "label-studio")
+    assert "task 1: has no data.row_id" in told('[{"data": {}}]', "label-studio")
+    assert "not what Label Studio exports" in told('[{"data": 3}]', "label-studio")
+    assert "cannot be read" in refused("import", *where, "csv", "none.csv")
     Path("v.csv").write_bytes(b"row_id,verdict\n\xff,right\n")
-    assert "cannot be read" in refused(*where, "--verdicts", "v.csv")
-    assert "none of its 20 rows has a verdict" in refused(*where, "--result")
+    assert "cannot be read" in refused("import", *where, "csv", "v.csv")
+    assert "none of its 20 rows has a verdict" in refused("result", *where)
 
 
 def test_lines_that_were_cut_off_are_told(run: AuditedRun):
-    curate(run, "--num", 20)
+    curate(run, "draw", "--num", 20)
     with Path("audits/trust/verdicts.jsonl").open("wb") as file:
         file.write(f'{{"row_id": {drawn()[0]}, "per\n'.encode())
-    told = curate(run)
+    told = curate(run, "draw")
     assert "1 lines of" in told and "verdicts.jsonl were cut off; none was kept" in told
 
 
@@ -303,16 +303,16 @@ def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_p
     for name, rows in (("0000", 60), ("0001", 40)):
         manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
     where = (output, "--folder", "audits")
-    assert "is the output of a filter, which ranks by trust" in refused(*where, "--arm", "naive")
-    found = CliRunner().invoke(main, ["audit", *map(str, where), "--num", "60"], catch_exceptions=False)
+    assert "is the output of a filter, which ranks by trust" in refused("draw", *where, "--arm", "naive")
+    found = CliRunner().invoke(main, ["audit", "draw", *map(str, where), "--num", "60"], catch_exceptions=False)
     assert found.exit_code == 0 and "60 rows of arm trust" in found.output, found.output
     rows = open_audit(Path("audits"), None).rows.to_pylist()
     assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
     told = json.loads(Path("audits/trust/draw.json").read_text())
     assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
     path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
-    CliRunner().invoke(main, ["audit", *map(str, where), "--verdicts", str(path)], catch_exceptions=False)
-    found = CliRunner().invoke(main, ["audit", *map(str, where), "--result", "--json"], catch_exceptions=False)
+    CliRunner().invoke(main, ["audit", "import", *map(str, where), "csv", str(path)], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["audit", "result", *map(str, where), "--json"], catch_exceptions=False)
     result = json.loads(found.stdout)
     assert result["num_selected"] == 100 and result["purity"]["num_rows"] == 100
     assert result["cut"]["before"] is None and result["cut"]["after"]["num_calibration"] == 45
@@ -320,9 +320,9 @@ def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_p
 
 def refused_after(output: Path, run: AuditedRun) -> str:
     """What is said of an output before and after it has a list of files."""
-    assert "nor the output of `curate filter`" in refused(output, "--folder", "audits")
+    assert "nor the output of `curate filter`" in refused("draw", output, "--folder", "audits")
     (output / "filter.json").write_text("{}")
-    return refused(output, "--folder", "audits")
+    return refused("draw", output, "--folder", "audits")
 
 
 def test_only_the_best_rows_of_a_pool_are_held(run: AuditedRun, monkeypatch: pytest.MonkeyPatch):
@@ -337,22 +337,20 @@ def test_only_the_best_rows_of_a_pool_are_held(run: AuditedRun, monkeypatch: pyt
 
 
 def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path: Path):
-    assert "there is no such directory" in refused("none")
+    assert "there is no such directory" in refused("draw", "none")
     (tmp_path / "empty").mkdir()
-    assert "is not a run directory" in refused("empty")
+    assert "is not a run directory" in refused("draw", "empty")
     (tmp_path / "empty" / "manifest.json").write_text('{"identity": {}, "files": {}, "stages": {}}')
-    assert "nothing is selected yet" in refused("empty") and "--until gen-0/select" in refused("empty")
-    assert "there is none; draw one" in refused("empty", "--serve")
+    assert "nothing is selected yet" in refused("draw", "empty") and "--until gen-0/select" in refused("draw", "empty")
+    assert "there is none; draw one" in refused("serve", "empty")
     foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
     (tmp_path / "empty" / "manifest.json").write_text(signed(foreign))
-    assert "'centroids', whose module cannot be imported here" in refused("empty")
+    assert "'centroids', whose module cannot be imported here" in refused("draw", "empty")
     where = (run.directory, "--folder", "audits")
-    assert "the arms naive, trust" in refused(*where, "--arm", "ground_truth")
-    assert "--num: 3 rows are too few" in refused(*where, "--num", 3)
-    assert "'../up' is not a name" in refused(*where, "--name", "../up")
-    assert "--serve and --result: give one of them" in refused(*where, "--serve", "--result")
-    assert "draw first" in refused(*where, "--result", "--num", 30)
-    assert "object store cannot do; give a local --folder" in refused("s3://bucket/run")
-    curate(run, "--num", 20)
-    curate(run, "--verdicts", run.csv(Path("v.csv"), drawn()))
-    assert "alpha: 2.0 is not a share" in refused(*where, "--result", "--alpha", 2)
+    assert "the arms naive, trust" in refused("draw", *where, "--arm", "ground_truth")
+    assert "--num: 3 rows are too few" in refused("draw", *where, "--num", 3)
+    assert "'../up' is not a name" in refused("draw", *where, "--name", "../up")
+    assert "object store cannot do; give a local --folder" in refused("draw", "s3://bucket/run")
+    curate(run, "draw", "--num", 20)
+    curate(run, "import", "csv", run.csv(Path("v.csv"), drawn()))
+    assert "alpha: 2.0 is not a share" in refused("result", *where, "--alpha", 2)

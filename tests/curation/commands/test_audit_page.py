@@ -199,7 +199,9 @@ def test_a_port_that_is_taken_is_told(audit: Audit):
 
 def test_without_flask_the_page_says_what_to_install(audit: Audit, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "flask", None)
-    with pytest.raises(AuditError, match=r'pip install "trust-curation\[audit\]", or give verdicts by --verdicts'):
+    with pytest.raises(
+        AuditError, match=r'pip install "trust-curation\[audit\]", or give verdicts by `curate audit import'
+    ):
         make_app(audit, TOKEN, "me")
 
 

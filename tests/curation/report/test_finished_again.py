@@ -69,24 +69,24 @@ def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: P
 
 
 def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
-    def audit(*options: str) -> None:
-        result = CliRunner().invoke(main, ["audit", str(run), *options], catch_exceptions=False)
+    def audit(verb: str, *options: str) -> None:
+        result = CliRunner().invoke(main, ["audit", verb, str(run), *options], catch_exceptions=False)
         assert result.exit_code == 0, result.output
 
     def judge(verdict: str) -> None:
         rows = pq.read_table(run / "audit/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
         (tmp_path / "v.csv").write_text("row_id,verdict\n" + "".join(f"{row},{verdict}\n" for row in rows[:5]))
-        audit("--verdicts", str(tmp_path / "v.csv"))
+        audit("import", "csv", str(tmp_path / "v.csv"))
 
     curate(run)
-    audit("--num", "10")
+    audit("draw", "--num", "10")
     judge("right")
     assert "nothing that it shows has changed" in curate(run)  # verdicts come to the report by a result
     for verdict in ("right", "wrong"):
         judge(verdict)
-        audit("--result")
+        audit("result")
         assert "has changed" not in curate(run)
-        audit("--result", "--alpha", "0.3")  # the cut is not in the report
+        audit("result", "--alpha", "0.3")  # the cut is not in the report
         assert "nothing that it shows has changed" in curate(run)
     (run / "audit/trust/audit.json").write_text("{")
     assert "audit.json cannot be read" in curate(run) and "nothing that it shows has changed" in curate(run)

@@ -320,7 +320,7 @@ def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -
 
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
     found = verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
-    assert found.findings[0]["next"].endswith("curate audit runs/mine --num 200.")
+    assert found.findings[0]["next"].endswith("curate audit draw runs/mine --num 200.")
     good, bad = verdict(HEALTHY, "d").to_json(), found.to_json()
     assert gravest([bad, good])["generation"] == 0 and gravest([good, good])["generation"] == 1
     assert gravest([good])["generation"] is None and gravest([None]) is None
@@ -472,7 +472,7 @@ def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[
     assert found["verdict"]["level"] != USE and any("next: " in line for line in lines)
     for finding in found["verdict"]["findings"]:
         assert finding["next"] in page
-    assert "Nobody has checked the pool's labels" in page and "curate audit RUN_DIR --num 200" in page
+    assert "Nobody has checked the pool's labels" in page and "curate audit draw RUN_DIR --num 200" in page
     assert verdict_lines({"verdict": None}) == []
 
 

@@ -148,6 +148,14 @@ def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
     assert waited_for(lambda: 3) == 3
 
 
+def test_a_stage_without_progress_is_named_after_a_silence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
+    monkeypatch.setattr("curation.rundir.run.ROOM_SECONDS", 0.1)
+    run(tmp_path, [Crowd(seconds=2.0).stage("slow"), Crowd(seconds=2.0).stage("other")])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "at work" in line]
+    assert 2 <= len(lines) <= 4 and lines[0].endswith(("slow for 1 s, other for 1 s", "other for 1 s, slow for 1 s"))
+
+
 def test_a_key_that_is_no_json_fails_the_stage(tmp_path):
     with pytest.raises(RunFailedError, match=r"stage bad failed: ValueError: .*not JSON compliant"):
         run(tmp_path, [Crowd().stage("bad", share=math.nan)])

@@ -67,7 +67,7 @@ function rest(page) {
   if (page.row !== null) return "";
   return page.num_elsewhere
     ? "The last " + page.num_elsewhere + " rows are with others. Press B to go back, or reload the page later."
-    : "All rows are judged. `curate audit RUN --result` says what they give. Press B to go back.";
+    : "All rows are judged. `curate audit result RUN` says what they give. Press B to go back.";
 }
 
 async function act(what) {

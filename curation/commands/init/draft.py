@@ -1,0 +1,124 @@
+"""The configuration that ``curate init --data`` writes, with comments that say what was guessed, and why."""
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from curation.commands.init.table import Table
+from curation.commands.init.task import Task
+from curation.config.inputs import COMMA
+
+FEW_ROWS, MOST_ROWS = 0.4, 2_000
+"""Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
+
+
+def draft(task: Task, config: Path, model: str, *, guessed_model: bool) -> str:
+    """The text of a configuration file at ``config``; paths in it are relative to its folder."""
+    folder = config.absolute().parent
+    guessed = "    # guessed: a small one; --model names yours" if guessed_model else ""
+    long = "  # decoding: {max_tokens: 512}    # answers of reasoning models are long\n" * (
+        task.domain["name"] == "math"
+    )
+    return f"""\
+{_head(task, config)}
+name: {_yaml(config.stem)}
+domain: {_yaml(task.domain)}
+
+sources:    # paths are relative to this file
+{_sources(task, folder)}
+
+splits:
+{_splits(task)}
+
+teacher:
+  model: {{path: {_yaml(_relative(model, folder))}}}{guessed}
+  states: [prompt_last, output_last]
+{long}  # actors: {{num_gpus: 1}}    # on GPUs
+
+trust:
+  states: [prompt_last, output_last]
+
+selection:
+  budget: {{n: {max(1, _pool_rows(task) // 5)}}}    # rows to keep: a fifth of the pool
+  arms: [naive, internal_confidence, trust]
+
+generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
+"""
+
+
+def _head(task: Task, config: Path) -> str:
+    lines = [
+        *_comment(f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"),
+        *_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
+    ]
+    return "\n".join([*lines, *(line for reason in task.why for line in _comment(reason, "# - "))])
+
+
+def _sources(task: Task, folder: Path) -> str:
+    named = {"labelled": task.labelled} | ({} if task.unlabelled is None else {"unlabelled": task.unlabelled})
+    return "\n".join(f"  {name}: {_source(table, folder)}" for name, table in named.items())
+
+
+def _splits(task: Task) -> str:
+    deal, rest = "", "labelled" if task.unlabelled is None else "unlabelled"
+    if task.unlabelled is None:
+        few = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS
+        deal = f", fraction: {FEW_ROWS}" if few else f", rows: {MOST_ROWS}"
+    lines = [
+        f"  source: {{from: labelled{deal}}}    # labelled rows, on which trust is learned",
+        f"  pool: {{from: {rest}}}    # rows to label and select from",
+    ]
+    if task.audited:
+        lines.append("  audit: true    # the pool's right answers are known: they measure what is selected")
+    return "\n".join(lines)
+
+
+def _pool_rows(task: Task) -> int:
+    num_rows = task.labelled.num_rows
+    return num_rows - min(MOST_ROWS, int(num_rows * FEW_ROWS)) if task.unlabelled is None else task.unlabelled.num_rows
+
+
+def _source(table: Table, folder: Path) -> str:
+    given: dict[str, Any] = {"path": _relative(table.path, folder)}
+    if table.delimiter != COMMA:
+        given["delimiter"] = table.delimiter
+    return f"{_yaml(given)}    # {table.num_rows:,} rows: {_short(table.listed)}"
+
+
+def _relative(path: str, folder: Path) -> str:
+    """A local path as the configuration's folder sees it; a URL or a hub id as it is."""
+    if "://" in path or not (Path(path).exists() or "*" in path):
+        return path
+    relative = os.path.relpath(path, folder)
+    return os.path.abspath(path) if relative.startswith("../..") else relative
+
+
+def _yaml(value: Any) -> str:
+    """A value on a line of YAML; plain words without quotes."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_yaml, value)) + "]"
+    plain = (
+        isinstance(value, str) and value.replace("_", "").replace("-", "").replace("/", "").replace(".", "").isalpha()
+    )
+    plain = (
+        plain
+        and value[0].isalpha()
+        and value.casefold() not in ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+    )
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+def _comment(text: str, begin: str = "# ") -> list[str]:
+    text = " ".join(text.split())
+    return textwrap.wrap(
+        text, 120, initial_indent=begin, subsequent_indent="#" + " " * (len(begin) - 1), break_long_words=False
+    )
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

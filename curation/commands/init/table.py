@@ -1,0 +1,115 @@
+"""A file of rows as ``curate init --data`` finds it: its columns, some of its rows, all values of a column."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curation.config import SourceConfig
+from curation.config.inputs import COMMA
+from curation.errors import SourceError
+from curation.sources import SourceFile, discover, nearest, raw_rows, read_rows, rows_at
+
+SAMPLE_ROWS = 1_000
+"""Rows of a file that are looked at, spread evenly."""
+MOST_VALUES = 1_000
+"""Different values of a column beyond which it is read no further."""
+DELIMITERS = (COMMA, ";", "\t", "|")
+IDS = ("id", "ids", "key", "uuid", "guid", "index", "url", "uri", "path", "file", "date", "time", "timestamp")
+"""Names of columns that say which row it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A file, folder or glob of rows."""
+
+    path: str
+    delimiter: str
+    files: tuple[SourceFile, ...]
+    columns: tuple[str, ...]
+    """The columns that all files have."""
+    sample: tuple[dict[str, Any], ...]
+    """Some rows, with None for what is missing."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.num_rows for file in self.files)
+
+    def filled(self, column: str) -> float:
+        """The share of sampled rows that have a value there; 0 without such a column."""
+        return sum(row.get(column) is not None for row in self.sample) / max(1, len(self.sample))
+
+    def counts(self, column: str) -> Counter[str]:
+        """The values of a column as texts, with how often each occurs, in all rows or until there are too many of them.
+
+        Missing ones are left out.
+        """
+        found: Counter[str] = Counter()
+        for file in self.files:
+            for batch in read_rows(file, columns=[column]):
+                found.update(text_of(row[column]) for row in raw_rows(batch) if row.get(column) is not None)
+                if len(found) > MOST_VALUES:
+                    return found
+        return found
+
+    def length(self, column: str) -> float:
+        """The mean number of characters of the texts in a column; 0 of a column that holds anything else."""
+        values = [row[column] for row in self.sample if row[column] is not None]
+        texts = [value for value in values if isinstance(value, str)]
+        return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
+
+    def require(self, column: str, option: str) -> str:
+        """The column, which the user named by an option.
+
+        Raises:
+            SourceError: there is no such column; the message names those that there are.
+        """
+        if column in self.columns:
+            return column
+        close = nearest(column, self.columns)
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise SourceError(f"{self.path}: has no column {column!r} for {option} (it has: {self.listed}){hint}")
+
+    @property
+    def listed(self) -> str:
+        """The columns, as a message names them."""
+        return ", ".join(self.columns) or "none"
+
+
+def look(path: str) -> Table:
+    """Count the rows of a file and read some; the delimiter of CSV is that which makes the header several columns.
+
+    Raises:
+        SourceError: it cannot be read, holds no rows, or its files have no column in common.
+    """
+    first: SourceError | None = None
+    for delimiter in DELIMITERS:
+        try:
+            files = tuple(discover(SourceConfig(path=path, delimiter=delimiter)))
+        except SourceError as error:
+            first = first or error
+            continue
+        columns = tuple(name for name in files[0].schema if all(name in file.schema for file in files))
+        if not columns:
+            raise SourceError(f"{path}: its {len(files)} files have no column in common; give one file")
+        num_rows = sum(file.num_rows for file in files)
+        wanted_N = np.unique(np.linspace(0, num_rows - 1, min(num_rows, SAMPLE_ROWS)).astype(np.int64))
+        sample = tuple(row.raw for row in rows_at(files, wanted_N))
+        used = delimiter if any(file.format == "csv" for file in files) else COMMA
+        return Table(path=path, delimiter=used, files=files, columns=columns, sample=sample)
+    assert first is not None
+    raise first
+
+
+def is_id(column: str) -> bool:
+    """Whether a column's name says that it tells rows apart, or where they come from."""
+    words = column.replace("-", "_").casefold().split("_")
+    return words[-1] in IDS or words[-1].endswith("id")
+
+
+def text_of(value: Any) -> str:
+    """A value as a text; a whole number of a column with nulls is held as a float."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value).strip()

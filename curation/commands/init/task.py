@@ -1,0 +1,272 @@
+"""Guesses the task of a user's files: the domain, the labelled file, the columns; asks where nothing tells.
+
+What decides is said in words, which become comments of the configuration.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from curation.commands.init.table import Table, is_id
+from curation.config import DomainConfig
+from curation.domains import attempt, get_domain
+from curation.domains.mcqa import LETTERS
+from curation.errors import ConfigError
+from curation.escaping import quoted
+
+Ask = Callable[[str, Sequence[str]], str]
+"""Puts a question with its possible answers to the user, and returns one of these."""
+ANSWERS = (
+    "label",
+    "labels",
+    "answer",
+    "answers",
+    "gold",
+    "class",
+    "category",
+    "target",
+    "intent",
+    "y",
+    "solution",
+    "correct",
+    "correct_answer",
+    "answerkey",
+    "answer_key",
+    "right_answer",
+    "final_answer",
+)
+TEXTS = (
+    "text",
+    "problem",
+    "question",
+    "sentence",
+    "content",
+    "body",
+    "message",
+    "review",
+    "comment",
+    "query",
+    "utterance",
+    "prompt",
+    "input",
+    "document",
+    "description",
+)
+PROBLEMS = ("problem", "question", "exercise", "task")
+_OPTION = re.compile(r"(?i)(?:option|choice|opt|answer|ans|distractor)?[ _-]?(?:[a-h]|\d{1,2})")
+_NUMBER = re.compile(r"[-+$\s]*\d[\d\s.,/:^*%]*|.*\\(?:boxed|frac|sqrt)\b.*|.*####.*", re.DOTALL)
+MOST_CLASSES, ROWS_A_CLASS = 200, 4
+"""Values of a column are classes if there are so few, each in so many rows on average."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """Options by which the user says what the task is."""
+
+    domain: str | None = None
+    answer: str | None = None
+    text: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+
+class Task(NamedTuple):
+    """A task, with the reasons for it."""
+
+    domain: dict[str, Any]
+    """The section ``domain``."""
+    labelled: Table
+    unlabelled: Table | None
+    """None where the rows of one file are split."""
+    audited: bool
+    """Whether the pool has the right answers too."""
+    why: tuple[str, ...]
+
+
+class _Roles(NamedTuple):
+    """Which file has the answers, and in which column."""
+
+    answer: str
+    labelled: Table
+    unlabelled: Table | None
+    audited: bool
+    why: str
+
+
+def task_of(tables: Sequence[Table], wishes: Wishes, ask: Ask | None) -> Task:
+    """The task of one or two files. ``ask`` is None where nobody can be asked.
+
+    Raises:
+        ConfigError: nothing tells the task, the answer or the text, and nobody can be asked; the message names the
+            columns and the option to give.
+    """
+    if not 1 <= len(tables) <= 2:
+        raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
+    if not (wishes.text or wishes.choices or wishes.answer):
+        for name in ("chess", "mcqa"):
+            if wishes.domain in (None, name) and (found := _published(name, tables)) is not None:
+                return found
+    if wishes.domain == "chess":
+        raise ConfigError(
+            f"--domain chess: {tables[0].path} has the columns {tables[0].listed}; chess reads fen and moves, or FEN "
+            "and Moves: rename the columns"
+        )
+    common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
+    choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _options(tables, common)
+    if choices and wishes.domain in (None, "mcqa"):
+        return _multiple_choice(tables, wishes, ask, common, choices)
+    if wishes.domain == "mcqa":
+        raise ConfigError(
+            f"--domain mcqa: {tables[0].path} has the columns {tables[0].listed}, and none looks like an option; name "
+            "them by --choices A,B,C"
+        )
+    roles = _roles(tables, wishes, ask)
+    domain, why = _kind(roles, wishes, ask, common)
+    names = PROBLEMS if domain == "math" else TEXTS
+    texts, why_text = _text(roles, wishes, ask, common, names)
+    if domain == "classification":
+        classes = sorted(roles.labelled.counts(roles.answer))
+        numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
+        section: dict[str, Any] = {"name": domain, "text": list(texts) if len(texts) > 1 else texts[0]}
+        section |= {"label": roles.answer, "classes": {name: name for name in classes} if numbers else classes}
+        if numbers:
+            why = f"{why}; put each class's name after its number: the teacher scores these words"
+    elif domain == "math":
+        section = {"name": domain}
+        if not (texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")):
+            section |= {"problem": texts[0], "answer": roles.answer}
+    else:
+        section = {"name": domain}
+    return Task(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
+
+
+def _published(name: str, tables: Sequence[Table]) -> Task | None:
+    """A task whose columns are those of a published format, if they are."""
+    config = DomainConfig(name=name)
+    domain = get_domain(config)
+    form = next((form for form in domain.forms if all({*form} <= {*table.columns} for table in tables)), None)
+    if form is None or (name == "mcqa" and "choices" in form and not _has_lists(tables)):
+        return None
+    shares = [
+        sum(attempt(domain.gold, row)[0] is not None for row in table.sample) / len(table.sample) for table in tables
+    ]
+    labelled = tables[shares.index(max(shares))]
+    others = [table for table in tables if table is not labelled]
+    audited = not others or shares[tables.index(others[0])] == 1
+    why = (
+        f"the columns {', '.join(form)} are those that the domain {name} reads",
+        f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
+    )
+    return Task({"name": name}, labelled, others[0] if others else None, audited, why)
+
+
+def _has_lists(tables: Sequence[Table]) -> bool:
+    return all(isinstance(row["choices"], list | Mapping) for table in tables for row in table.sample[:20])
+
+
+def _options(tables: Sequence[Table], common: Sequence[str]) -> list[str]:
+    """Two to eight columns whose names are those of options in a row: A, B, C or option1, option2."""
+    found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
+    return found if 2 <= len(found) <= len(LETTERS) else []
+
+
+def _multiple_choice(
+    tables: Sequence[Table], wishes: Wishes, ask: Ask | None, common: Sequence[str], choices: Sequence[str]
+) -> Task:
+    left = [name for name in common if name not in choices]
+    roles = _roles(tables, wishes, ask, without=choices)
+    question, why_text = _text(roles, wishes, ask, left, ("question", *TEXTS))
+    section = {"name": "mcqa", "question": question[0], "choices": list(choices), "answer": roles.answer}
+    why = f"the columns {', '.join(choices)} look like the options of a question"
+    return Task(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
+
+
+def _roles(tables: Sequence[Table], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
+    """The labelled file and its answer column: the one that the other file lacks, or one with such a name."""
+    first, second = tables[0], tables[-1]
+    names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
+    filled = {name: [table.filled(name) for table in tables] for name in names}
+    if wishes.answer is not None:
+        holder = next((table for table in tables if wishes.answer in table.columns), first)
+        answer, why = holder.require(wishes.answer, "--answer"), "by --answer"
+    else:
+        apart = [name for name in names if len(tables) == 2 and min(filled[name]) == 0 < max(filled[name])]
+        named = [name for name in apart or names if name.casefold() in ANSWERS]
+        answer = _one(apart, named) or ""
+        why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
+        if not answer:
+            about = "Which column has the right answer?"
+            options = [name for name in named or apart or names if not is_id(name)] or names
+            answer, why = _asked(tables, ask, about, options, "--answer COLUMN"), "as you said"
+    shares = filled[answer]
+    labelled = tables[shares.index(max(shares))]
+    if max(shares) < 0.95:
+        raise ConfigError(
+            f"{labelled.path}: column {quoted(answer)} has a value in {max(shares):.0%} of the rows alone; put the "
+            "rows with and without into a file each, and give both to --data"
+        )
+    others = [table for table in tables if table is not labelled]
+    audited = not others or filled[answer][tables.index(others[0])] > 0.95
+    return _Roles(
+        answer, labelled, others[0] if others else None, audited, f"the right answer is {quoted(answer)}: {why}"
+    )
+
+
+def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]) -> tuple[str, str]:
+    """The domain of texts with an answer: classes, or numbers and formulas."""
+    if wishes.domain is not None:
+        return wishes.domain, f"the task is {wishes.domain}: by --domain"
+    counts = roles.labelled.counts(roles.answer)
+    num_rows = sum(counts.values())
+    numbers = sum(num for value, num in counts.items() if _NUMBER.fullmatch(value)) / max(1, num_rows)
+    few = 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
+    asks = any(name.casefold() in PROBLEMS for name in common)
+    if numbers >= 0.8 and asks and len(counts) > 2:
+        return (
+            "math",
+            f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them",
+        )
+    if few:
+        return "classification", f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
+    some = ", ".join(quoted(value, 20) for value in list(counts)[:3])
+    about = f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math or classification?"
+    domain = _asked([roles.labelled], ask, about, ("math", "classification"), "--domain, or a class of your own")
+    return domain, f"the task is {domain}: as you said"
+
+
+def _text(
+    roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
+) -> tuple[tuple[str, ...], str]:
+    """The columns that the teacher reads: by their names, or the one with by far the longest texts."""
+    if wishes.text:
+        return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
+    left = [name for name in common if name != roles.answer and not is_id(name)]
+    known = [name for wanted in dict.fromkeys(names) for name in left if name.casefold() == wanted]
+    if len(known) == 1 or len(left) == 1:
+        found = known[0] if known else left[0]
+        return (
+            found,
+        ), f"the text is {quoted(found)}: by the column's name" if known else f"the text is {quoted(found)}"
+    lengths = sorted(((roles.labelled.length(name), name) for name in known or left), reverse=True)
+    if len(lengths) > 1 and lengths[0][0] > 2 * lengths[1][0] and not known:
+        return (lengths[0][1],), f"the text is {quoted(lengths[0][1])}: the column with the longest texts"
+    tables = [roles.labelled] if roles.unlabelled is None else [roles.labelled, roles.unlabelled]
+    found = _asked(tables, ask, "Which column does the teacher read?", known or left, "--text COLUMN")
+    return (found,), f"the text is {quoted(found)}: as you said"
+
+
+def _one(apart: Sequence[str], named: Sequence[str]) -> str | None:
+    """The only candidate, of those that just one file has or of those with such a name."""
+    return next((names[0] for names in (apart, named) if len(names) == 1), None)
+
+
+def _asked(tables: Sequence[Table], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
+    """The user's answer.
+
+    Raises:
+        ConfigError: nobody can be asked, or there is nothing to choose from.
+    """
+    if ask is not None and options:
+        return ask(question, options)
+    has = "; ".join(f"{table.path} has {table.listed}" for table in tables)
+    raise ConfigError(f"--data: {question} {has}; give {option}")

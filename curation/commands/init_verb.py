@@ -1,0 +1,100 @@
+"""The verb ``curate init``. As in ``curation.cli``, heavy imports are inside."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from curation.escaping import echo
+
+MODEL = "Qwen/Qwen3-0.6B"
+"""The teacher where none is named."""
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[CONFIG] | --data LABELLED [UNLABELLED]")
+@click.option("--data", is_flag=True, help="Look at these files, and write a configuration for them.")
+@click.option("-o", "--output", metavar="CONFIG", help="With --data: the file to write (default: curation.yaml).")
+@click.option("--domain", metavar="NAME", help="The task: classification, mcqa, math or chess (default: guessed).")
+@click.option("--answer", metavar="COLUMN", help="The column with the right answer.")
+@click.option("--text", metavar="A,B", help="The column or columns that the teacher reads.")
+@click.option("--choices", metavar="A,B", help="The columns with the options of a question.")
+@click.option("--model", metavar="MODEL", help=f"The teacher: a folder or a hub id (default: {MODEL}).")
+def init(
+    paths: tuple[str, ...],
+    data: bool,
+    output: str | None,
+    domain: str | None,
+    answer: str | None,
+    text: str | None,
+    choices: str | None,
+    model: str | None,
+) -> None:
+    """Write a commented configuration to CONFIG (default: curation.yaml).
+
+    With --data for your own files: a labelled and an unlabelled one, or a labelled one alone, whose rows are split
+    (CSV, JSONL, Parquet or Lance). Their columns and values say what the task is. What nothing says is asked on a
+    terminal; elsewhere it is an error that names the option to give.
+    """
+    from curation.errors import ConfigError
+
+    given = {"--output": output, "--domain": domain, "--answer": answer, "--text": text, "--choices": choices}
+    if not data:
+        if options := [option for option, value in {**given, "--model": model}.items() if value is not None]:
+            raise ConfigError(f"{', '.join(options)}: says something of files; give them by --data")
+        if len(paths) > 1:
+            raise ConfigError(
+                f"{' '.join(paths)}: one CONFIG is written; for a configuration of your files give --data"
+            )
+        from importlib.resources import files
+
+        path = Path(paths[0] if paths else "curation.yaml")
+        _write(path, (files("curation") / "template.yaml").read_text())
+        echo(f"wrote {path}; next: edit sources and models, then `curate validate {path}`")
+        return
+    path = Path(output or "curation.yaml")
+    _require_new(path)
+    from curation.commands.init import Wishes, draft, look, task_of
+    from curation.config.load import load_config
+
+    tables = []
+    for name in paths:
+        tables.append(look(name))
+        echo(f"{name}: {tables[-1].num_rows:,} rows, columns {tables[-1].listed}")
+    wishes = Wishes(domain=domain, answer=answer, text=_names(text), choices=_names(choices))
+    task = task_of(tables, wishes, _ask if sys.stdin.isatty() else None)
+    for reason in task.why:
+        echo(reason)
+    _write(path, draft(task, path, model or MODEL, guessed_model=model is None))
+    load_config(str(path))
+    teacher = f"; the teacher is {MODEL}, a guess: --model names another" if model is None else ""
+    echo(f"wrote {path}{teacher}; next: look at it, then `curate validate {path}`")
+
+
+def _names(listed: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
+
+
+def _ask(question: str, options: Sequence[str]) -> str:
+    """An answer from the terminal."""
+    answer: str = click.prompt(question, type=click.Choice(list(options)))
+    return answer
+
+
+def _require_new(path: Path) -> None:
+    from curation.errors import ConfigError
+
+    if path.exists():
+        raise ConfigError(f"{path}: exists already; name another file or move it away")
+
+
+def _write(path: Path, text: str) -> None:
+    from curation.errors import ConfigError
+
+    _require_new(path)
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error

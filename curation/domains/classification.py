@@ -1,0 +1,113 @@
+"""Texts, each of one of a few fixed classes, whose names are scored as completions of the prompt.
+
+Not one of the paper's tasks. The label is a class as the label column has it; the teacher scores the words of all
+classes, so it writes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from curation.config.defaults import Defaults
+from curation.domains import Domain, Example
+from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
+
+MOST_NAMED = 8
+"""Classes that a message names."""
+
+
+class Classification(Domain):
+    """The domain of texts with fixed classes.
+
+    Args:
+        classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
+            teacher scores.
+        text: the column with the text, or several, each of which becomes a line.
+        label: the column with the class.
+        cue: the last line of the prompt, which the words of a class complete.
+
+    Raises:
+        ConfigError: there are fewer than two classes, or two of them have the same words.
+    """
+
+    name = "classification"
+    columns = pa.schema([("text", pa.string())])
+    defaults: ClassVar[Defaults] = MappingProxyType(
+        {
+            "teacher": {"decoding": {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}},
+            "evaluation": {"decoding": {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}, "num_runs": 1},
+            "trust": {"preset": "world_knowledge"},
+        }
+    )
+
+    def __init__(
+        self,
+        *,
+        classes: Sequence[Any] | Mapping[Any, str],
+        text: str | Sequence[str] = "text",
+        label: str = "label",
+        cue: str = "Label:",
+    ) -> None:
+        listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
+        self._words = {_name(name): " ".join(str(words).split()) for name, words in listed.items()}
+        self._label_of = {words: name for name, words in self._words.items()}
+        if isinstance(classes, str) or len(self._words) < 2 or not all(self._label_of):
+            raise ConfigError(f"classes: {classes!r}: give a list of two or more classes, each of some words")
+        if len(self._label_of) < len(classes):
+            raise ConfigError("classes: two of them are the same words, so nobody can tell which is meant; change one")
+        self._texts = (text,) if isinstance(text, str) else tuple(text)
+        self._label, self._cue = label, cue
+        self.forms = (self._texts,)
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The text; of several columns a line each, without those that are empty.
+
+        Raises:
+            RowError: ``null_field``, where all are empty.
+        """
+        lines = [str(raw[name]).strip() for name in self._texts if raw[name] is not None]
+        if not any(lines):
+            raise RowError(f"null_field: {', '.join(self._texts)} is empty")
+        return {"text": "\n".join(filter(None, lines))}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The class of a row; ``None`` if it has none.
+
+        Raises:
+            RowError: ``bad_label``: it is not one of the classes.
+        """
+        value = raw.get(self._label)
+        if value is None or (label := _name(value)) in self._words:
+            return None if value is None else label
+        more = ", ..." if len(self._words) > MOST_NAMED else ""
+        known = ", ".join(list(self._words)[:MOST_NAMED])
+        raise RowError(f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more}")
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The text and the cue, after demonstrations."""
+        blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([*blocks, self._block(example)])
+
+    def _block(self, example: Example) -> str:
+        return f"Text: {example['text']}\n{self._cue}"
+
+    def options(self, example: Example) -> tuple[str, ...]:
+        """A space and the words of every class."""
+        return tuple(f" {words}" for words in self._words.values())
+
+    def answer(self, label: str, example: Example) -> str:
+        """A space and the words of the class."""
+        return f" {self._words[label]}"
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The class whose words the completion is, up to white space; ``None`` if there is none."""
+        return self._label_of.get(" ".join(completion.split()))
+
+
+def _name(value: Any) -> str:
+    """A class as a text; a whole number of a column with nulls is held as a float."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value).strip()

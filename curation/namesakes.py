@@ -1,0 +1,111 @@
+"""Modules of a user's own with the name of a package here, or of an installed one: on no process do they hide it.
+
+Two packages of this project have common names, ``train`` and ``tune``: a ``train.py`` in the folder where a command is
+given must not take their place. Ray puts the driver's working directory before all other places where its workers look
+for modules, so a ``datasets.py`` there would hide the library on the workers alone. Here the driver and the workers
+look in the same order.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from curation.errors import ConfigError
+
+NAMES = ("train", "tune")
+"""The packages of this project beside ``curation``."""
+HOME = Path(os.path.abspath(__file__)).parents[1]
+"""The folder with these packages: a checkout, or where packages are installed."""
+
+
+class _Ours(MetaPathFinder):
+    """The packages of this project, wherever else there are modules of their names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The package beside ``curation``; ``None`` for all other names."""
+        folder = HOME / fullname
+        if fullname not in NAMES or not (folder / "__init__.py").is_file():
+            return None
+        return spec_from_file_location(fullname, folder / "__init__.py", submodule_search_locations=[str(folder)])
+
+
+class _Behind(MetaPathFinder):
+    """Keeps a folder behind all other places: Ray puts it before them when a worker's first task arrives."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Nothing, after the folder was put behind."""
+        if self._folder in sys.path and sys.path[-1] != self._folder:
+            sys.path.remove(self._folder)
+            sys.path.append(self._folder)
+        return None
+
+
+def claim() -> None:
+    """From now on in this process ``train`` and ``tune`` are the packages of this project.
+
+    Raises:
+        ConfigError: this process has imported another module of such a name.
+    """
+    for name in NAMES:
+        module = sys.modules.get(name)
+        if module is not None and not _is_in(module.__spec__, HOME):
+            raise ConfigError(
+                f"{name}: this program has imported {getattr(module, '__file__', None) or 'a module'} by that name, "
+                f"which is also a package of trust-curation; rename it, e.g. my_{name}.py, or give `curate run` in "
+                "place of this program"
+            )
+    if not any(isinstance(finder, _Ours) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Ours())
+
+
+def sender() -> Callable[[], None] | None:
+    """A function, to be pickled, by which a worker of Ray finds modules as this process does.
+
+    ``None`` if nothing in the working directory would hide a module from workers.
+    """
+    folder = os.path.abspath(os.curdir)
+    if not _hidden(folder):
+        return None
+    behind = folder not in map(os.path.abspath, sys.path)
+
+    def receive() -> None:
+        from curation import namesakes
+
+        if behind:
+            sys.meta_path.insert(0, namesakes._Behind(folder))
+        namesakes.claim()
+
+    return receive
+
+
+def _hidden(folder: str) -> list[str]:
+    """The modules in a folder that this process finds in another place."""
+    paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
+    names = {path.name.removesuffix(".py") for path in paths}
+    return sorted(name for name in names if name.isidentifier() and _is_elsewhere(name, Path(folder)))
+
+
+def _is_elsewhere(name: str, folder: Path) -> bool:
+    try:
+        found = find_spec(name)
+    except ValueError:  # the main program has none
+        return False
+    return found is not None and not _is_in(found, folder)
+
+
+def _is_in(spec: ModuleSpec | None, folder: Path) -> bool:
+    """Whether a module lies in a folder, as a file or a package."""
+    origin = None if spec is None or not spec.has_location else spec.origin
+    return origin is not None and Path(os.path.abspath(origin)).parent in (folder, folder / Path(origin).parent.name)

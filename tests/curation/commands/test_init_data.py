@@ -1,0 +1,172 @@
+"""``curate init --data``: files of several tasks, what is guessed, and what is refused where nobody can be asked."""
+
+import csv
+import gzip
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from curation.cli import main
+from curation.config.load import load_config
+
+Row = dict[str, Any]
+MODEL = Path(__file__).parents[3] / "examples" / "bases" / "sums_teacher"
+CLASSES = ("card arrival", "lost card", "refund")
+TEXTS = [{"id": f"t-{n}", "text": f"customer {n} asks about {CLASSES[n % 3]} {n * 7}"} for n in range(60)]
+SUMS = [{"id": f"s-{n}", "problem": f"{n} + {3 * n} = ?", "answer": str(4 * n)} for n in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, rows: Sequence[Row], delimiter: str = ",") -> str:
+    path = Path(name)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+        return name
+    with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as file:
+        if ".jsonl" in name:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        else:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    return name
+
+
+def without(rows: Sequence[Row], *names: str) -> list[Row]:
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
+def init(*arguments: object) -> str:
+    given = ["init", "--data", *map(str, arguments), "--model", str(MODEL)]
+    done = CliRunner().invoke(main, given, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def refused(*arguments: object) -> str:
+    done = CliRunner().invoke(main, ["init", "--data", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1 and not Path("curation.yaml").exists()
+    return done.stderr
+
+
+def valid() -> list[str]:
+    done = CliRunner().invoke(main, ["validate", "curation.yaml"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+def test_texts_with_classes_in_two_files() -> None:
+    labelled = write("labelled.csv", [row | {"label": CLASSES[n % 3]} for n, row in enumerate(TEXTS)])
+    unlabelled = write("unlabelled.csv", [{"id": f"u-{n}", "text": f"where is my order {n}?"} for n in range(50)])
+    told = init(unlabelled, labelled)  # in whatever order
+    assert "the task is classification: 3 different answers in 60 rows" in told
+    assert "the only column that just one of the files has" in told and "curate validate curation.yaml" in told
+    config = load_config("curation.yaml")
+    assert config.domain.options == {"text": "text", "label": "label", "classes": sorted(CLASSES)}
+    assert config.sources["labelled"].path.endswith("/labelled.csv") and not config.splits.audit
+    text = Path("curation.yaml").read_text()
+    assert "# - the right answer is 'label'" in text and max(map(len, text.splitlines())) <= 120
+    lines = valid()
+    assert {"split source: 60 rows", "split pool: 50 rows"} <= set(lines)
+    assert "exists already" in CliRunner().invoke(main, ["init", "--data", labelled]).stderr
+
+
+def test_sums_in_files_of_other_kinds() -> None:
+    labelled = write("sums.jsonl.gz", SUMS)
+    unlabelled = write("more.parquet", without(SUMS, "answer"))
+    assert "the task is math: 100% of the answers are numbers or formulas" in init(labelled, unlabelled)
+    assert load_config("curation.yaml").domain.name == "math" and not load_config("curation.yaml").domain.options
+    renamed = [{"task": row["problem"], "gold": row["answer"]} for row in SUMS]
+    init(write("a.csv", renamed), "-o", "a.yaml")
+    assert load_config("a.yaml").domain.options == {"problem": "task", "answer": "gold"}
+
+
+def test_one_labelled_file_is_split_and_its_pool_is_audited(puzzles: list[Row]) -> None:
+    init(write("sums.csv", SUMS, ";"))
+    config = load_config("curation.yaml")
+    assert config.splits.audit and config.splits.source.fraction == 0.4
+    assert config.sources["labelled"].delimiter == ";"
+    assert {"split source: 16 rows", "split pool: 24 rows"} <= set(valid())
+    Path("curation.yaml").unlink()
+    assert "are those that the domain chess reads" in init(write("puzzles.parquet", puzzles[:40]))
+    assert load_config("curation.yaml").domain.name == "chess"
+
+
+def test_questions_with_options_in_a_list_and_in_columns() -> None:
+    questions = [{"question": f"Which is {n}?", "choices": [str(n), str(n + 1)], "answer": 0} for n in range(40)]
+    init(write("a.jsonl", questions), write("b.jsonl", without(questions, "answer")), "-o", "a.yaml")
+    assert load_config("a.yaml").domain.name == "mcqa" and not load_config("a.yaml").domain.options
+    flat = [
+        {"qid": f"q{n}", "question": f"Which is {n}?", "A": n, "B": n + 1, "C": n + 2, "correct": "B"}
+        for n in range(40)
+    ]
+    assert "A, B, C look like the options" in init(write("a.csv", flat), write("b.csv", without(flat, "correct")))
+    expected = {"question": "question", "choices": ["A", "B", "C"], "answer": "correct"}
+    assert load_config("curation.yaml").domain.options == expected
+    assert "split source: 40 rows" in valid()
+
+
+def test_classes_that_are_numbers_get_lines_for_their_names() -> None:
+    rows = [{"text": f"a letter of somebody, number {n}", "target": n % 2} for n in range(40)]
+    assert "put each class's name after its number" in init(write("a.csv", rows))
+    assert load_config("curation.yaml").domain.options["classes"] == {"0": "0", "1": "1"}
+
+
+def test_options_say_what_columns_do_not() -> None:
+    rows = [
+        {"title": f"a title, {n}", "notes": f"some notes, number {n}", "one": CLASSES[n % 3], "two": n % 2}
+        for n in range(40)
+    ]
+    path = write("a.csv", rows)
+    line = refused(path)
+    assert "Which column has the right answer?" in line and "a.csv has title, notes, one, two" in line
+    assert "give --answer COLUMN" in line
+    line = refused(path, "--answer", "one")
+    assert "Which column does the teacher read?" in line and "give --text COLUMN" in line
+    assert "has no column 'onne' for --answer" in refused(path, "--answer", "onne")
+    init(path, "--answer", "one", "--text", "title,notes")
+    assert load_config("curation.yaml").domain.options["text"] == ["title", "notes"]
+
+
+def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
+    rows = [{"question": f"Who wrote book {n}?", "answer": f"an author called {n} of somewhere"} for n in range(40)]
+    line = refused(write("a.csv", rows))
+    assert "40 different answers in 40 rows" in line and "is the task math or classification?" in line
+    assert "give --domain, or a class of your own" in line
+    half = [row | {"answer": row["answer"] if n % 2 else ""} for n, row in enumerate(SUMS)]
+    assert "column 'answer' has a value in 50% of the rows alone" in refused(write("b.csv", half))
+    assert "no such file" in refused("none.csv")
+    assert "give one file of labelled rows" in refused()
+    assert "chess reads fen and moves" in refused(write("c.csv", SUMS), "--domain", "chess")
+    assert "name them by --choices" in refused("c.csv", "--domain", "mcqa")
+    done = CliRunner().invoke(main, ["init", "--answer", "x"])
+    assert done.exit_code == 2 and "--answer: says something of files; give them by --data" in done.stderr
+
+
+def test_on_a_terminal_it_asks() -> None:
+    rows = [{"text": f"a letter, number {n}", "one": CLASSES[n % 3], "two": n % 2} for n in range(40)]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "curation.cli", "init", "--data", write("a.csv", rows), "--model", str(MODEL)]
+    given = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=given)
+    os.write(ours, b"one\n")
+    out, error = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0 and b"Which column has the right answer? (text, one, two)" in out, (out, error)
+    assert load_config("curation.yaml").domain.options["label"] == "one"

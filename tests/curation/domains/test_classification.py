@@ -1,0 +1,69 @@
+"""Classification: labels are classes of a column, their words are scored; and options and problems in named columns."""
+
+import pytest
+
+from curation.config import DomainConfig
+from curation.config.defaults import lists_answers
+from curation.domains import get_domain
+from curation.errors import ConfigError, RowError
+
+
+def made(**options):
+    return get_domain(DomainConfig(name="classification", **options))
+
+
+def test_a_class_is_scored_by_its_words_and_read_back():
+    domain = made(classes={0: "not  spam", "1": "spam"}, text=["title", "body"], label="y", cue="Kind:")
+    assert domain.forms == (("title", "body"),)
+    assert domain.read({"title": " A ", "body": None}) == {"text": "A"}
+    example = domain.read({"title": "A", "body": "b"})
+    assert domain.prompt(example, shots=[{"text": "x", "gold": "1"}]) == "Text: x\nKind: spam\n\nText: A\nb\nKind:"
+    assert domain.options(example) == (" not spam", " spam")
+    assert [domain.gold({"y": value}) for value in (0, 1.0, "1", None)] == ["0", "1", "1", None]
+    assert all(domain.parse(domain.answer(label, example), example) == label for label in ("0", "1"))
+    assert domain.parse("ham", example) is None and domain.num_answers(example) == 2
+    with pytest.raises(RowError, match="bad_label: '7' is not one of the 2 classes 0, 1"):
+        domain.gold({"y": 7})
+    with pytest.raises(RowError, match="null_field: title, body is empty"):
+        domain.read({"title": None, "body": None})
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        ("ab", "give a list of two"),
+        (["a"], "give a list of two"),
+        (["a", " "], "give a list"),
+        ({"a": "x", "b": "x"}, "same words"),
+    ],
+)
+def test_classes_that_cannot_be_told_apart_are_refused(classes, words):
+    with pytest.raises(ConfigError, match=words):
+        made(classes=classes)
+
+
+def test_its_answers_are_listed_and_it_has_defaults_of_its_own():
+    assert lists_answers("classification", {})
+    assert made(classes=["a", "b"]).defaults["trust"] == {"preset": "world_knowledge"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [("option2", "B"), ("b", "B"), ("Mars", "B"), ("2", "B"), (2, "B"), (2.0, "B"), ("1", "A"), (None, None)],
+)
+def test_options_in_columns_of_their_own(answer, label):
+    domain = get_domain(DomainConfig(name="mcqa", choices=["option1", "option2"], question="q", answer="key"))
+    row = {"q": "Which is red?", "option1": "Venus", "option2": "Mars", "key": answer}
+    assert domain.forms == (("q", "option1", "option2"),)
+    assert domain.read(row) == {"question": "Which is red?", "choices": ["Venus", "Mars"]}
+    assert domain.gold(row) == label
+    with pytest.raises(RowError, match="bad_answer: 'Pluto' is not one of option1, option2"):
+        domain.gold(row | {"key": "Pluto"})
+    with pytest.raises(ConfigError, match="2 to 8 columns"):
+        get_domain(DomainConfig(name="mcqa", choices=["one"]))
+
+
+def test_a_problem_and_its_answer_in_named_columns():
+    domain = get_domain(DomainConfig(name="math", problem="frage", answer="wert"))
+    assert domain.forms == (("frage",),)
+    assert domain.read({"frage": "2 + 2?"})["problem"] == "2 + 2?" and domain.gold({"frage": "?", "wert": "4"}) == "4"
