@@ -201,7 +201,7 @@ class FurtherStudentConfig(Section):
     """A student beside the one that teaches: another base, or another recipe."""
 
     model: ModelConfig
-    """Its un-adapted base."""
+    """The student's un-adapted base."""
     recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] | None = None
     """Keys of the section ``student`` that differ for it; ``method`` does not. Unset: none differs."""
 
@@ -222,9 +222,9 @@ class GenerationConfig(Section):
     """One generation: the un-adapted base of the student that teaches the next one, and the students beside it."""
 
     student: ModelConfig
-    """The base of the students that teach the next generation; the budget's rows are short enough for it."""
+    """The base whose students teach the next generation. No arm selects a row that is too long for it."""
     students: dict[str, FurtherStudentConfig] = Field(default={}, exclude_if=lambda named: not named)
-    """Further students by name, trained on the same selections of the main chain and tested. They teach nobody."""
+    """Further students by name: they learn from the same selections, are tested, and teach none (docs/students.md)."""
 
     @field_validator("students")
     @classmethod

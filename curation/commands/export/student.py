@@ -26,7 +26,7 @@ class Student:
     arm: str
     generation: int
     name: str = ""
-    """Of a student beside the one that teaches; else empty."""
+    """The name of a student beside the one that teaches; empty for that one."""
 
     @property
     def run(self) -> str:
