@@ -12,7 +12,7 @@ from curation.pipeline.asking_signals import answering, asked_of_teacher, signal
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, rolling_out
-from curation.pipeline.students import Taught, further, taught
+from curation.pipeline.students import Students, further, taught
 from curation.pipeline.testing import Tested
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
@@ -115,7 +115,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
     students = taught(generation, teacher, selected, config.selection.arms)
     tests = students.tests
     tested = replace(generation, tested=tests.known)
-    shallow = Taught({}, {}, Tested({}, {}, tests.known))
+    shallow = Students({}, {}, Tested({}, {}, tests.known))
     if first is not None and base is not None:
         shallow = taught(tested, teacher, first, config.chain.arms, prefix="shallow-")
 

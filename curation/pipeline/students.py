@@ -21,7 +21,7 @@ from curation.stages.asking import TeacherUse
 from curation.stages.student import TrainStudent
 
 
-class Taught(NamedTuple):
+class Students(NamedTuple):
     """Students of one base, by arm, and their tests."""
 
     models: dict[str, Out]
@@ -31,17 +31,17 @@ class Taught(NamedTuple):
 
 def taught(
     generation: Generation, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
-) -> Taught:
+) -> Students:
     """The students of a generation's base on the selections of these arms; none without a base.
 
     ``prefix`` stands before the arm in the names of their stages.
     """
     if generation.base is None:
-        return Taught({}, {}, Tested({}, {}, {}))
+        return Students({}, {}, Tested({}, {}, {}))
     stages = {arm: _student(generation, selected, arm, f"student-{prefix}{arm}") for arm in of}
     models = {arm: stage.out("model") for arm, stage in stages.items()}
     tests = testing(generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()})
-    return Taught(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
+    return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
 
 
 def further(generation: Generation, teacher: TeacherUse, selected: Stage) -> dict[str, Mapping[str, Any]]:

@@ -76,6 +76,10 @@ def test_a_further_student_adds_its_own_stages_and_changes_no_key() -> None:
     two = keys(config({"again": {"model": TINY}, "tiny": {"model": TINY}}))
     assert two.keys() - one.keys() == of_students("gen-0-again")
     assert {name: two[name] for name in one} == one
+    # Nor does a student on the base of another take over the test of that base.
+    pairs = [{"late": {"model": STUDENT}}, {"early": {"model": STUDENT}, "late": {"model": STUDENT}}]
+    late, both = ({**keys(config({}, generations=[{"student": TEACHER, "students": named}]))} for named in pairs)
+    assert "gen-0-late/test-base" in late and {name: both[name] for name in late} == late
     # All learn the same rows with the same seed, and are tested as the first is.
     for arm in ARMS:
         first, further = one[f"gen-0/student-{arm}"], one[f"gen-0-tiny/student-{arm}"]
