@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.container import BarContainer
 
 RADIUS = 5
-"""Of the circle in which the text of a point appears, in points (1/72 inch)."""
+"""Radius of the circle in which the text of a point appears, in points (1/72 inch)."""
 _MARK, _BETWEEN = "pointed:", "|"
 _POINTS = re.compile(rf'<g id="{_MARK}([^"]*)">(.*?)</g>\s*</g>', re.DOTALL)
 _BAR = re.compile(rf'<g id="{_MARK}([^"]*)">(?=\s*<path)')
