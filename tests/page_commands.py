@@ -82,6 +82,9 @@ _ANALYSED = """
 _INIT = """
     curate init --data labelled.csv unlabelled.csv | curate init --data | curate init --data LABELLED [UNLABELLED]
 """
+_FIRST = """
+    curate validate curation.yaml | curate run curation.yaml
+"""
 _EXPLAINED = """
     curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
     curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
@@ -92,6 +95,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys([_PAGE_INIT, *_listed(_PAGE)], PAGE),
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
+    **dict.fromkeys(_listed(_FIRST), "test_first_contact.py::test_from_two_files_to_filtered_rows"),
     **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
     "curate audit serve runs/my-run --port 8123": "test_audit_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
