@@ -254,11 +254,6 @@ ARMS: Registry[Arm] = _Arms(
 """Arms by name."""
 
 
-def arm_of(trust: str) -> str:
-    """The arm that ranks weak labels by a trust function and takes the top."""
-    return trust
-
-
 def signals_of(names: Iterable[str]) -> dict[str, Signal]:
     """The signals that the named arms ask for, each once, by column."""
     return {signal.column: signal for name in names if (signal := ARMS[name].signal) is not None}

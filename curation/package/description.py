@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section
-from curation.refs import ModelRef, fingerprint
+from curation.refs import ModelRef
 
 
 def _without_code(teacher: ModelRef) -> ModelRef:
@@ -174,11 +174,6 @@ class Description(Section):
     made: Made
     created: str
     """ISO time, UTC."""
-
-    @property
-    def prompts_digest(self) -> str:
-        """A digest of what the teacher was asked, and how it was read, about the stored examples."""
-        return fingerprint([[item.prompt, item.options, item.label] for item in self.questions])
 
     @property
     def content(self) -> Mapping[str, Any]:
