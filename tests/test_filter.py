@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from curation.config.load import load_filter
 from curation.errors import BudgetError, ConfigError, PackageError, RunDirError, ShiftError, SourceError
 from curation.hashing import Int64s
 from curation.package import TrustPackage
+from curation.pipeline.filter.opening import check, open_filter
 from curation.pipeline.filter.run import Filtered, run_filter
 from curation.selection import Candidates
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN, in_rank_order
+from curation.storage.lease import unguarded
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
 
@@ -350,6 +353,21 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
     with pytest.raises(SourceError, match="empty: the folder holds no files"):
         go(package.uri, tmp_path / "empty", out, {"n": 2})
     assert not (out / "data").exists() and not (out / "filter.json").exists()
+
+
+def test_a_file_that_was_replaced_before_its_rows_were_read_is_refused(local_ray, package, tmp_path):
+    pool, out = tmp_path / "pool", tmp_path / "out"
+    write_pool(path := pool / "a.jsonl", 50)
+    given = {"package": package.uri, "pool.path": str(pool), "output.path": str(out), "keep": {"n": 2}}
+    config = load_filter(None, SETTINGS, given)
+    open_filter(config, *check(config), recut=False, save=True, guard=unguarded)  # and the driver dies here
+    found = path.stat()
+    path.write_text(path.read_text().replace("is", "IS"))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert path.stat().st_size == found.st_size
+    with pytest.raises(SourceError, match="it has the size and the time of then, and other bytes"):
+        run_filter(config)
+    assert not (out / "data").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
-from curation.config.base import Section
+from curation.config.base import Section, Seed
 from curation.refs import ModelRef
 
 
@@ -115,7 +115,7 @@ class Made(Section):
     """The stage that fitted the trust function."""
     fingerprint: str
     """Fingerprint of that stage's inputs, as the run's manifest has it."""
-    seed: int
+    seed: Seed
     command: str
     """The command that wrote the package."""
 
@@ -147,7 +147,7 @@ class Description(Section):
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
     Where and how it runs is for the user of the package to say."""
     decoding: DecodingConfig
-    seed: int
+    seed: Seed
     """Seed of sampled completions: with the same row ids they are those of the run's pool."""
     domain: DomainConfig
     questions: tuple[Question, ...] = ()

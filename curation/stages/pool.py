@@ -123,13 +123,18 @@ class ReadPool(Stage):
     """The :class:`curation.sources.SourceFile` of each, as JSON."""
     domain: DomainConfig
     columns: list[str]
+    contents: list[str] = setting(default_factory=list)
+    """The digests of the files' bytes, in their order."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
     max_error_rate: float = setting()
 
     def run(self, task: Task) -> Done:
         """Read the rows."""
-        files = tuple(map(SourceFile.from_json, self.files))
+        files = tuple(
+            SourceFile.from_json({**item, "content": content})
+            for item, content in zip(self.files, self.contents or itertools.repeat(""), strict=False)
+        )
         with task.progress() as update:
             found = read_pool(
                 PoolRows(files=files, domain=self.domain, columns=tuple(self.columns)),

@@ -142,7 +142,7 @@ def open_filter(
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
     among = None if made is None or recut else list(made["rounds"])
     first_cut = _first_cut(config, package, rounds, manifest, among)
-    manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()}, save=save)
+    manifest.identify(identity, {name: [file.recorded() for file in items] for name, items in files.items()}, save=save)
     kept = package
     if save:
         kept = _keep_package(config, package)

@@ -172,6 +172,7 @@ def _looking(
     pool = ReadPool(
         name=f"pool-{rnd.name}",
         files=[file.to_json() for file in rnd.files],
+        contents=[file.content for file in rnd.files],
         domain=rnd.rows.domain,
         columns=list(rnd.rows.columns),
         max_error_rate=config.pool.max_error_rate,

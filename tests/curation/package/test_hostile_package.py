@@ -97,6 +97,13 @@ def test_a_teacher_runs_as_its_user_says(good: TrustPackage) -> None:
     assert (asked.batch_tokens, asked.vllm.engine, asked.scripted.log) == (99, {"max_model_len": 64}, "mine")
 
 
+@pytest.mark.parametrize("seed", [-2, 2**32, 2**80])
+def test_a_seed_that_is_none_is_refused(good: TrustPackage, tmp_path: Path, seed: int) -> None:
+    folder = sealed(good, tmp_path / "copy", lambda told: told.update(seed=seed))
+    with pytest.raises(PackageError, match=r"description\.seed: .*Input should be"):
+        load(folder)
+
+
 def test_links_are_refused(good: TrustPackage, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("mine")
