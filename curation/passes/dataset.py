@@ -75,7 +75,8 @@ class RunningPass:
     def rest(self) -> Iterator[pa.Table]:
         """End the pass; the results of the chunks that are done and were not given, where the desk can still say."""
         with suppress(ray.exceptions.RayError):
-            for chunk, written in ray.get(self._desk.end.remote(self._id), timeout=REST_SECONDS).items():
+            finished: dict[str, bytes] = ray.get(self._desk.end.remote(self._id), timeout=REST_SECONDS)
+            for chunk, written in finished.items():
                 yield from self._first(chunk, written)
 
     def _first(self, chunk: str, written: bytes) -> Iterator[pa.Table]:
