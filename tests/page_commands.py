@@ -73,13 +73,14 @@ def _listed(text: str) -> list[str]:
 
 ANALYSED = "test_analysis_run.py::test_an_analysis_is_killed_resumed_cached_and_shown"
 COPIED = "curation/commands/test_copy.py::test_a_copy_is_whole_and_finished_without_its_original"
+FIRST = "test_first_contact.py::test_from_two_files_to_filtered_rows"
 EXPLAINED = "test_analysis_run.py::test_a_row_and_a_student_of_it_are_explained"
 _ANALYSED = """
     curate analyze runs/quickstart | curate analyze CONFIG
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
 """
 _INIT = """
-    curate init --data labelled.csv unlabelled.csv | curate init --data | curate init --data LABELLED [UNLABELLED]
+    curate init --data labelled.csv unlabelled.csv | curate validate curation.yaml | curate init --data | curate init --data LABELLED [UNLABELLED]
 """
 _EXPLAINED = """
     curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
@@ -91,6 +92,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys([_PAGE_INIT, *_listed(_PAGE)], PAGE),
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
+    "curate run curation.yaml": FIRST,
     **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
     "curate audit serve runs/my-run --port 8123": "test_audit_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
