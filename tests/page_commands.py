@@ -80,7 +80,8 @@ _ANALYSED = """
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
 """
 _INIT = """
-    curate init --data labelled.csv unlabelled.csv | curate validate curation.yaml | curate init --data | curate init --data LABELLED [UNLABELLED]
+    curate init --data labelled.csv unlabelled.csv | curate validate curation.yaml
+    curate init --data | curate init --data LABELLED [UNLABELLED]
 """
 _EXPLAINED = """
     curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
