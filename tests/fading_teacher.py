@@ -21,8 +21,8 @@ class FadingTeacher(ScriptedTeacher):
         super().__init__(config, model)
         self._fades = model is not None
 
-    def _complete(self, batch, names, num_logprobs, seed):
-        completed = super()._complete(batch, names, num_logprobs, seed)
+    def _complete(self, batch, names, num_logprobs, seed, **how):
+        completed = super()._complete(batch, names, num_logprobs, seed, **how)
         ids_N = completed.column("row_id").to_numpy()
         right_N = np.array([text == RIGHT for text in completed.column("completion").to_pylist()], dtype=np.float32)
         value_N = hash_unit(ids_N, seed + 1).astype(np.float32) + (0 if self._fades else 1) * right_N

@@ -29,8 +29,8 @@ class TrainingRecord:
     num_rows: int
     """The number of rows trained on."""
     num_dropped: int
-    """The number of given rows longer than ``max_length``, which were dropped. 0 for a student, because
-    :mod:`curation.stages.length` excludes such rows before the selection."""
+    """The number of given rows longer than ``max_length``, which were dropped. 0 for a student that teaches,
+    because :mod:`curation.stages.length` excludes such rows before the selection."""
     num_epochs: int
     """Passes over the rows, from the number of rows given, including dropped ones."""
     losses: list[float]

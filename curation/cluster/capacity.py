@@ -127,6 +127,11 @@ def needs(config: RunConfig) -> list[Need]:
         ("teacher.adapt", config.teacher.adapt),
         ("trust", config.trust),
         ("student", config.student if config.generations else None),
+        *(
+            (f"generations.{index}.students.{name}.recipe", student.recipe)
+            for index, generation in enumerate(config.generations)
+            for name, student in generation.students.items()
+        ),
     ]
     for key, recipe in recipes:
         if recipe is not None:

@@ -11,6 +11,7 @@ from curation.escaping import echo
 @click.argument("run_dir")
 @click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: trust, or the only one).")
 @click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("--student", metavar="NAME", help="A further student of it (default: the one that teaches).")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 @click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
@@ -19,7 +20,7 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
     from curation.commands.export import export_student
     from curation.storage.paths import place
 
-    given = [("arm", asked["arm"]), ("generation", asked["generation"])]
+    given = [(name, asked[name]) for name in ("arm", "generation", "student")]
     options = [f"--{name} {value}" for name, value in given if value is not None]
     options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
     command = " ".join([f"curate export-student {run_dir}", *options])

@@ -248,7 +248,7 @@ def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> lis
         annotation = fields[part].annotation
         model, inside = _model_in(annotation), _is_container(annotation)
         if model is StudentConfig:
-            model = student_section(raw["student"])
+            model = student_section(raw.get("student"))
     return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
 
 

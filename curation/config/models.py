@@ -1,10 +1,12 @@
 """Models, existing or from scratch, and how to fine-tune them."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
+from curation.arms import ARMS
 from curation.config.base import Location, PositiveInt, Section, TrainSection
 from curation.registry import METHODS, code
 
@@ -195,7 +197,48 @@ class SftConfig(LmStudentConfig):
         return self.epochs or (3 if num_rows < 2_000 else 1)
 
 
+class FurtherStudentConfig(Section):
+    """A student beside the one that teaches: another base, or another recipe."""
+
+    model: ModelConfig
+    """The student's un-adapted base."""
+    recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] | None = None
+    """Keys of the section ``student`` that differ for it; ``method`` does not. Unset: none differs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_model(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("model") is None:
+            found = ", ".join(map(str, value)) or "nothing"
+            raise ValueError(f"has no model (found: {found}); name its base, e.g. {{model: {{path: ...}}}}")
+        return value
+
+
+NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
+"""Names of a chain's other lines and of other tested models."""
+
+
 class GenerationConfig(Section):
-    """One generation: the student's un-adapted base."""
+    """One generation: the un-adapted base of the student that teaches the next one, and the students beside it."""
 
     student: ModelConfig
+    """The base whose students teach the next generation. No arm selects a row that is too long for it."""
+    students: dict[str, FurtherStudentConfig] = Field(default={}, exclude_if=lambda named: not named)
+    """Further students by name: they learn from the same selections, are tested, and teach none (docs/students.md)."""
+
+    @field_validator("students")
+    @classmethod
+    def _stages_can_be_named(cls, named: dict[str, FurtherStudentConfig]) -> dict[str, FurtherStudentConfig]:
+        lower: dict[str, str] = {}
+        for name in named:
+            if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_]{0,39}", name) is None:
+                raise ValueError(
+                    f"{name!r} cannot be part of a stage's name; take up to 40 letters, digits and underscores, the "
+                    "first no underscore"
+                )
+            if name in ARMS or name in NOT_STUDENTS:
+                what = "an arm" if name in ARMS else "a model or a line that every run may have"
+                raise ValueError(f"{name!r} is the name of {what}; give the student another name, e.g. {name}_student")
+            if (same := lower.setdefault(name.lower(), name)) != name:
+                raise ValueError(f"{same!r} and {name!r} are one name where capitals do not count; rename one")
+        return named

@@ -68,7 +68,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
             "finished run is dealt and answered without doing anything else again"
         )
         return
-    inits = [generation.student.init for generation in config.generations]
+    inits = [base.init for base, _ in config.students.values()]
     tested, decoding = config.domain_of("test"), config.evaluation.decoding
     if _reasons(tested) and None in inits:
         yield from _cut("evaluation.decoding", decoding, tested.name, brief=brief)

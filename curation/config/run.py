@@ -1,6 +1,6 @@
 """A whole run: its parts, what they ask of each other, its tests, where it runs and who is told of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
@@ -26,6 +26,19 @@ from curation.storage.paths import Place, place
 def _run_dir(path: str) -> str:
     place(path)
     return path
+
+
+def _with_recipes(generation: Any, common: Mapping[str, Any]) -> Any:
+    """The entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
+    students = generation.get("students") if isinstance(generation, Mapping) else None
+    if not isinstance(students, Mapping):
+        return generation
+    given = {
+        name: {**student, "recipe": {**common, **student["recipe"]}}
+        for name, student in students.items()
+        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
+    }
+    return {**generation, "students": {**students, **given}}
 
 
 class RayConfig(Section):
@@ -92,9 +105,9 @@ class RunConfig(RowsConfig):
     judge: JudgeConfig | None = None
     selection: SelectionConfig
     student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] = SftConfig()
-    """How every student is trained."""
+    """How every student is trained, unless a further one has a recipe of its own."""
     generations: tuple[GenerationConfig, ...] = ()
-    """The students' bases, one a generation; none: curate only, train nothing."""
+    """The students' bases, an entry a generation; none: curate only, train nothing."""
     chain: ChainConfig = ChainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     analyze: AnalyzeConfig = AnalyzeConfig()
@@ -115,6 +128,18 @@ class RunConfig(RowsConfig):
         "gemma3": {"teacher": True, "student": False, "evaluation": True},
         "llama3": {"teacher": True, "student": False, "evaluation": True},
     }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipes(cls, value: Any) -> Any:
+        """Further students' recipes, with the keys of the section ``student`` that they leave out; filled in last."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("generations"), Sequence):
+            return value
+        common = value.get("student") or {}
+        common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
+        if not isinstance(common, Mapping):
+            return value
+        return {**value, "generations": [_with_recipes(item, common) for item in value["generations"]]}
 
     @model_validator(mode="before")
     @classmethod
@@ -208,6 +233,7 @@ class RunConfig(RowsConfig):
             oracles.append(f"the {self.selection.budget.rule} budget")
         if oracles and not self.splits.audit:
             raise ValueError(f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it")
+        self._students_can_be_trained()
         self._chain_can_be_made()
         self._signals_can_be_made()
         return self
@@ -225,6 +251,16 @@ class RunConfig(RowsConfig):
                     "the possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a "
                     "domain with a method candidates (docs/extending.md)"
                 )
+
+    def _students_can_be_trained(self) -> None:
+        for index, generation in enumerate(self.generations):
+            for name, student in generation.students.items():
+                if student.recipe is not None and student.recipe.method != self.student.method:
+                    raise ValueError(
+                        f"generations.{index}.students.{name}.recipe.method: {student.recipe.method!r} learns from "
+                        f"other selections than student.method {self.student.method!r}, which all students of a run "
+                        "have; leave it out, or train it in a run of its own"
+                    )
 
     def _chain_can_be_made(self) -> None:
         num, shares = len(self.generations), self.num_shares
@@ -291,11 +327,21 @@ class RunConfig(RowsConfig):
         return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
 
     @property
+    def students(self) -> dict[str, tuple[ModelConfig, StudentConfig]]:
+        """Base and recipe of every student: ``0`` that of the first generation that teaches, ``0 large`` beside it."""
+        found = {}
+        for index, generation in enumerate(self.generations):
+            found[str(index)] = (generation.student, self.student)
+            for name, student in generation.students.items():
+                found[f"{index} {name}"] = (student.model, student.recipe or self.student)
+        return found
+
+    @property
     def models(self) -> dict[str, ModelConfig]:
         """The models that are named, by their role in words."""
         roles, judge = self.signals.roles, self.judge
         named: dict[str, ModelConfig | None] = {"teacher": self.teacher.model}
-        named |= {f"student {index}": generation.student for index, generation in enumerate(self.generations)}
+        named |= {f"student {name}": base for name, (base, _) in self.students.items()}
         named["second teacher"] = roles.pop("second_teacher", None)
         named["reward model"] = roles.pop("reward", None)
         named |= roles

@@ -5,16 +5,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import JudgeConfig, PcaConfig, RunConfig, SftConfig
+from curation.config import JudgeConfig, PcaConfig, RunConfig
 from curation.hashing import derive
-from curation.pipeline.asking import asked, trained
+from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, rolling_out
-from curation.pipeline.testing import Tested, testing
+from curation.pipeline.students import Students, further, taught
+from curation.pipeline.testing import Tested
 from curation.registry import METHODS
-from curation.rundir.graph import Model, Out, Stage
+from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import Scored
 from curation.stages.chooser import Choice, declared
@@ -26,7 +27,6 @@ from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
 from curation.stages.select import CERTIFIED_REVISION, Select
 from curation.stages.shift import MeasureShift
-from curation.stages.student import TrainStudent
 from curation.trust.parts import ROW_KEYS, read_by
 from tune.space import spelled_out
 
@@ -112,15 +112,12 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
     selected = _selected(generation, teacher, longest, labels, scored, grades, lengths)
 
     # Students learn the selected rows, and are tested beside their teacher and their base.
-    students = {} if base is None else {arm: _student(generation, base, selected, arm) for arm in config.selection.arms}
-    taught = {arm: stage.out("model") for arm, stage in students.items()}
-    tests = Tested({}, {}, {}) if base is None else testing(generation, teacher, base, taught)
-    shallow: dict[str, TrainStudent] = {}
-    beside = Tested({}, {}, tests.known)
+    students = taught(generation, teacher, selected, config.selection.arms)
+    tests = students.tests
+    tested = replace(generation, tested=tests.known)
+    shallow = Students({}, {}, Tested({}, {}, tests.known))
     if first is not None and base is not None:
-        shallow = {arm: _student(generation, base, first, arm, "student-shallow") for arm in config.chain.arms}
-        models = {f"shallow-{arm}": stage.out("model") for arm, stage in shallow.items()}
-        beside = testing(replace(generation, tested=tests.known), teacher, base, models)
+        shallow = taught(tested, teacher, first, config.chain.arms, prefix="shallow-")
 
     record = {
         "index": generation.index,
@@ -142,13 +139,14 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         "asked": _asked(config.judge, grades, tests.main),
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "too_long": {split: stage.out("counts") for split, stage in lengths.items()},
-        "training": {arm: stage.out("training") for arm, stage in students.items()},
+        "training": students.training,
+        "students": further(tested, teacher, selected),
     }
     without_a_chain = {
-        "tests": {arm: beside.main[f"shallow-{arm}"] for arm in shallow},
-        "training": {arm: stage.out("training") for arm, stage in shallow.items()},
+        "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
+        "training": shallow.training,
     }
-    return Described(record, taught, labels, search, beside.known, selected, without_a_chain)
+    return Described(record, students.models, labels, search, shallow.tests.known, selected, without_a_chain)
 
 
 def share_of(generation: Generation) -> dict[str, int]:
@@ -345,25 +343,4 @@ def _selected(
         generation=generation.index,
         revision=Select.revision if budget.risk is None else CERTIFIED_REVISION,
         num_rows=None if budget.n is None else budget.n * len(selection.arms),
-    )
-
-
-def _student(generation: Generation, base: Model, selected: Stage, arm: str, what: str = "student") -> TrainStudent:
-    """The student of an arm; the digest of its rows says whether they changed."""
-    config, recipe = generation.config, generation.config.student
-    method = METHODS[recipe.method]
-    if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
-        recipe = recipe.without({"weight_by_trust"})
-    return TrainStudent(
-        name=generation.name(f"{what}-{arm}"),
-        base=base,
-        digest=selected.out("arms", arm, "digest"),
-        recipe=trained(recipe, base),
-        seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
-        trained_by=method.trained_by,
-        read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
-        rows=selected.out("rows_of", arm),
-        examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
-        num_rows=config.selection.budget.n,
-        needs=generation.needs,
     )

@@ -43,6 +43,11 @@ def types_taken(config: RunConfig) -> Iterator[str]:
 def _typed(config: RunConfig) -> Iterator[_Typed]:
     teacher, student, gradients = config.teacher, config.student, config.analyze.gradients
     bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
+    own = {
+        f"student {name}": (base, recipe)
+        for name, (base, recipe) in config.students.items()
+        if isinstance(recipe, LmStudentConfig) and recipe is not student
+    }
     yield _Typed("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
     if (adapt := teacher.adapt) is not None:
         adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
@@ -50,6 +55,10 @@ def _typed(config: RunConfig) -> Iterator[_Typed]:
         yield _Typed(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
     if isinstance(student, LmStudentConfig):
         key, gpus = "student.compute_dtype", student.gpus_per_worker
-        yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, bases, HALF_TRAINING)
+        alike = {role: model for role, model in bases.items() if role not in own}
+        yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)
+    for role, (base, recipe) in own.items():
+        key, gpus = f"{role} by its own recipe, compute_dtype", recipe.gpus_per_worker
+        yield _Typed(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
     if gradients is not None and gradients.gpus:
         yield _Typed("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)

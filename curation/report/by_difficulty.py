@@ -13,11 +13,13 @@ from curation import metrics
 from curation.arms import ARMS
 from curation.domains.grading import Graded
 from curation.report.measured import GradedSet
-from curation.report.measures import Json
+from curation.report.measures import Json, num_bins
 from curation.report.rows import Bools, Floats, Ints
 from curation.report.tested import Tests, accuracy
 
 MOST_BINS = 10
+ROWS_A_BIN = 25
+"""Rows of a bin, on average, of the model or the arm with the fewest: with fewer the intervals cover each other."""
 STEPS = (1, 2, 2.5, 5)
 """Possible widths of bins, times a power of ten."""
 
@@ -33,11 +35,14 @@ def purity_by_difficulty(
     Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. Of a large pool it is a
     sample. ``None`` without grades of the pool, or without difficulties.
     """
-    if rows is None or (edges := bin_edges(difficulties[1])) is None:
+    if rows is None:
         return None
     pool = rows.sample
-    bin_N = _bins(pool.row_ids_N, difficulties, edges)
     marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
+    fewest = min([int(keep_N.sum()) for keep_N in marks.values() if keep_N.any()], default=len(pool))
+    if (edges := bin_edges(difficulties[1], fewest)) is None:
+        return None
+    bin_N = _bins(pool.row_ids_N, difficulties, edges)
 
     def shares(keep_N: Bools) -> list[Json | None]:
         counts = (
@@ -60,7 +65,8 @@ def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | N
 
     ``None`` if nothing was tested, or no test row has a difficulty.
     """
-    if not tests or (edges := bin_edges(difficulties[1])) is None:
+    fewest = min((len(run.row_ids_N) for runs in tests.values() for run in runs), default=0)
+    if not tests or (edges := bin_edges(difficulties[1], fewest)) is None:
         return None
     models: dict[str, list[Json | None]] = {}
     for name, runs in tests.items():
@@ -72,22 +78,24 @@ def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | N
     return {"edges": edges.tolist(), "num_unknown": int(np.isnan(difficulties[1]).sum()), "models": models}
 
 
-def bin_edges(values_N: Floats) -> Floats | None:
-    """Round edges of at most ``MOST_BINS`` bins of one width, [low, high), over all values; ``None`` without any.
+def bin_edges(values_N: Floats, num_rows: int) -> Floats | None:
+    """Round edges of bins of one width, [low, high), over all values; ``None`` without any.
 
-    A bin is at least as wide as the smallest gap between two values, so that levels from 1 to 5 make five bins.
+    There are at most ``MOST_BINS``, and fewer for fewer than ``ROWS_A_BIN`` times as many rows. Up to ``MOST_BINS``
+    levels have a bin each, as far as a bin is at least as wide as the smallest gap between two of them.
     """
     levels = np.unique(values_N[np.isfinite(values_N)])
     if not len(levels):
         return None
-    width = (levels[-1] - levels[0]) / MOST_BINS
+    most = MOST_BINS if len(levels) <= MOST_BINS else num_bins(num_rows, ROWS_A_BIN, most=MOST_BINS)
+    width = (levels[-1] - levels[0]) / most
     if len(levels) <= MOST_BINS:
         width = max(width, np.diff(levels).min() if len(levels) > 1 else 1.0)
     power = 10.0 ** math.floor(math.log10(width))
     sizes = [size * power * times for times in (1, 10) for size in STEPS]
     for size in sizes:
         first, last = math.floor(levels[0] / size + 1e-9), math.floor(levels[-1] / size + 1e-9)
-        if size >= width * (1 - 1e-9) and last - first < MOST_BINS:
+        if size >= width * (1 - 1e-9) and last - first < most:
             edges: Floats = np.arange(first, last + 2) * size
             return edges
     raise AssertionError("some width covers the values")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from curation.report import pointed
 from curation.report.charts import drawing, line_of, percents, svg
 from curation.report.record import PREDECESSOR
 
@@ -45,6 +46,10 @@ def chain_chart(chain: Json, name: str) -> str:
                 markersize=5,
                 label=line["words"],
                 **{"linestyle": dashes, "marker": "s", **_STYLES.get(line["kind"], {})},
+            )
+            pointed.shares(
+                axes,
+                ((at + offset, point, f"{line['words']}, generation {at}, test accuracy") for at, point in known),
             )
         if chain["first_teacher"] is not None:
             level = chain["first_teacher"]["value"]

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
-from curation.report.headline import in_words
+from curation.report import pointed
+from curation.report.headline import in_words, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,6 +68,9 @@ def purity_chart(curves: Json, name: str, *, chance: float | None = None) -> str
             if arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS:
                 axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
             axes.plot(ticks, value, color=colour, linestyle=dashes, label=in_words(arm))
+            pointed.shares(
+                axes, zip(ticks, estimates, [f"{in_words(arm)}, best {tick:,} rows" for tick in ticks], strict=True)
+            )
         if n := curves["n"]:
             axes.axvline(n, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
         _chance(axes, chance)
@@ -105,6 +109,18 @@ def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) 
                 elinewidth=0.9,
                 label=in_words(arm),
             )
+            pointed.shares(
+                axes,
+                (
+                    (
+                        item["mean_trust"],
+                        item["share_right"],
+                        f"{in_words(arm)}, {item['share_right']['n']:,} rows with a mean trust of "
+                        f"{percent(item['mean_trust'])}",
+                    )
+                    for item in bins
+                ),
+            )
         _chance(axes, chance)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
@@ -118,10 +134,17 @@ def histogram_chart(histogram: Json, name: str) -> str:
         edges = histogram["edges"]
         widths = [high - low for low, high in itertools.pairwise(edges)]
         style: dict[str, Any] = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 0.5}
-        axes.bar(edges[:-1], histogram["right"], color=_RIGHT, label="right", **style)
-        axes.bar(
-            edges[:-1], histogram["wrong"], bottom=histogram["right"], color=_WRONG, hatch="///", label="wrong", **style
+        right, wrong = histogram["right"], histogram["wrong"]
+        stacked = (
+            axes.bar(edges[:-1], right, color=_RIGHT, label="right", **style),
+            axes.bar(edges[:-1], wrong, bottom=right, color=_WRONG, hatch="///", label="wrong", **style),
         )
+        texts = [
+            f"trust {low:.2f} to {high:.2f}: {number[0]:,} right, {number[1]:,} wrong"
+            for (low, high), number in zip(itertools.pairwise(edges), zip(right, wrong, strict=True), strict=True)
+        ]
+        for bars in stacked:
+            pointed.bars(bars, texts)
         axes.set_xlim(edges[0], edges[-1])
         _whole(axes.yaxis)
         return drawn(figure, axes, name, x="trust", y="rows")
@@ -132,10 +155,18 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
     with drawing():
         figure, axes = figure_of()
         edges = difficulty["edges"]
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
         axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
         for index, (arm, profile) in enumerate(difficulty["arms"].items()):
             colour, dashes = line_of(arm, index)
             axes.stairs(profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
+            pointed.points(
+                axes,
+                (
+                    (at, mine, f"{in_words(arm)}: {percent(mine)} of its rows, {percent(whole)} of the pool's")
+                    for at, mine, whole in zip(middles, profile["shares"], difficulty["pool"]["shares"], strict=True)
+                ),
+            )
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
         percents(axes.yaxis)
@@ -157,10 +188,21 @@ def risk_chart(curves: Json, name: str) -> str:
                 low, value, high = ([point[field][key] for point in known] for key in ("low", "value", "high"))
                 axes.fill_between(shares, low, high, color=colour, alpha=0.13, linewidth=0)
                 axes.plot(shares, value, color=colour, linestyle=dashes, label=label)
+                pointed.shares(
+                    axes,
+                    ((p["share"], p[field], f"{label}, {percent(p['share'])} of the pool kept") for p in known),
+                )
         bounds = [point for point in points if point["bound"] is not None]
         for tried, style in ((False, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (True, {"label": "upper bound"})):
             shown = [point for point in bounds if point["tried"] or not tried]
             axes.plot([p["share"] for p in shown], [p["bound"] for p in shown], color=_WRONG, **style)
+        pointed.points(
+            axes,
+            (
+                (p["share"], p["bound"], f"upper bound, {percent(p['share'])} of the pool kept: {percent(p['bound'])}")
+                for p in bounds
+            ),
+        )
         axes.axhline(curves["alpha"], color="#444444", linewidth=0.9, linestyle=(0, (1, 1)))
         axes.annotate(
             f"alpha = {curves['alpha']:g}",
@@ -223,8 +265,9 @@ def bins_chart(
             if len(lines) <= MOST_BARS or line == REFERENCE_ARM:
                 low = [max(0.0, share["value"] - share["low"]) for _, share in known]
                 spread = [low, [max(0.0, share["high"] - share["value"]) for _, share in known]]
+            places = [edges[number] + width / 2 + offset for number, _ in known]
             axes.errorbar(
-                [edges[number] + width / 2 + offset for number, _ in known],
+                places,
                 [share["value"] for _, share in known],
                 yerr=spread,
                 color=colour,
@@ -234,6 +277,17 @@ def bins_chart(
                 linewidth=1,
                 elinewidth=0.8,
                 label=in_words(line),
+            )
+            pointed.shares(
+                axes,
+                (
+                    (
+                        place,
+                        share,
+                        f"{in_words(line)}, difficulty {edges[at]:,.10g} to {edges[at + 1]:,.10g}, {share['n']:,} rows",
+                    )
+                    for place, (at, share) in zip(places, known, strict=True)
+                ),
             )
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
@@ -307,7 +361,7 @@ def svg(figure: "Figure", name: str) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
+    text = pointed.titled(text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,11 @@ from pyroaring import BitMap64
 
 from curation.arms import ARMS, FREE, REFERENCE_ARM
 from curation.hashing import derive, hash_unit
-from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.chained import chained
-from curation.report.comparable import asked_unlike, withheld, withhold
+from curation.report.comparable import asked_unlike
 from curation.report.costs import compared, money_of, spent
-from curation.report.decodings import by_decoding
 from curation.report.diversity import diversity
 from curation.report.guarantee import by_gold, guarantee
 from curation.report.headline import headline
@@ -26,12 +23,12 @@ from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json, finite, share_of
 from curation.report.passes import of_pass, starts
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
-from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, RunRecord
+from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunRecord
 from curation.report.risk_curves import risk_curves
 from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows, without_constant
 from curation.report.samples import samples
-from curation.report.tested import accuracy, decomposed, read_tests, tested
-from curation.report.trained import trainings
+from curation.report.students import further, learned, model
+from curation.report.tested import accuracy, read_tests
 from curation.report.trusted import evidence, regimes, sets, trust_tables, with_labels
 from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
@@ -46,6 +43,7 @@ DETAILS = (
     "evidence",
     "rows",
     "arms",
+    "students",
     "dropped",
     "trained_unlike",
     "asked_unlike",
@@ -169,22 +167,17 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     parsed = {name: rows.parsed for name, rows in measured.items() if len(rows.parsed)}
     tests = read_tests(record.tests)
     difficulty = _labelled_difficulties(run, record, num_pool)
-    margin = float(run.config["evaluation"]["margin"])
     lines, means = regimes(run, record, judged, measured, num_pool)
-    arms = withhold(
-        [
-            {
-                **_selected(arm, table, pool),
-                **{key: record.formats[arm][key] for key in FORMAT},
-                **_trained(record.training.get(arm)),
-                "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
-                "num_unread": _unread(record, arm),
-                **tested(arm, tests, margin=margin, seed=run.seed),
-            }
-            for arm, table in tables.items()
-        ],
-        unlike := asked_unlike(run.config),
-    )
+    chosen = {
+        arm: {
+            **_selected(arm, table, pool),
+            **{key: record.formats[arm][key] for key in FORMAT},
+            "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
+            "num_unread": _unread(record, arm),
+        }
+        for arm, table in tables.items()
+    }
+    students = learned(run, record, chosen, selected)
     curves = [arm for arm in selected if not ARMS[arm].gold]
     shown = evidence(run, record, judged, measured, tables, num_pool)
     varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
@@ -196,25 +189,21 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         if shown is None
         else samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
         "index": record.index,
-        "teacher_model": _model(record.teacher),
-        "student_base": None if record.student_base is None else _model(record.student_base),
+        "teacher_model": model(record.teacher),
         "trust_function": record.trust.to_json(),
         "n": record.n,
         "budget": dict(record.budget),
         "budget_is_oracle": record.budget["oracle"],
         "num_pool": num_pool,
-        "arms": arms,
+        **students,
+        "students": further(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
-        "trained_unlike": withheld(arms),
-        "asked_unlike": unlike,
+        "asked_unlike": asked_unlike(run.config),
         "diversity": varied,
-        "gap": decomposed(arms, selected, tests, seed=run.seed),
-        "training": trainings(record.training),
         "teacher": {
             "test": accuracy(tests, TEACHER),
             "pool": None if pool is None else share_of(pool.num_right, len(pool)),
         },
-        "base": accuracy(tests, BASE),
         "shift": dict(record.shift),
         "guarantee": guarantee(run, record),
         "regimes": lines,
@@ -232,7 +221,6 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "risk_curves": risk_curves(run, record, judged, pool),
         "judging": judging(record),
         "projection": None if record.projection is None else dict(record.projection),
-        "decodings": by_decoding(record, run.config["evaluation"]),
         "analysis": dict(record.analysis) or None,
     }
 
@@ -258,12 +246,6 @@ def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
         "purity": purity,
         "purity_by_definition": ARMS[arm].gold,
     }
-
-
-def _trained(training: Mapping[str, Any] | None) -> Json:
-    """The training of an arm's student: its rows, the rows dropped in training, its epochs; None without a student."""
-    names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
-    return {name: None if training is None else training[field] for name, field in names.items()}
 
 
 def _graded_pool(
@@ -318,10 +300,3 @@ def _difficulty(found: Difficulties, selected: Mapping[str, Ints]) -> Json | Non
     row_ids_N, values_N = found
     marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
     return measures.difficulty(row_ids_N, values_N, marks)
-
-
-def _model(ref: ModelRef | None) -> Json:
-    """A model as JSON, with a short ``name``: the last two parts of its path or hub id."""
-    if ref is None:
-        return {"name": "scripted"}
-    return {"name": "/".join(Path(ref.adapter or ref.base).parts[-2:]), **ref.to_json()}

@@ -42,7 +42,12 @@ def headline(generation: Json) -> list[str]:
     if main is None:
         return []
     student = _student(generation, main, arms.get("ground_truth"))
-    return [_selection(generation, main, arms), *student, *_best_decoding(generation, main)]
+    return [
+        _selection(generation, main, arms),
+        *student,
+        *_best_decoding(generation, main),
+        *_further(generation, main),
+    ]
 
 
 MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
@@ -125,6 +130,22 @@ def _best_decoding(generation: Json, main: Json) -> list[str]:
         f"These are accuracies of the main decoding ({first}); the student's {found['best_is']}, is "
         f"{with_interval(best)} ({words[best['decoding']]})."
     ]
+
+
+def _further(generation: Json, main: Json) -> list[str]:
+    """A sentence on each further student of the same rows."""
+    sentences = []
+    for student in generation["students"]:
+        own = next(arm for arm in student["arms"] if arm["name"] == main["name"])
+        if own["accuracy"] is None:
+            continue
+        text = f"On the same rows the student {student['name']} answers {with_interval(own['accuracy'])} right"
+        if student["base"] is not None:
+            text += f", its base {with_interval(student['base'])}"
+        if own["recovery"] is not None:
+            text += f", a recovery of {own['recovery']:.2f} against its own ground truth"
+        sentences.append(text + ".")
+    return sentences
 
 
 def name_of(arm: Json) -> str:

@@ -16,6 +16,9 @@ ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
 HISTOGRAM_BINS = 20
 DIFFICULTY_BINS = 24
+LEAST_BINS = 4
+PROFILE_ROWS = 10
+"""Rows of a bin, on average, of the arm that has the fewest: with fewer the profile shows chance alone."""
 CURVE_POINTS = 120
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -152,6 +155,11 @@ def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
     return {"n": n, "points": points, "arms": curves}
 
 
+def num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
+    """The number of bins for so many rows: ``rows_a_bin`` on average, ``LEAST_BINS`` to ``most`` bins."""
+    return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
+
+
 def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools]) -> Json | None:
     """Quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
 
@@ -160,7 +168,9 @@ def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools])
     known_N = np.isfinite(values_N)
     if not known_N.any():
         return None
-    edges = np.histogram_bin_edges(values_N[known_N], bins=DIFFICULTY_BINS)
+    rows = [int((keep_N & known_N).sum()) for keep_N in selected.values()]
+    bins = num_bins(min([n for n in rows if n], default=int(known_N.sum())), PROFILE_ROWS, most=DIFFICULTY_BINS)
+    edges = np.histogram_bin_edges(values_N[known_N], bins=bins)
 
     def profile(keep_N: Bools) -> Json:
         kept = values_N[keep_N & known_N]

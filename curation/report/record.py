@@ -1,7 +1,7 @@
 """The input of a report: references and counts of a run, no data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curation.domains import Domain
@@ -111,6 +111,8 @@ class GenerationRecord:
     """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
+    students: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """The arms that dropped out, since they could not be measured, and why, in words."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
@@ -122,6 +124,10 @@ class GenerationRecord:
     def n(self) -> int:
         """The budget of every arm."""
         return int(self.budget["n"])
+
+    def of_student(self, name: str) -> "GenerationRecord":
+        """The same generation with a further student in the place of the one that teaches."""
+        return replace(self, students={}, **self.students[name])
 
 
 @dataclass(frozen=True, kw_only=True)

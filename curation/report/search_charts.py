@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from curation.report import pointed
 from curation.report.charts import drawing, drawn, figure_of, svg
 
 Json = Mapping[str, Any]
@@ -39,6 +40,13 @@ def course_chart(trials: Sequence[Json], metric: str) -> str:
         numbers = [trial["number"] for trial in by_number]
         values = [trial["outcome"]["value"] for trial in by_number]
         axes.plot(numbers, values, "o", color=_GREY, markersize=3.5, label="trial")
+        pointed.points(
+            axes,
+            (
+                (number, value, f"trial {number}: {metric} {value:.4g}")
+                for number, value in zip(numbers, values, strict=True)
+            ),
+        )
         axes.step(numbers, list(accumulate(values, better)), where="post", color=_BLUE, label="best until then")
         return drawn(figure, axes, "search-course", x="trial", y=f"{metric} on the held-out fold")
 
@@ -65,7 +73,8 @@ def importance_chart(of: Mapping[str, float]) -> str:
     with drawing():
         figure, axes = figure_of()
         names = list(of)[::-1]
-        axes.barh(names, [of[name] for name in names], color=_BLUE, label="fall of R2")
+        bars = axes.barh(names, [of[name] for name in names], color=_BLUE, label="fall of R2")
+        pointed.bars(bars, [f"{name}: {of[name]:.3f}" for name in names])
         return drawn(figure, axes, "search-importance", x="fall of R2 when the setting is permuted", y="")
 
 
@@ -83,6 +92,8 @@ def finals_chart(search: Json) -> str:
                 color=_BLUE if name == winner else "#444444",
                 capsize=3,
             )
+            text = f"trial {name}: {found['value']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+            pointed.points(axes, [(found["value"], place, text)])
         axes.axvline(0, color=_ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="the default")
         axes.set_yticks(range(len(differences)), [f"trial {name}" for name in reversed(list(differences))])
         axes.set_ylim(-0.6, len(differences) - 0.4)

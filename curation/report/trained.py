@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from curation.report import pointed
 from curation.report.charts import drawing, line_of, svg
 from curation.report.headline import in_words
 
@@ -72,6 +73,10 @@ def training_chart(trained: Mapping[str, Json], name: str) -> str:
                     linestyle=dashes,
                     linewidth=1.2,
                     label=in_words(arm),
+                )
+                words = f"{in_words(arm)}, {MEASURES[key]}"
+                pointed.points(
+                    axes, ((step, value, f"{words}, step {step:,.10g}: {value:,.4g}") for step, value in points)
                 )
             axes.set_title(MEASURES[key], fontsize=8.5, loc="left")
             axes.tick_params(labelsize=7.5)

@@ -1,15 +1,13 @@
 """Which rows taught a student: how many, the files that hold them, and the first ones."""
 
-import re
-
 from curation.arms import REFERENCE_ARM
 from curation.commands.explain.recorded import Json, RecordedRun
-from curation.commands.export.student import find_student
+from curation.commands.export.run import read_run
+from curation.commands.export.student import find_student, students_of
 from curation.errors import TableError
 from curation.storage.paths import Place
 from curation.tables import io
 
-STAGE = re.compile(r"gen-(\d+)/student-(.+)")
 COLUMNS = ["row_id", "rank", "trust", "prompt", "completion", "label", "label_source"]
 
 
@@ -20,13 +18,15 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
         ExportError: the directory is no run, or has no such student.
         TableError: the stage's name and the generation contradict each other.
     """
-    if (match := STAGE.fullmatch(student)) is not None:
-        if generation is not None and generation != int(match[1]):
+    arm, name = student or REFERENCE_ARM, None
+    named = next((item for item in students_of(*read_run(run)) if item.stage == student), None)
+    if named is not None:
+        if generation not in (None, named.generation):
             raise TableError(
-                f"--student {student}: is of generation {match[1]}, not {generation}; leave --generation out"
+                f"--student {student}: is of generation {named.generation}, not {generation}; leave --generation out"
             )
-        student, generation = match[2], int(match[1])
-    found = find_student(run, student or REFERENCE_ARM, generation)
+        arm, generation, name = named.arm, named.generation, named.name or None
+    found = find_student(run, arm, generation, name)
     recorded = RecordedRun.of(run)
     selected = found.of_generation("select")
     assert selected is not None, "find_student compares the digest of its rows"
@@ -48,6 +48,6 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
         "digest": made["digest"],
         "table": table.to_json(),
         "files": {kind: recorded.path(made[kind]) for kind in ("parquet", "jsonl")},
-        "read_all": f"curate inspect {run} gen-{found.generation}/select/{found.arm} --rows {made['num_rows']}",
+        "read_all": f"curate inspect {run} {found.home}/select/{found.arm} --rows {made['num_rows']}",
         "rows": [{**row, "origin": recorded.origin(row["row_id"], "pool")} for row in first],
     }

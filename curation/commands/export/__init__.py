@@ -11,7 +11,15 @@ __all__ = ["export_student"]
 
 
 def export_student(
-    run: Place, output: Place, *, arm: str | None, generation: int | None, merged: bool, force: bool, command: str
+    run: Place,
+    output: Place,
+    *,
+    arm: str | None,
+    generation: int | None,
+    student: str | None = None,
+    merged: bool,
+    force: bool,
+    command: str,
 ) -> list[str]:
     """Write a student of the run directory ``run`` to the folder ``output``; what was written, in sentences.
 
@@ -20,6 +28,7 @@ def export_student(
         output: the folder, which must be empty or missing, or with ``force`` hold an earlier export.
         arm: the arm on whose rows the student was trained; unset, ``trust`` or the only one.
         generation: unset, the run's last one.
+        student: a further student's name; unset, the one that teaches the next generation.
         merged: write full weights where the student is an adapter.
         force: replace an earlier export.
         command: the command line, for the card.
@@ -28,12 +37,12 @@ def export_student(
         ExportError: there is no such student, it is not trained, or ``output`` is taken or cannot be written.
         ModelError: the base does not load.
     """
-    student = find_student(run, arm, generation)
+    found = find_student(run, arm, generation, student)
     with write_folder(output, force=force) as folder:
-        written = write_model(student, folder, output, merged=merged)
-        lineage = lineage_of(student, written, command)
+        written = write_model(found, folder, output, merged=merged)
+        lineage = lineage_of(found, written, command)
         folder.describe(lineage, card_of(lineage))
-    words = [f"{output}: {written.kind} of {student.stage} of {student.run}, with README.md and lineage.json"]
+    words = [f"{output}: {written.kind} of {found.stage} of {found.run}, with README.md and lineage.json"]
     if lineage["evaluation"] is None:
         words.append(
             f"warning: {run}/report.json does not tell of this student, so the card has no test accuracy, purity or "

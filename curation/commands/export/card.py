@@ -29,7 +29,8 @@ def _front_matter(lineage: Json) -> ModelCardData:
     student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
     is_adapter = student["kind"] == "adapter"
     accuracy = ((lineage["evaluation"] or {}).get("accuracy") or {}).get("student")
-    name = f"{lineage['run']['name']}-{student['arm']}-gen{student['generation']}"
+    parts = [lineage["run"]["name"], *([student["name"]] if student["name"] else []), student["arm"]]
+    name = f"{'-'.join(parts)}-gen{student['generation']}"
     result = EvalResult(
         task_type="text-generation",
         dataset_type=lineage["data"]["domain"]["name"],

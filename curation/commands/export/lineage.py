@@ -27,7 +27,10 @@ def lineage_of(student: Student, written: Written, command: str) -> Json:
     arm, report = ARMS[student.arm], student.report
     # The report has the details of the main chain alone.
     generation = None if report is None or student.branch else report["generations"][student.generation]
-    own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
+    # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
+    further = {} if generation is None else {item["name"]: item for item in generation["students"]}
+    results = further.get(student.name, generation)
+    own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
     return {
         "format": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -43,6 +46,7 @@ def lineage_of(student: Student, written: Written, command: str) -> Json:
             "arm": student.arm,
             "words": arm.words,
             "generation": student.generation,
+            "name": student.name or None,
             "kind": written.kind,
             "has_base": written.has_base,
             "files": written.files,
@@ -56,7 +60,7 @@ def lineage_of(student: Student, written: Written, command: str) -> Json:
         "recipe": _recipe(student),
         "training": _training(student),
         "verdict": None if generation is None else _verdict(generation),
-        "evaluation": None if own is None else _evaluation(student, generation, own),
+        "evaluation": None if own is None else _evaluation(student, generation, results, own),
         "versions": {"run": dict(versions() if report is None else report["versions"]), "export": dict(versions())},
     }
 
@@ -181,16 +185,17 @@ def _training(student: Student) -> Json:
     return {**{name: record.get(name) for name in kept}, "last": last, "record": record}
 
 
-def _evaluation(student: Student, generation: Json | None, own: Json) -> Json | None:
-    assert generation is not None, "its arm was found in it"
-    arms = {arm["name"]: arm["accuracy"] for arm in generation["arms"]}
+def _evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
+    """The tests; ``results`` are those of the students of its base."""
+    assert generation is not None and results is not None, "its arm was found in them"
+    arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation
     return {
         "decoding": {"words": in_words(evaluation.decoding), **asdict_of(evaluation.decoding)},
         "num_runs": evaluation.num_runs,
         "accuracy": {
             "student": own["accuracy"],
-            "base": generation["base"],
+            "base": results["base"],
             "teacher": generation["teacher"]["test"],
             "ground truth": None if student.arm == "ground_truth" else arms.get("ground_truth"),
         },

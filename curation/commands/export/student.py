@@ -1,7 +1,7 @@
 """Finds a trained student in a run directory, by the manifest alone: no source, no cluster and no Ray is needed."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,8 @@ class Student:
     manifest: Manifest
     arm: str
     generation: int
+    name: str = ""
+    """The name of a student beside the one that teaches; empty for that one."""
 
     @property
     def run(self) -> str:
@@ -43,8 +45,8 @@ class Student:
 
     @property
     def stage(self) -> str:
-        """The stage that trained it."""
-        return f"{self.home}/student-{self.arm}"
+        """The stage that trained it; the generation's others are in ``home``."""
+        return f"{self.home}-{self.name}/student-{self.arm}" if self.name else f"{self.home}/student-{self.arm}"
 
     @property
     def record(self) -> StageRecord:
@@ -111,7 +113,17 @@ def _changed(student: Student) -> str | None:
     return None
 
 
-def find_student(run: Place, arm: str | None, generation: int | None) -> Student:
+def students_of(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
+    """Every student that a run's configuration asks for, trained or not."""
+    for generation, described in enumerate(config.generations):
+        for arm in config.selection.arms:
+            for name in ("", *described.students):
+                student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name)
+                if not (name and student.branch):  # further students learn from the main chain's selections
+                    yield student
+
+
+def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Student:
     """The trained student of an arm and a generation (``commands.export.export_student``).
 
     Raises:
@@ -134,7 +146,17 @@ def find_student(run: Place, arm: str | None, generation: int | None) -> Student
         arm = REFERENCE_ARM if REFERENCE_ARM in arms else arms[0]
     if arm not in arms:
         raise ExportError(f"--arm {arm}: the run's arms are {', '.join(arms)}; {trained}")
-    student = Student(config=config, manifest=manifest, arm=arm, generation=generation)
+    student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name or "")
+    if name is not None and name not in (further := config.generations[generation].students):
+        raise ExportError(
+            f"--student {name}: the students of generation {generation} beside the one that teaches are "
+            f"{', '.join(further) or 'none'}; leave it out for that one; {trained}"
+        )
+    if student.name and student.branch:
+        raise ExportError(
+            f"--student {name}: learns from the main chain's selections, and the arm {arm} has a chain of its own; "
+            f"name another arm; {trained}"
+        )
     finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {student.stage}` trains it"
     selected = student.of_generation("select")
     if selected is not None and (why := (selected.outputs.get("dropped") or {}).get(arm)) is not None:

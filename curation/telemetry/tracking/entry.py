@@ -66,11 +66,11 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
             place = f"{at}/{arm['name']}"
             yield f"{place}/num_selected", arm["num_selected"]
             yield from _estimate(f"{place}/purity", arm["purity"])
-            yield from _estimate(f"{place}/accuracy", arm["accuracy"])
-            if arm["recovery"] is not None:
-                yield f"{place}/recovery", arm["recovery"]
-                low_high = arm["recovery_interval"] or ()
-                yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
+            yield from _of_student(place, arm)
+        for student in generation["students"]:
+            yield from _estimate(f"{at}/students/{student['name']}/base/accuracy", student["base"])
+            for arm in student["arms"]:
+                yield from _of_student(f"{at}/students/{student['name']}/{arm['name']}", arm)
         for rows in ("validation", "pool"):
             for view, table in generation["trust"].get(rows, {}).items():
                 for function, found in table["functions"].items():
@@ -79,6 +79,15 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
                 yield from _estimate(f"{at}/trust/constant/{rows}_{view}_brier", table["constant"]["brier"])
     if report["chain"] is not None:
         yield from _of_chain(report["chain"])
+
+
+def _of_student(place: str, arm: Json) -> Iterator[tuple[str, float]]:
+    """Accuracy and recovery of an arm's student."""
+    yield from _estimate(f"{place}/accuracy", arm["accuracy"])
+    if arm["recovery"] is not None:
+        yield f"{place}/recovery", arm["recovery"]
+        low_high = arm["recovery_interval"] or ()
+        yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
 
 
 def _of_chain(chain: Json) -> Iterator[tuple[str, float]]:
@@ -90,13 +99,17 @@ def _of_chain(chain: Json) -> Iterator[tuple[str, float]]:
 
 def _curves(report: Json) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     for generation in report["generations"]:
-        for arm, training in generation["training"].items():
+        at = f"gen-{generation['index']}"
+        trained = {f"{at}/{arm}": training for arm, training in generation["training"].items()}
+        for student in generation["students"]:
+            trained |= {f"{at}/students/{student['name']}/{arm}": own for arm, own in student["training"].items()}
+        for place, training in trained.items():
             curves = dict(training["curves"])
             steps = [round(step) for step in curves.pop("step")]
             for name, values in curves.items():
                 points = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
                 if points:
-                    yield f"gen-{generation['index']}/{arm}/training/{name}", points
+                    yield f"{place}/training/{name}", points
 
 
 def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:

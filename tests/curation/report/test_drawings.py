@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,10 @@ from test_report import (
 
 from curation.domains.chess import Chess
 from curation.domains.grading import Graded
-from curation.report import RunRecord, collect
+from curation.report import RunRecord, collect, pointed
 from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
-from curation.report.charts import bins_chart, risk_chart
+from curation.report.charts import bins_chart, figure_of, histogram_chart, purity_chart, risk_chart, svg
+from curation.report.headline import with_interval
 from curation.report.html import render
 from curation.report.trained import training_chart, trainings
 from curation.tables import schemas
@@ -123,7 +125,7 @@ def test_the_reference_of_the_budget_needs_no_arm(run: RunRecord) -> None:
 
 def test_purity_by_difficulty_equals_direct_counts(run: RunRecord, report: dict) -> None:
     found = report["purity_by_difficulty"]
-    assert found["edges"] == list(range(600, 2401, 200)) and found["num_unknown"] == 0
+    assert found["edges"] == list(range(500, 2501, 500)) and found["num_unknown"] == 0
     ratings = {row["row_id"]: row["rating"] for row in rows_of(run.prepared["pool"])}
     selections = run.generations[0].selections
     assert list(found["arms"]) == ["naive", "internal_confidence", "trust"]
@@ -137,11 +139,11 @@ def test_purity_by_difficulty_equals_direct_counts(run: RunRecord, report: dict)
     for measured, rows in shares.values():
         assert sum(share["n"] for share in measured if share) == len(rows)
         for number, share in enumerate(measured):
-            low = 600 + 200 * number
-            right = [row["label"] == GOLD for row in rows if low <= ratings[row["row_id"]] < low + 200]
+            low = 500 + 500 * number
+            right = [row["label"] == GOLD for row in rows if low <= ratings[row["row_id"]] < low + 500]
             assert share == (exact(sum(right), len(right)) if right else None)
     text = render(report)
-    assert "Labels right by difficulty, the numbers" in text and "[600, 800)" in text and "[2,200, 2,400)" in text
+    assert "Labels right by difficulty, the numbers" in text and "[500, 1,000)" in text and "[2,000, 2,500)" in text
     assert collect(changed(run, audit=False, selections={}))["purity_by_difficulty"] is None
 
 
@@ -207,13 +209,39 @@ def test_rows_without_a_difficulty_are_counted_and_in_no_bin() -> None:
     ],
 )
 def test_bins_have_round_edges_and_hold_every_value(values: list, edges: list) -> None:
-    found = bin_edges(np.array([*values, np.nan], dtype=float))
+    found = bin_edges(np.array([*values, np.nan], dtype=float), 1000)
     assert found == pytest.approx(np.array(edges, dtype=float))
     assert len(found) <= 11
 
 
 def test_no_difficulty_makes_no_bins() -> None:
-    assert bin_edges(np.array([np.nan, np.nan])) is None and bin_edges(np.zeros(0)) is None
+    assert bin_edges(np.array([np.nan, np.nan]), 1000) is None and bin_edges(np.zeros(0), 0) is None
+
+
+@pytest.mark.parametrize(("num_rows", "edges"), [(107, [0, 500, 1000, 1500, 2000]), (250, range(0, 2001, 200))])
+def test_few_rows_have_few_bins_and_levels_keep_theirs(num_rows: int, edges: list) -> None:
+    assert bin_edges(np.arange(0, 1999, 7.0), num_rows) == pytest.approx(np.array(edges, dtype=float))
+    assert len(bin_edges(np.arange(1.0, 6.0), num_rows)) == 6
+
+
+def test_a_figure_says_its_values_under_a_pointer(report: dict) -> None:
+    """Each point and each bar has a title of its own, escaped, in a page that stays well-formed without scripts."""
+    (generation,) = report["generations"]
+    curves = generation["purity_curves"]
+    drawn = purity_chart(curves, "x")
+    titles = [title.text for title in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == len(curves["arms"]) * len(curves["points"])
+    first = curves["arms"]["naive"][0]
+    assert titles[0] == f"naive, best {curves['points'][0]:,} rows: {with_interval(first)}"
+    histogram = next(iter(generation["histogram"].values()))
+    bars = histogram_chart(histogram, "y")
+    assert bars.count("<title>") == 2 * len(histogram["right"])
+    assert f": {histogram['right'][0]:,} right, {histogram['wrong'][0]:,} wrong</title>" in bars
+    figure, axes = figure_of()
+    pointed.points(axes, [(0.0, 1.0, 'a <b> & "c" | d'), (math.nan, 1.0, "nowhere")])
+    text = svg(figure, "z")
+    assert "<title>a &lt;b&gt; &amp; 'c' / d</title>" in text and "nowhere" not in text and "pointed:" not in text
+    assert 'id="pointed:' not in render(report)
 
 
 def test_the_judges_share_of_what_it_was_asked(run: RunRecord, report: dict) -> None:

@@ -61,7 +61,15 @@ def test_curves_of_every_student_have_their_steps():
     assert found["trust"]["curves"]["loss"] == [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
     assert found["trust"]["stopped"] == "nothing was learnt" and "<svg" in training_chart(found, "drawn")
     report = dict.fromkeys(("name", "domain"), "x") | {"config": {}, "versions": {}, "stages": [], "chain": None}
-    empty = {"index": 1, "num_pool": 5, "teacher": {"test": None, "pool": None}, "base": None, "arms": [], "trust": {}}
+    empty = {
+        "index": 1,
+        "num_pool": 5,
+        "teacher": {"test": None, "pool": None},
+        "base": None,
+        "arms": [],
+        "trust": {},
+        "students": [],
+    }
     entry = tracking.entry_of(report | {"generations": [empty | {"training": found}]}, "/runs/x", {})
     assert entry.curves["gen-1/naive/training/loss"] == [(1, 2.0), (2, 1.0), (3, 0.5)]
     assert entry.curves["gen-1/trust/training/loss"][-1] == (401, 400.5)

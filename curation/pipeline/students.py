@@ -1,0 +1,90 @@
+"""The students of a generation: trained on what the arms selected, from one base by one recipe, and tested beside it.
+
+The students that teach, those that learned from the first teacher, and further ones (``generations[].students``) are
+all described by :func:`taught`; a further student is the generation with another base, recipe and name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from curation import arms
+from curation.config import SftConfig
+from curation.hashing import derive
+from curation.pipeline import roles
+from curation.pipeline.asking import trained
+from curation.pipeline.given import Generation
+from curation.pipeline.testing import Tested, testing
+from curation.registry import METHODS
+from curation.rundir.graph import Out, Stage
+from curation.stages.asking import TeacherUse
+from curation.stages.student import TrainStudent
+
+
+class Students(NamedTuple):
+    """Students of one base, by arm, and their tests."""
+
+    models: dict[str, Out]
+    training: dict[str, Out]
+    tests: Tested
+
+
+def taught(
+    generation: Generation, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
+) -> Students:
+    """The students of a generation's base on the selections of these arms; none without a base.
+
+    ``prefix`` stands before the arm in the names of their stages.
+    """
+    if generation.base is None:
+        return Students({}, {}, Tested({}, {}, {}))
+    stages = {arm: _student(generation, selected, arm, f"student-{prefix}{arm}") for arm in of}
+    models = {arm: stage.out("model") for arm, stage in stages.items()}
+    tests = testing(generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()})
+    return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
+
+
+def further(generation: Generation, teacher: TeacherUse, selected: Stage) -> dict[str, Mapping[str, Any]]:
+    """The students beside those that teach, by name: the fields of ``report.GenerationRecord`` that are their own.
+
+    Each is described from the tests of the generation alone, so that none depends on which others there are.
+    """
+    config = generation.config
+    if generation.branch or not config.generations:
+        return {}
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, student in config.generations[generation.index].students.items():
+        own = replace(
+            generation, branch=name, config=config.model_copy(update={"student": student.recipe or config.student})
+        )
+        own = replace(own, base=roles.base_model(config, student.model, own.name("student-base"), generation.needs))
+        group = taught(own, teacher, selected, config.selection.arms)
+        found[name] = {
+            "student_base": own.base,
+            "tests": group.tests.main,
+            "further_tests": group.tests.further,
+            "training": group.training,
+        }
+    return found
+
+
+def _student(generation: Generation, selected: Stage, arm: str, name: str) -> TrainStudent:
+    """The student of an arm; the digest of its rows says whether they changed."""
+    config, recipe = generation.config, generation.config.student
+    method, base = METHODS[recipe.method], generation.base
+    assert base is not None, "students have a base"
+    if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
+        recipe = recipe.without({"weight_by_trust"})
+    return TrainStudent(
+        name=generation.name(name),
+        base=base,
+        digest=selected.out("arms", arm, "digest"),
+        recipe=trained(recipe, base),
+        seed=derive(config.seed, f"gen-{generation.index}"),  # one for all students of a generation
+        trained_by=method.trained_by,
+        read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
+        rows=selected.out("rows_of", arm),
+        examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
+        num_rows=config.selection.budget.n,
+        needs=generation.needs,
+    )

@@ -1,0 +1,77 @@
+"""The students of a generation, as JSON: those that teach, and further ones that learned from the same selections."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from curation import metrics
+from curation.refs import ModelRef
+from curation.report.comparable import asked_unlike, withheld, withhold
+from curation.report.decodings import by_decoding
+from curation.report.measures import Json
+from curation.report.record import BASE, GenerationRecord, RunRecord
+from curation.report.rows import Ints
+from curation.report.tested import accuracy, compared, decomposed, differences, read_tests, tested
+from curation.report.trained import trainings
+
+
+def learned(run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Ints]) -> Json:
+    """The students of one base: each arm's training and results, their base, and what they may be compared by.
+
+    ``chosen``: the facts of each arm's selection, by arm; ``selected``: its row ids.
+    """
+    tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
+    arms = withhold(
+        [
+            {
+                **facts,
+                **_trained(record.training.get(arm)),
+                **tested(arm, tests, margin=margin, seed=run.seed),
+            }
+            for arm, facts in chosen.items()
+        ],
+        asked_unlike(run.config),
+    )
+    return {
+        "student_base": None if record.student_base is None else model(record.student_base),
+        "arms": arms,
+        "trained_unlike": withheld(arms),
+        "gap": decomposed(arms, selected, tests, seed=run.seed),
+        "training": trainings(record.training),
+        "base": accuracy(tests, BASE),
+        "decodings": by_decoding(record, run.config["evaluation"]),
+    }
+
+
+def further(
+    run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Ints]
+) -> list[Json]:
+    """The further students by ``name``, each with the keys of :func:`learned`.
+
+    ``against_first`` is its student's accuracy minus that of the one that teaches, by arm, paired by test row.
+    """
+    first = read_tests(record.tests)
+    found = []
+    for name in record.students:
+        own = record.of_student(name)
+        tests = read_tests(own.tests)
+        both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
+        pairs = {arm: differences(pair, "own", "first") for arm, pair in both.items()}
+        against = {
+            arm: compared(metrics.compare_rows(rows, seed=run.seed)) for arm, rows in pairs.items() if rows is not None
+        }
+        found.append({"name": name, **learned(run, own, chosen, selected), "against_first": against})
+    return found
+
+
+def model(ref: ModelRef | None) -> Json:
+    """A model as JSON, with a short ``name``: the last two parts of its path or hub id."""
+    if ref is None:
+        return {"name": "scripted"}
+    return {"name": "/".join(Path(ref.adapter or ref.base).parts[-2:]), **ref.to_json()}
+
+
+def _trained(training: Mapping[str, Any] | None) -> Json:
+    """The training of an arm's student: its rows, the rows dropped in training, its epochs; None without a student."""
+    names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
+    return {name: None if training is None else training[field] for name, field in names.items()}
