@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -52,15 +52,16 @@ SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "expor
 
 
 @contextmanager
-def _heard(verb: str | None) -> Iterator[None]:
+def _heard(ctx: click.Context) -> Iterator[None]:
     """Within the context, say that a command is at work when nothing else was said for long: it imports, or reads."""
     begun = time.monotonic()
 
     def look() -> None:
-        if too_quiet(begun, patience=1.35):
+        verb = ctx.invoked_subcommand  # known once the command begins
+        if verb in SPOKEN and too_quiet(begun, patience=1.35):
             say(f"curate {verb}: at work for {time.monotonic() - begun:.0f} s")
 
-    with every(0.5, look) if verb in SPOKEN else nullcontext():
+    with every(0.5, look):
         yield
 
 
@@ -89,7 +90,7 @@ class _Verbs(click.Group):
             kept = "; what is committed stays, the same command goes on" if self._resumes(ctx) else ""
             echo(f"curate: ended by {number.name} without waiting for what was at work{kept}", err=True)
 
-        with stopped_by_signals(farewell) as signals, _heard(ctx.invoked_subcommand):
+        with stopped_by_signals(farewell) as signals, _heard(ctx):
             try:
                 return self._invoke(ctx)
             except BaseException as stop:  # what the first signal made fail was stopped, too
