@@ -29,6 +29,7 @@ __all__ = [
     "Identity",
     "Vocabulary",
     "attempt",
+    "cell",
     "get_domain",
     "plain_identity",
     "position_of",
@@ -196,6 +197,12 @@ def position_of(domain: Domain) -> Callable[[Example], str] | None:
     """The function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
+
+
+def cell(value: Any) -> str:
+    """A value of a column as a text; whole numbers, which a column with nulls holds as floats, without a point."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value).strip()
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:

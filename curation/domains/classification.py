@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from curation.config.defaults import Defaults
-from curation.domains import Domain, Example
+from curation.domains import Domain, Example, cell
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
@@ -52,7 +52,7 @@ class Classification(Domain):
         cue: str = "Label:",
     ) -> None:
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
-        self._words = {_name(name): " ".join(str(words).split()) for name, words in listed.items()}
+        self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(self._words) < 2 or not all(self._label_of):
             raise ConfigError(f"classes: {classes!r}: give a list of two or more classes, each of some words")
@@ -80,7 +80,7 @@ class Classification(Domain):
             RowError: ``bad_label``: it is not one of the classes.
         """
         value = raw.get(self._label)
-        if value is None or (label := _name(value)) in self._words:
+        if value is None or (label := cell(value)) in self._words:
             return None if value is None else label
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
@@ -105,9 +105,3 @@ class Classification(Domain):
     def parse(self, completion: str, example: Example) -> str | None:
         """The class whose words the completion is, up to white space; ``None`` if there is none."""
         return self._label_of.get(" ".join(completion.split()))
-
-
-def _name(value: Any) -> str:
-    """A class as a text; a whole number of a column with nulls is held as a float."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).strip()

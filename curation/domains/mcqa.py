@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from curation.domains import Domain, Example, Identity, plain_identity
+from curation.domains import Domain, Example, Identity, cell, plain_identity
 from curation.errors import ConfigError, RowError
 
 LETTERS = "ABCDEFGH"
@@ -86,7 +86,7 @@ class Mcqa(Domain):
             RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
         """
         row = self._row(raw)
-        key = _cell(row.key)
+        key = "" if row.key is None else cell(row.key)
         if not key:
             return None
         if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
@@ -97,7 +97,8 @@ class Mcqa(Domain):
         if not self._choices:
             return _checked(_published(raw))
         texts = [_text(raw, name) for name in self._choices]
-        given = _cell(raw.get(self._answer_in))
+        answer = raw.get(self._answer_in)
+        given = "" if answer is None else cell(answer)
         place = _place(given, self._choices, texts)
         key = given if place is None else self._choices[place]
         return _checked(_Row(_text(raw, self._question_in), texts, list(self._choices), key))
@@ -209,12 +210,6 @@ def _stripped(text: Any, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()
-
-
-def _cell(value: Any) -> str:
-    """An answer as a text; positions are whole numbers, which a column with nulls holds as floats."""
-    whole = isinstance(value, float) and value.is_integer()
-    return "" if value is None else str(int(value) if whole else value).strip()
 
 
 def _place(answer: str, columns: Sequence[str], texts: Sequence[str]) -> int | None:

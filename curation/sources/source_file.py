@@ -1,6 +1,8 @@
 """The record of one input file of a run."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from typing import Any, Self
 
 
@@ -44,3 +46,11 @@ class SourceFile:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """The inverse of :meth:`to_json`."""
         return cls(**{**value, "marks": tuple(value["marks"])})
+
+    @classmethod
+    def with_contents(cls, files: Iterable[Mapping[str, Any]], contents: Sequence[str]) -> list[Self]:
+        """The files of :meth:`to_json` with their digests, in the same order; without any, ``contents`` is empty."""
+        return [
+            cls.from_json({**file, "content": content})
+            for file, content in zip(files, contents or repeat(""), strict=False)
+        ]

@@ -131,10 +131,7 @@ class ReadPool(Stage):
 
     def run(self, task: Task) -> Done:
         """Read the rows."""
-        files = tuple(
-            SourceFile.from_json({**item, "content": content})
-            for item, content in zip(self.files, self.contents or itertools.repeat(""), strict=False)
-        )
+        files = tuple(SourceFile.with_contents(self.files, self.contents))
         with task.progress() as update:
             found = read_pool(
                 PoolRows(files=files, domain=self.domain, columns=tuple(self.columns)),

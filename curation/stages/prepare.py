@@ -10,7 +10,6 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any
 
 import lance
@@ -84,11 +83,7 @@ class Prepare(Stage):
     def dealt_after(self, dealt: Dealt, task: Task) -> Done:
         """Deal to the splits that are not ``dealt``."""
         files = {
-            name: [
-                SourceFile.from_json({**item, "content": content})
-                for item, content in zip(items, self.contents.get(name) or repeat(""), strict=False)
-            ]
-            for name, items in self.files.items()
+            name: SourceFile.with_contents(items, self.contents.get(name, ())) for name, items in self.files.items()
         }
         with task.progress() as update:
             prepared = prepare(
