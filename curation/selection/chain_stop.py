@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from curation.arms import REFERENCE_ARM
 from curation.config.chain import StopConfig
 from curation.metrics import Estimate
 
@@ -29,8 +30,9 @@ def reasons_to_stop(signs: Signs, stop: StopConfig) -> list[str]:
     found = []
     if not signs.auc.low > stop.min_auc:  # also of NaN
         shown = "has no AUC" if math.isnan(signs.auc.value) else f"has an AUC of {_interval(signs.auc)}"
+        function = "trust" if signs.function == REFERENCE_ARM else f"{signs.function} trust"
         found.append(
-            f"{signs.function} trust {shown} on {signs.auc.n:,} parsed validation rows, which is not shown to be above "
+            f"{function} {shown} on {signs.auc.n:,} parsed validation rows, which is not shown to be above "
             f"chain.stop.min_auc {stop.min_auc:g}"
         )
     if signs.certified is not None and not signs.certified > stop.min_certified:

@@ -47,6 +47,7 @@ def shifted(value: float, low: float) -> dict:
         ({}, {"min_auc": 0.7}, ["trust has an AUC of 0.800 [0.700, 0.900] on 200 parsed validation rows"]),
         ({"auc": Estimate(value=0.6, low=0.49, high=0.7, n=50)}, {}, ["chain.stop.min_auc 0.5"]),
         ({"auc": NO_AUC}, {}, ["trust has no AUC on 9 parsed validation rows"]),
+        ({"function": "trust", "auc": NO_AUC}, {}, ["trust has no AUC on 9 parsed validation rows"]),
         ({"certified": 0.01}, {}, []),
         ({"certified": 0.0}, {}, ["0.0 % of the pool's labels are certified"]),
         ({"certified": 0.01}, {"min_certified": 0.02}, ["1.0 % of the pool's labels are certified, not more than"]),
@@ -60,6 +61,7 @@ def test_what_stops_a_chain(changes: dict, stop: dict, told: list[str]) -> None:
     reasons = reasons_to_stop(replace(SIGNS, **changes), StopConfig(**stop))
     assert len(reasons) == len(told)
     assert all(words in reason for words, reason in zip(told, reasons, strict=True)), reasons
+    assert not any("trust trust" in reason for reason in reasons)
 
 
 def save(directory: Path, name: str, columns: dict, schema: pa.Schema | None = None) -> TableRef:
