@@ -18,6 +18,7 @@ NUM_ROWS, CHUNK_ROWS, FAILING = 400, 25, 3
 
 SCRIPT = """
 import json, sys, time, urllib.request
+from prometheus_client.parser import text_string_to_metric_families
 from curation.tables import io
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
 from curation.cluster.session import local_or_cluster
@@ -25,7 +26,7 @@ from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
 from curation.telemetry.metrics import Telemetry
 
-examples, labels, failing = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+examples, labels, failing, rows = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 job = LabelJob(
     examples=io.latest(examples), labels_uri=labels, domain=DomainConfig(name="chess"), model=None, seed=0,
     teacher=TeacherConfig(
@@ -39,26 +40,49 @@ with local_or_cluster(RayConfig(num_cpus=1)):
     label(job, state_size=8, share=Share(), commit_seconds=0.1)
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    for _ in range(60):
+    seen = {}  # an export may be late, and the agent forgets a gauge that was not exported for two seconds
+
+    def read():
+        for family in text_string_to_metric_families(urllib.request.urlopen(address, timeout=10).read().decode()):
+            for sample in family.samples:
+                if sample.name.startswith("ray_curation_"):
+                    name = sample.name.removeprefix("ray_curation_")
+                    seen[name, tuple(sorted(sample.labels.items()))] = sample.value
+
+    def settled():
+        last = {}
+        for (name, tags), value in seen.items():
+            last.setdefault(name, []).append(value)
+        gauges = [last.get(name, [None]) for name in ("actors", "rows_left", "chunks_left", "commit_lag_seconds")]
+        done = [last.get(name, [None]) for name in ("rows_labelled_total", "rows_committed_total")]
+        return all(value == 0 for values in gauges for value in values) and done == [[rows], [rows]]
+
+    for _ in range(120):
         time.sleep(0.5)
-        text = urllib.request.urlopen(address, timeout=10).read().decode()
-        if "rows_labelled_total{" in text and "rows_committed_total{" in text:
+        read()
+        if settled():
             break
-    time.sleep(1)
-    print(urllib.request.urlopen(address, timeout=10).read().decode())
+    time.sleep(1.5)  # what was counted beside the rows may come one export later
+    read()
+    print(json.dumps([("curation_" + name, dict(tags), value) for (name, tags), value in seen.items()]))
 """
 
 
 @pytest.fixture(scope="module")
 def samples(puzzles, tmp_path_factory):
     """What the agent exports of ours after a labelling pass: (name, tags, value)."""
-    parser = pytest.importorskip("prometheus_client.parser", reason="the metrics agent needs ray[default]")
+    pytest.importorskip("prometheus_client", reason="the metrics agent needs ray[default]")
     directory = tmp_path_factory.mktemp("metrics")
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
     table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
     lance.write_dataset(table, directory / "pool.lance")
-    arguments = [str(directory / "pool.lance"), str(directory / "labels.lance"), json.dumps(list(range(FAILING)))]
+    arguments = [
+        str(directory / "pool.lance"),
+        str(directory / "labels.lance"),
+        json.dumps(list(range(FAILING))),
+        str(NUM_ROWS),
+    ]
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments],
         env={**os.environ, "RAY_metrics_report_interval_ms": "300"},
@@ -68,12 +92,7 @@ def samples(puzzles, tmp_path_factory):
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     labels = lance.dataset(directory / "labels.lance").to_table(columns=["num_prompt_tokens", "num_output_tokens"])
-    found = [
-        (sample.name.removeprefix("ray_"), sample.labels, sample.value)
-        for family in parser.text_string_to_metric_families(ran.stdout)
-        for sample in family.samples
-        if sample.name.startswith("ray_curation_")
-    ]
+    found = json.loads(ran.stdout.splitlines()[-1])
     return found, labels.to_pylist()
 
 
