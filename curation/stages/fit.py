@@ -91,7 +91,7 @@ def check_settings(config: TrustConfig) -> None:
     for name, options in config.options.items():
         fitted = TRUST[name]
         if name == "stacked":
-            from train.stack import recipe_of  # heavy
+            from train.recipe import recipe_of
 
             recipe_of(options)
         elif options and isinstance(fitted, Fitted) and fitted.fit is None:

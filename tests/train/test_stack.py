@@ -18,7 +18,9 @@ from curation.stages.fit import check_settings
 from curation.trust import load_fitted
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from curation.trust.stacked import NETWORKS, Combination, Logistic, StackedTrust, Trees
-from train.stack import Candidate, calibrated, chosen, folds_of, stacked_of
+from train.choice import Candidate, chosen
+from train.combining import calibrated, folds_of
+from train.stack import stacked_of
 from train.trust import fit_rows
 from train.trust_loop import Rows
 
