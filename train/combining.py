@@ -28,7 +28,10 @@ LEAD, LEAD_OF_FEW = 2.0, 5.0
 """The deviation of the best free signal's column, and that with fewer rows than ``LINE_ROWS``: it is hardly penalised,
 so that with few rows the stack is near that signal, and with more it departs from it."""
 LINE_ROWS, BEND_ROWS = 300, 1_000
-"""From so many labelled rows on a line makes logits those of a probability, and from so many one with a bend."""
+"""From so many labelled rows on the line that makes logits those of a probability is free, and has a bend."""
+SHRINK, LEAST_SLOPE = 3.0, 0.05
+"""By how much the slope of the line of fewer rows is drawn towards 0 (`_line_of_few`), and the least slope, which keeps
+the order of the rows."""
 TREES: Mapping[str, Any] = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
 """Settings of the combination's trees: small ones, as the members have read the states."""
 
@@ -115,7 +118,7 @@ def calibrated(raw_M: Floats, correct_M: Flags) -> Bent:
     from sklearn.linear_model import LogisticRegression
 
     if len(raw_M) < LINE_ROWS:
-        return Bent()
+        return _line_of_few(raw_M, correct_M)
     knee = float(np.median(raw_M))
     both_M2 = np.stack([raw_M, np.maximum(raw_M - knee, 0)], axis=1)
     for columns in ((0, 1), (0,)) if len(raw_M) >= BEND_ROWS else ((0,),):
@@ -124,6 +127,29 @@ def calibrated(raw_M: Floats, correct_M: Flags) -> Bent:
         if slope > 0 and slope + bend > 0:
             return Bent(float(model.intercept_[0]), slope, bend, knee)
     return Bent()
+
+
+def _line_of_few(raw_M: Floats, correct_M: Flags) -> Bent:
+    """The line whose slope is that of a logistic regression times 1 - SHRINK / D, at most 1, with the rows' mean trust.
+
+    D is the reduction of the deviance against a constant: logits of a teacher that is hardly better than a guess say
+    little more than the share of right rows, and this draws trust towards it. It is the positive part of James and
+    Stein's estimator, with D in place of the squared length (Van Houwelingen and Le Cessie 1990,
+    https://doi.org/10.1002/sim.4780091109).
+    """
+    from scipy.optimize import brentq
+    from scipy.special import expit, xlogy
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=1e6, max_iter=1000).fit(raw_M[:, None], correct_M.astype(int))
+    slope, share = float(model.coef_[0, 0]), float(correct_M.mean())
+    logit_M = model.decision_function(raw_M[:, None])
+    deviance = 2 * np.logaddexp(0, np.where(correct_M, -logit_M, logit_M)).sum()
+    gained = -2 * len(raw_M) * (xlogy(share, share) + xlogy(1 - share, 1 - share)) - deviance
+    kept = max(0.0, 1 - SHRINK / gained) if slope > 0 and gained > 0 else 0.0
+    slope = float(np.clip(slope * kept, LEAST_SLOPE, 1.0))
+    span = float(np.abs(slope * raw_M).max()) + 40
+    return Bent(float(brentq(lambda start: expit(slope * raw_M + start).mean() - share, -span, span)), slope)
 
 
 def varies(column_M: Floats) -> bool:

@@ -384,11 +384,37 @@ def test_a_line_with_a_bend_makes_logits_those_of_a_probability() -> None:
     for low, high in ((-4.0, -2.0), (-1.0, 1.0), (2.0, 4.0)):
         of_N = (logit_N > low) & (logit_N < high)
         assert expit(found(shrunk_N[of_N])).mean() == pytest.approx(correct_N[of_N].mean(), abs=0.02)
-    few = calibrated(shrunk_N[:200], correct_N[:200])
-    np.testing.assert_array_equal(few(shrunk_N), shrunk_N)  # too few rows for a line
     assert calibrated(shrunk_N[:900], correct_N[:900]).bend == 0  # and too few for a bend
     turned = calibrated(-shrunk_N, correct_N)
     np.testing.assert_array_equal(turned(shrunk_N), shrunk_N)  # none that falls
+
+
+@pytest.mark.parametrize(("strength", "low", "high"), [(0.0, 0.05, 0.2), (0.15, 0.05, 0.6), (3.0, 0.8, 1.0)])
+def test_the_line_of_few_rows_is_drawn_to_the_constant(strength: float, low: float, high: float) -> None:
+    """Logits of a model of noise shrink to the share of right rows, those of a strong one stay."""
+    slopes, briers, plain = [], [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        signal_N = rng.standard_normal(5_100)
+        correct_N = rng.random(5_100) < expit(strength * signal_N - 0.8)
+        raw_N = (strength or 0.4) * signal_N - 0.8  # of no strength: what a model makes of noise
+        found = calibrated(raw_N[:100], correct_N[:100])
+        share = correct_N[:100].mean()
+        assert expit(found(raw_N[:100])).mean() == pytest.approx(share)
+        np.testing.assert_array_equal(np.argsort(found(raw_N)), np.argsort(raw_N))
+        slopes.append(found.slope)
+        briers.append(brier_score_loss(correct_N[100:], expit(found(raw_N[100:]))))
+        plain.append(brier_score_loss(correct_N[100:], np.full(5_000, share)))
+    assert low <= np.mean(slopes) <= high and found.bend == 0
+    assert np.mean(briers) < np.mean(plain) + 6e-4
+
+
+def test_few_rows_that_fall_or_are_split_without_an_error_have_a_rising_line() -> None:
+    raw_N = np.linspace(-2, 2, 40)
+    for correct_N, slope in ((raw_N < 0, 0.05), (raw_N > 0, 1.0)):
+        found = calibrated(raw_N, correct_N)
+        assert found.slope == slope
+        assert expit(found(raw_N)).mean() == pytest.approx(0.5)
 
 
 # Of many rows.
