@@ -49,6 +49,22 @@ def test_all_arms_score_a_pool_and_the_tables_say_so() -> None:
     assert f"| **stacked** | {lines['stacked']['auc']:.3f}, " in text and text.count("\n| ") == len(lines) + 2
 
 
+def test_the_tables_go_from_few_rows_to_all_and_say_where_the_rule_does_not_hold() -> None:
+    def lines(own: float, brier: float) -> dict[str, dict[str, float]]:
+        stacked = {"auc": own, "purity_25": 0.5, "brier": brier, "brier_constant": 0.2}
+        sure = {"promise_less_right": 0.02, "promise_error": 0.01, "num_sure": 100.0}
+        others = {arm: {"auc": 0.6, "purity_25": 0.4} for arm in (*FREE, BASELINE)}
+        return {"stacked": stacked | sure, **others}
+
+    sizes = {"100": lines(0.586, 0.21), "1000": lines(0.65, 0.18), "1200": lines(0.66, 0.17), "300": lines(0.594, 0.19)}
+    found = {"dtype": "bfloat16", "source_rows": 1_200, "pool_rows": 2_000, "share_right": 0.5, "sizes": sizes}
+    line = "| drawn | -0.0140, **+0.0100** | **-0.0060**, -0.0100 | +0.0500, -0.0200 | +0.0600, -0.0300 |"
+    assert line in main.summary({"drawn": found}) and "hold in 2 of 4 cells" in main.summary({"drawn": found})
+    text = main.tables({"drawn": found})
+    assert "| arm | 100 rows | 300 rows | 1000 rows | 1200 rows |" in text
+    assert "0.210 (constant 0.200) | 0.170 (constant 0.200) | +2.0 ± 2.0 of 100 |" in text
+
+
 def test_a_draw_takes_so_many_rows_and_another_seed_others() -> None:
     source = rows(400, 0)
     first, again, other = (drawn(source, 100, seed).part_N for seed in (0, 0, 1))

@@ -119,10 +119,46 @@ def bench(name: str, directory: Path, *, paper: bool) -> dict[str, Any]:
     return found
 
 
+def by_size(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The lines of a set's arms by the number of labelled rows, the fewest first."""
+    return {size: found["sizes"][size] for size in sorted(found["sizes"], key=int)}
+
+
+def rule(lines: dict[str, Any], size: str) -> tuple[float, bool, float]:
+    """The AUC of the default less that of the best other arm, if it is enough, and Brier less a constant's."""
+    own = lines["stacked"]
+    ahead = own["auc"] - max(lines[BASELINE]["auc"], *(lines[arm]["auc"] for arm in FREE))
+    return ahead, ahead >= (-0.015 if size == "100" else -0.005), own["brier"] - own["brier_constant"]
+
+
+def summary(results: dict[str, Any]) -> str:
+    """The differences that the rule on AUC and Brier score is about, a line a set, as Markdown; bold where it fails."""
+    lines = [
+        "AUC of `stacked` less that of the better of best free signal and peer, and its Brier score less a constant's:",
+        "",
+        "| set | 100 rows | 300 rows | 1,000 rows | all rows |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    held = total = 0
+    for name, found in results.items():
+        cells = {}
+        for size, of_size in by_size(found).items():
+            ahead, enough, brier = rule(of_size, size)
+            held, total = held + (enough and brier < 0), total + 1
+            shown = (f"{ahead:+.4f}", enough), (f"{brier:+.4f}", brier < 0)
+            cells[size] = ", ".join(text if good else f"**{text}**" for text, good in shown)
+        *_, last = cells
+        columns = [*(cells.get(size, "") if size != last else "" for size in ("100", "300", "1000")), cells[last]]
+        lines.append(f"| {name} | {' | '.join(columns)} |")
+    return "\n".join([*lines, "", f"Both hold in {held} of {total} cells.", ""])
+
+
 def tables(results: dict[str, Any]) -> str:
     """The results as Markdown: a table a set."""
     lines: list[str] = []
     for name, found in results.items():
+        of_sizes = by_size(found)
+        first, last = (of_sizes[size] for size in (min(of_sizes, key=int), max(of_sizes, key=int)))
         lines += [
             f"### {name}",
             "",
@@ -131,24 +167,24 @@ def tables(results: dict[str, Any]) -> str:
             "AUC, and purity of the best quarter in per cent:",
             "",
             "| arm | "
-            + " | ".join(f"{size} rows" for size in found["sizes"])
-            + " | Brier, all rows | promise above .9 |",
-            "| --- |" + " ---: |" * (len(found["sizes"]) + 2),
+            + " | ".join(f"{size} rows" for size in of_sizes)
+            + " | Brier, fewest rows | Brier, all rows | promise above .9, all rows |",
+            "| --- |" + " ---: |" * (len(of_sizes) + 3),
         ]
-        last = found["sizes"][[*found["sizes"]][-1]]
         for arm in last:
             cells = []
-            for of_size in found["sizes"].values():
+            for of_size in of_sizes.values():
                 line = of_size.get(arm)
                 cells.append("" if line is None else f"{line['auc']:.3f}, {100 * line['purity_25']:.1f}")
-            line = last[arm]
-            brier = f"{line['brier']:.3f} (constant {line['brier_constant']:.3f})" if "brier" in line else ""
-            sure = ""
+            for line in (first.get(arm, {}), last[arm]):
+                shown = f"{line['brier']:.3f} (constant {line['brier_constant']:.3f})" if "brier" in line else ""
+                cells.append(shown)
+            line, sure = last[arm], ""
             if "promise_less_right" in line:
                 promise, error = 100 * line["promise_less_right"], 196 * line["promise_error"]
                 sure = f"{promise:+.1f} ± {error:.1f} of {line['num_sure']:.0f}"
             label = f"**{arm}**" if arm == "stacked" else arm
-            lines.append(f"| {label} | {' | '.join(cells)} | {brier} | {sure} |")
+            lines.append(f"| {label} | {' | '.join([*cells, sure])} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -188,7 +224,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     if given.write_docs:
         head = PAGE.read_text().partition(MARK)[0]
-        PAGE.write_text(f"{head}{MARK}\n\n{tables(results)}")
+        PAGE.write_text(f"{head}{MARK}\n\n{summary(results)}\n{tables(results)}")
 
 
 if __name__ == "__main__":
