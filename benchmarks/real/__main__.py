@@ -46,6 +46,13 @@ def label(name: str, data: Path, model: Path, work: Path, *, dtype: str) -> None
         run_part(config, stage, alone=False)
 
 
+def labelled(directory: Path) -> bool:
+    """Whether both splits of a run are graded."""
+    manifest = directory / "manifest.json"
+    stages = json.loads(manifest.read_text())["stages"] if manifest.exists() else {}
+    return all(stages.get(f"gen-0/grade-{split}", {}).get("outputs") for split in ("source", "pool"))
+
+
 def rows_of(directory: Path, split: str) -> tuple[Rows, tuple[str, ...]]:
     """The graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
     stages = json.loads((directory / "manifest.json").read_text())["stages"]
@@ -217,8 +224,8 @@ def main() -> None:
     directories |= {name: Path(path) for name, _, path in (item.partition("=") for item in given.run)}
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name, directory in directories.items():
-        if not (directory / "manifest.json").exists():
-            print(f"{name}: not labelled, left out ({directory})")
+        if not labelled(directory):
+            print(f"{name}: not labelled to the end, left out ({directory})")
             continue
         results[name] = bench(name, directory, paper=given.paper)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
