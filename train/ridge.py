@@ -25,7 +25,7 @@ class Probe(NamedTuple):
     weight_D: Floats
     bias: float
     out_of_fold_N: Floats
-    """The score of each row by a probe that was fitted on the other folds."""
+    """The score of each row by the weights of a probe that was fitted on the other folds, with the bias of all rows."""
     strength: float
 
 
@@ -35,7 +35,10 @@ def fit_probe(
     """Fit on all rows, with the strength of ``STRENGTHS`` whose out-of-fold scores have the least squared error.
 
     The inputs are standardised over all rows. Leaving a fold out of a quadratic problem changes its residuals r to
-    (I - H)^-1 r, with the fold's block of the hat matrix H (Golub, Heath and Wahba 1979, for single rows).
+    (I - H)^-1 r, with the fold's block of the hat matrix H (Golub, Heath and Wahba 1979, for single rows). The share of
+    right rows among the other folds is taken out of the scores: it is low where that of the fold is high, so that a
+    probe that knows nothing would rank right rows last (Parker, Guenter and Bedo 2007,
+    https://doi.org/10.1186/1471-2105-8-326).
     """
     num_rows, width = hidden_ND.shape
     if min(num_rows, width) > MOST:
@@ -68,6 +71,9 @@ def fit_probe(
             best_error, best_strength, best_N = error, strength, out_N
     dual_N = left_NR @ (along_R / (value_R + best_strength))
     weight_D = scaled_ND.T @ dual_N / scale_D
+    for rows_B in folds:
+        others = (target_N.sum() - target_N[rows_B].sum()) / (num_rows - len(rows_B))
+        best_N[rows_B] += mean - others
     return Probe(weight_D.numpy(), float(mean - weight_D @ mean_D), best_N.numpy(), best_strength)
 
 

@@ -196,7 +196,8 @@ class _Stack:
         return found
 
     def _logistic(self, name: str, members: Sequence[tuple[str, Floats]]) -> Candidate:
-        return self._folded.logistic(name, *self._columns(members), lead=self.free[0].combination.names[0])
+        lead = self.free[0].combination.names[0]
+        return self._folded.logistic(name, *self._columns(members), lead=lead, num_members=len(members))
 
     def too_few(self, name: str) -> dict[str, Any]:
         """Why nothing is compared."""

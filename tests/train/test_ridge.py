@@ -36,6 +36,12 @@ def refitted(scaled_ND: np.ndarray, correct_N: np.ndarray, fold_N: np.ndarray, s
     return score_N
 
 
+def levelled(score_N: np.ndarray, correct_N: np.ndarray, fold_N: np.ndarray) -> np.ndarray:
+    """The scores less what the mean target of the other folds differs from that of all rows."""
+    target_N = np.where(correct_N, 1.0, -1.0)
+    return score_N - np.array([target_N[fold_N != fold].mean() for fold in fold_N]) + target_N.mean()
+
+
 @pytest.mark.parametrize(("num_rows", "width"), [(60, 200), (200, 30), (80, 80)])
 @pytest.mark.parametrize("strength", [STRENGTHS[0], STRENGTHS[4], STRENGTHS[-1]])
 def test_out_of_fold_scores_and_weights_are_those_of_refitted_ridge_regressions(
@@ -45,7 +51,7 @@ def test_out_of_fold_scores_and_weights_are_those_of_refitted_ridge_regressions(
     monkeypatch.setattr(ridge, "STRENGTHS", (strength,))
     probe = fit_probe(hidden_ND, correct_N, fold_N)
     scaled_ND = standardised(hidden_ND)
-    expected_N = refitted(scaled_ND, correct_N, fold_N, strength)
+    expected_N = levelled(refitted(scaled_ND, correct_N, fold_N, strength), correct_N, fold_N)
     assert probe.strength == strength
     np.testing.assert_allclose(probe.out_of_fold_N, expected_N, rtol=1e-6, atol=1e-7)
     peer = Ridge(alpha=strength, solver="svd").fit(scaled_ND, np.where(correct_N, 1.0, -1.0))
@@ -58,10 +64,11 @@ def test_out_of_fold_scores_and_weights_are_those_of_refitted_ridge_regressions(
 def test_the_strength_has_the_least_out_of_fold_error(num_rows: int, width: int, signal: float) -> None:
     hidden_ND, correct_N, fold_N = rows_of(num_rows, width, seed=2, signal=signal)
     scaled_ND, target_N = standardised(hidden_ND), np.where(correct_N, 1.0, -1.0)
-    errors = [np.square(refitted(scaled_ND, correct_N, fold_N, s) - target_N).mean() for s in STRENGTHS]
+    scores = [refitted(scaled_ND, correct_N, fold_N, strength) for strength in STRENGTHS]
+    best = int(np.argmin([np.square(score_N - target_N).mean() for score_N in scores]))
     probe = fit_probe(hidden_ND, correct_N, fold_N)
-    assert probe.strength == STRENGTHS[int(np.argmin(errors))]
-    assert np.square(probe.out_of_fold_N - target_N).mean() == pytest.approx(min(errors), rel=1e-6)
+    assert probe.strength == STRENGTHS[best]
+    np.testing.assert_allclose(probe.out_of_fold_N, levelled(scores[best], correct_N, fold_N), rtol=1e-6, atol=1e-7)
 
 
 def test_a_signal_takes_a_weaker_penalty_than_noise() -> None:
@@ -82,9 +89,8 @@ def test_of_many_rows_and_numbers_a_subset_is_fitted_and_the_others_need_no_fold
     np.testing.assert_array_equal(alone.weight_D, probe.weight_D)
     np.testing.assert_array_equal(alone.out_of_fold_N, probe.out_of_fold_N[of_fold_N])
     whole = fit_probe(hidden_ND[:, :50], correct_N, fold_N)  # no wider than that: all rows are fitted on
-    np.testing.assert_allclose(
-        whole.out_of_fold_N, refitted(standardised(hidden_ND[:, :50]), correct_N, fold_N, whole.strength), rtol=1e-6
-    )
+    expected_N = refitted(standardised(hidden_ND[:, :50]), correct_N, fold_N, whole.strength)
+    np.testing.assert_allclose(whole.out_of_fold_N, levelled(expected_N, correct_N, fold_N), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("num_rows", "width"), [(60, 100), (100, 30)])
@@ -93,7 +99,7 @@ def test_a_constant_column_weighs_nothing(num_rows: int, width: int) -> None:
     hidden_ND[:, 5] = 7
     probe = fit_probe(hidden_ND, correct_N, fold_N)
     assert probe.weight_D[5] == pytest.approx(0, abs=1e-12)
-    expected_N = refitted(standardised(hidden_ND), correct_N, fold_N, probe.strength)
+    expected_N = levelled(refitted(standardised(hidden_ND), correct_N, fold_N, probe.strength), correct_N, fold_N)
     np.testing.assert_allclose(probe.out_of_fold_N, expected_N, rtol=1e-6, atol=1e-7)
     assert np.isfinite([*probe.weight_D, probe.bias]).all()
 
@@ -102,5 +108,4 @@ def test_states_that_are_all_constant_say_nothing() -> None:
     _, correct_N, fold_N = rows_of(40, 4)
     probe = fit_probe(np.full((40, 4), 2.5, dtype=np.float16), correct_N, fold_N)
     assert not probe.weight_D.any() and probe.bias == pytest.approx(2 * correct_N.mean() - 1)
-    means = [2 * correct_N[fold_N != fold].mean() - 1 for fold in fold_N]
-    np.testing.assert_allclose(probe.out_of_fold_N, means, atol=1e-9)
+    np.testing.assert_allclose(probe.out_of_fold_N, 2 * correct_N.mean() - 1, atol=1e-9)
