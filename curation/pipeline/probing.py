@@ -209,15 +209,17 @@ def probe_all(
 ) -> list[Question]:
     """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
 
-    ``num_rows``: of each sample; unset, a moderate number. What is written goes to ``directory``. ``shots`` gives the
-    table of demonstrations that a signal shows. Ray must run.
+    ``num_rows``: of each sample; unset, a moderate number, or fewer that are labelled in half a minute. What is written
+    goes to ``directory``. ``shots`` gives the table of demonstrations that a signal shows. Ray must run.
 
     Raises:
         ConfigError: more rows are asked for than the largest of the samples is drawn from.
         RunFailedError: an actor kept dying without getting anything done.
     """
     from curation.passes.run import make_dataset
+    from curation.stages.probe import SECONDS
 
+    limit = SECONDS if num_rows is None else math.inf
     kinds: dict[str, list[Asking]] = {}
     for asking in askings:
         kinds.setdefault(asking.question, []).append(asking)
@@ -236,7 +238,9 @@ def probe_all(
         with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
             for same in of_engine:
                 num, place = _size(same, num_rows), directory / f"question-{len(found)}"
-                measured = _probed(same, num, engine, dataset, place, commit_seconds=commit_seconds, shots=shots)
+                measured = _probed(
+                    same, num, engine, dataset, place, seconds=limit, commit_seconds=commit_seconds, shots=shots
+                )
                 found.append(Question(tuple(same), measured))
     return found
 
@@ -274,12 +278,13 @@ def _probed(
     dataset: "ModelDataset",
     directory: Place,
     *,
+    seconds: float,
     commit_seconds: float,
     shots: Callable[[Out], "TableRef"] | None,
 ) -> "Measured":
     from curation.stages.deal import POOL, examples_of
     from curation.stages.label_chunks import LabelJob
-    from curation.stages.probe import Population, chunk_rows, probe
+    from curation.stages.probe import Population, probe
     from curation.tables import io
     from curation.tables.schemas import FILE_SHIFT
 
@@ -292,13 +297,7 @@ def _probed(
         if isinstance(how["shots"], Out):
             assert shots is not None, "whoever asks a signal with demonstrations says where they are"
             how["shots"] = shots(how["shots"])
-    ask = most.ask.model_copy(
-        update={
-            "chunk_rows": chunk_rows(num, most.ask.chunk_rows),
-            "chunk_seconds": math.inf,
-            "actors": engine.actors,
-        }
-    )
+    ask = most.ask.model_copy(update={"chunk_seconds": math.inf, "actors": engine.actors})
     job = LabelJob(
         examples=io.write(examples, str(directory / "examples.lance")),
         labels_uri=str(directory / "labels.lance"),
@@ -313,6 +312,8 @@ def _probed(
     )
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-    say(f"probe: labelling {num:,} rows drawn at random, for {', '.join(asking.stage for asking in askings)}")
+    limit = "" if math.isinf(seconds) else f", for about {seconds:.0f} s once the model has started"
+    stages = ", ".join(asking.stage for asking in askings)
+    say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}")
     with progress("probe") as update:
-        return probe(job, dataset, population, commit_seconds=commit_seconds, update=update)
+        return probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)

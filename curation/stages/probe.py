@@ -1,20 +1,22 @@
 """A probe: a small random sample is labelled by the actors that a run would start, and what that takes is measured."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.hashing import first_by_hash
 from curation.metrics import Estimate, proportion
 from curation.metrics.totals import population_mean, ratio
 from curation.passes.dataset import ModelDataset
+from curation.passes.job import PassOptions, PassResult
 from curation.passes.monitor import ChunkSpent
 from curation.passes.run import run_pass
-from curation.stages.label import Share
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from curation.teachers import concurrent_calls, width
@@ -24,6 +26,10 @@ NUM_CHUNKS = 16
 """The chunks of a probe, each a batch whose rate is measured."""
 LEAST_CHUNKS = 4
 """The fewest chunks of an actor: the first one warms it up, the others are measured."""
+SECONDS = 30.0
+"""About the time that a probe labels, its actors' start aside, unless the number of its rows was asked for."""
+FIRST_ROWS = 8
+"""Rows of the chunks that say how many more are labelled in that time; each actor has two, one to warm it up."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -73,35 +79,34 @@ def probe(
     dataset: ModelDataset,
     population: Population,
     *,
+    seconds: float = math.inf,
     commit_seconds: float,
     update: Update | None = None,
 ) -> Measured:
     """Label the examples of ``job``, which are the sample, and measure; ``update`` receives progress updates.
+
+    Where all of them would take longer than ``seconds``, a random part of them is the sample.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
     """
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
-    rows = run_pass(
-        job,
-        name="the probe",
-        uri=job.labels_uri,
-        schema=job.schema(width(job.teacher, job.model)),
-        takes=Share().takes,
-        commit_seconds=commit_seconds,
-        dataset=dataset,
-        progress=update or (lambda standing: None),
-    )
-    labels = io.read(rows.table)
-    steady = steady_chunks(rows.of_chunks, concurrent_calls(job.teacher.backend))
+    calls = concurrent_calls(job.teacher.backend)
+    how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
+    first, rest = _labelled(job, seconds, how)
+    labels, chunks = io.read(rest.table), [*first.of_chunks, *rest.of_chunks] if first else rest.of_chunks
+    steady = steady_chunks(rest.of_chunks or chunks, calls)
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
-    prompt, output = (_tokens(kind, labels, rows.of_chunks, population, asks=bool(job.asks)) for kind in KINDS)
-    num_actors = len({chunk.actor for chunk in rows.of_chunks})
-    busy = sum(chunk.seconds for chunk in rows.of_chunks)
+    prompt, output = (_tokens(kind, labels, chunks, population, asks=bool(job.asks)) for kind in KINDS)
+    num_actors = len({chunk.actor for chunk in chunks})
+    alive, took = rest.spent.actor_seconds, rest.seconds
+    if first:
+        alive, took = alive + first.spent.actor_seconds, took + first.seconds
+    busy = sum(chunk.seconds for chunk in chunks)
     pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
-    starting = max(0.0, rows.spent.actor_seconds - busy)
-    starting += warm_up(rows.of_chunks, concurrent_calls(job.teacher.backend), pace.value)
+    starting = max(0.0, alive - busy) + warm_up(chunks, calls, pace.value)
+    is_started = bool(rest.teachers or (first and first.teachers))
     bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
     size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
     return Measured(
@@ -115,13 +120,44 @@ def probe(
         bytes=bytes_,
         fragment_bytes=fragment_bytes,
         state_bytes=size,
-        start_seconds=starting / num_actors if rows.teachers else None,
-        other_seconds=max(0.0, rows.seconds - rows.spent.actor_seconds / num_actors),
+        start_seconds=starting / num_actors if is_started else None,
+        other_seconds=max(0.0, took - alive / num_actors),
         num_actors=num_actors,
     )
 
 
 KINDS = ("prompt", "output")
+
+
+def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> tuple[PassResult | None, PassResult]:
+    """The pass of a few rows, if the time is limited, and that of as many more as the time is enough for."""
+    ids_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
+    most = job.teacher.chunk_rows
+
+    def asked(num_rows: int, size: int) -> PassResult:
+        taken_M = first_by_hash(ids_N, num_rows, job.seed)
+        return run_pass(
+            replace(job, teacher=job.teacher.model_copy(update={"chunk_rows": size})),
+            name="the probe",
+            uri=job.labels_uri,
+            schema=job.schema(width(job.teacher, job.model)),
+            takes=lambda row_ids_N: np.isin(row_ids_N, taken_M),
+            **how,
+        )
+
+    if math.isinf(seconds):
+        return None, asked(len(ids_N), chunk_rows(len(ids_N), most))
+    calls, size = concurrent_calls(job.teacher.backend), min(FIRST_ROWS, most)
+    first = asked(min(len(ids_N), 2 * size * calls * job.teacher.actors.max), size)
+    num_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))
+    return first, asked(num_rows, chunk_rows(num_rows, most))
+
+
+def affordable(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
+    """The rows that the actors of these chunks label in so many seconds, at their steady rate together."""
+    steady = steady_chunks(chunks, calls)
+    pace = sum(chunk.seconds for chunk in steady) / sum(chunk.rows for chunk in steady)
+    return int(seconds * len({chunk.actor for chunk in chunks}) / max(pace, 1e-9))
 
 
 def warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:

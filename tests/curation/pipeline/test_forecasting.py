@@ -18,7 +18,7 @@ from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
 from curation.pipeline.opened import open_run
 from curation.pipeline.probing import Asking, LeftOut, Question, Rows, askings_of, probe_all
 from curation.sources import Assignment, Permutation, discover
-from curation.stages.probe import Measured, chunk_rows, num_actors, steady_chunks
+from curation.stages.probe import Measured, affordable, chunk_rows, num_actors, steady_chunks
 
 LENGTHS = (5, 40)
 """Words of the problems of the first and of the last file."""
@@ -170,6 +170,28 @@ def test_a_probe_by_an_actor_sees_the_whole_pool_and_its_start_apart(local_ray, 
     everything = NUM_ROWS + 1
     with pytest.raises(ConfigError, match=r"--probe: 401 rows are asked for, and pool, source has 400; ask for fewer"):
         probe_all([pool, source], tmp_path, num_rows=everything, commit_seconds=1.0, hold_cpus=False)
+
+
+def test_a_probe_of_a_slow_teacher_ends_in_time_and_its_sample_is_still_random(
+    local_ray, files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("curation.stages.probe.SECONDS", 2.0)
+    slow = ScriptedConfig(completions=(" \\boxed{1}",), seconds_per_row=0.02, start_seconds=0.5)
+    ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=slow)
+    (question,) = probe_all(
+        [scripted(files, ask=ask, engine=ask)], tmp_path, num_rows=None, commit_seconds=1.0, hold_cpus=False
+    )
+    found = question.measured
+    assert 40 <= found.rows <= 16 + 100, "not the 300 that it might be drawn from, nor only the first 16"
+    short, long = (len(_prompt(words).split()) for words in LENGTHS)
+    assert found.prompt_tokens.low < (short + long) / 2 < found.prompt_tokens.high
+    assert 0.02 <= found.actor_seconds.value < 0.03 and found.start_seconds is not None and found.start_seconds > 0.4
+
+
+@pytest.mark.parametrize(("seconds", "num_rows"), [(10.0, 80), (1.0, 8)])
+def test_the_rows_of_a_limited_probe_are_those_of_all_actors_at_their_steady_rate(seconds: float, num_rows: int):
+    slow_first = [ChunkSpent(actor, time, 8, 0, 0) for actor in "ab" for time in (9.0, 2.0)]
+    assert affordable(slow_first, 1, seconds) == num_rows
 
 
 def _prompt(words: int) -> str:
