@@ -9,7 +9,7 @@ import torch
 from curation.config import TrustConfig
 from curation.metrics import auc_value
 from curation.trust.parts import VALIDATION
-from curation.trust.states import SCORE_ROWS, StateTrust
+from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
 from train.trust_loop import Rows
 
 TOP_SHARE = 0.1
@@ -31,14 +31,16 @@ def rounded(trust: Trust, rows: Rows, config: TrustConfig) -> Trust:
     if config.score_dtype == "float32":
         return trust
     held_M = rows.places(VALIDATION)
-    exact_M = _raw(trust, rows, held_M)
-    trust = trust.scoring_in(config.score_dtype)
-    rounded_M = _raw(trust, rows, held_M)
-    found = compared(exact_M, rounded_M, rows.correct_N[held_M])
+    exact_M, rounded_M = (raw_at(trust.scoring_in(dtype), rows, held_M) for dtype in ("float32", config.score_dtype))
+    record = decided(exact_M, rounded_M, rows.correct_N[held_M], config.score_dtype)
+    return trust.scoring_in(record["taken"]).noted(rounding=record)
+
+
+def decided(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_], asked: ScoreDtype) -> dict[str, Any]:
+    """The type that is ``taken`` in view of held-out scores in float32 and in the type ``asked``, and why, as JSON."""
+    found = compared(exact_M, rounded_M, correct_M)
     kept = found["overlap"] >= LEAST_OVERLAP and found["auc_change"] <= MOST_AUC
-    if not kept:
-        trust = trust.scoring_in("float32")
-    return trust.noted(rounding={"asked": config.score_dtype, "taken": trust.score_dtype, **found})
+    return {"asked": asked, "taken": asked if kept else "float32", **found}
 
 
 def compared(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_]) -> dict[str, Any]:
@@ -51,7 +53,8 @@ def compared(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_
     return {"overlap": len(np.intersect1d(best, found)) / num_best, "auc_change": change, "num_rows": len(exact_M)}
 
 
-def _raw(trust: StateTrust, rows: Rows, places_M: npt.NDArray[np.int64]) -> Floats:
+def raw_at(trust: StateTrust, rows: Rows, places_M: npt.NDArray[np.int64]) -> Floats:
+    """The logits of the rows at these places as a scan computes them, float32 [M]."""
     parts = [
         trust.raw_of([torch.from_numpy(rows.hidden_ND[places_M[start : start + SCORE_ROWS]])])
         for start in range(0, len(places_M), SCORE_ROWS)

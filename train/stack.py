@@ -31,6 +31,7 @@ from train.choice import Candidate, chosen
 from train.combining import Folded, folds_of, varies
 from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
+from train.rounding import decided, raw_at
 from train.trust import components_of, fit_member, labelled_rows, logits_at, neural_of, origin_of, projected
 from train.trust_loop import Rows, Shard
 
@@ -171,6 +172,8 @@ class _Stack:
         self._networks: DeepEnsemble | None = None
         self._members: list[tuple[str, Floats]] = []
         """Names and out-of-fold logits [M]."""
+        self._rounded_M: Floats | None = None
+        """The networks' out-of-fold logits in the type that is asked for, if another than float32."""
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
@@ -239,7 +242,8 @@ class _Stack:
         rows, settings, pca = self._rows._replace(part_N=fold_N), self.recipe.network(self._config), self._components()
         if pca is not None:
             rows, settings = projected(rows, pca), settings.model_copy(update={"pca": None})
-        out_M, nets = np.empty(self.num_rows), []
+        out_M, rounded_M, nets = np.empty(self.num_rows), np.empty(self.num_rows), []
+        asked = self._config.score_dtype
         for fold in range(self.recipe.folds):
             own = derive(self._seed, f"fold {fold}")
             network = (
@@ -249,7 +253,11 @@ class _Stack:
             )
             held_M = self._folded.fold_M == fold
             out_M[held_M] = logits_at(network, rows, self._used_M[held_M])
+            if asked != "float32":
+                as_asked = network.behind(pca).scoring_in(asked)
+                rounded_M[held_M] = raw_at(as_asked, self._rows, self._used_M[held_M])
             nets.append(network.net)
+        self._rounded_M = None if asked == "float32" else rounded_M
         self._networks = DeepEnsemble(nets, self._config.inputs, {}).behind(pca)
         self._members.append((NETWORKS, out_M))
 
@@ -272,12 +280,23 @@ class _Stack:
             "combined_by": "trees" if isinstance(taken.combination.model, Trees) else "logistic regression",
             "choice": choice,
         }
+        networks = self._networks if taken.name == STACKED else None
+        if networks is not None and self._rounded_M is not None:
+            record["rounding"] = rounding = self._rounding(taken, self._rounded_M)
+            networks = networks.scoring_in(rounding["taken"])
         trust = StackedTrust(
             taken.combination,
             {**origin, "seed": self._seed, **record},
             states=self._config.inputs,
             probes=self._probes if taken.name == STACKED else None,
-            networks=self._networks if taken.name == STACKED else None,
+            networks=networks,
         )
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust
+
+    def _rounding(self, taken: Candidate, rounded_M: Floats) -> dict[str, Any]:
+        """The type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
+        _, exact_MK = self._columns(self._members)
+        _, rounded_MK = self._columns([*self._members[:-1], (NETWORKS, rounded_M)])
+        exact, rounded = (taken.combination.logits(columns).astype(np.float32) for columns in (exact_MK, rounded_MK))
+        return decided(exact, rounded, self.correct_M, self._config.score_dtype)

@@ -27,6 +27,13 @@ BINS = 255
 NODES = ("feature", "threshold", "left", "right", "value", "is_leaf")
 """Fields that are saved of each node, all trees one after the other; children by their places in these arrays."""
 
+WORD = 16
+"""Leaves whose bits are in one number."""
+FIRST_CLEAR = np.log2(~np.arange(2**WORD) & np.arange(2**WORD) + 1).astype(np.uint8)
+"""The place of the first bit that is not set, of each number of so many bits; ``WORD`` where all are."""
+
+Floats = npt.NDArray[np.float64]
+
 
 class BoostedTrees(StateTrust):
     """Fitted trees. The raw score is the logit, trust its calibrated sigmoid."""
@@ -45,8 +52,8 @@ class BoostedTrees(StateTrust):
         super().__init__(inputs, fit, calibration)
         self._size = size
         self._weights = dict(weights)
-        self._node = {name: self._weights[name].numpy() for name in NODES}
-        self._roots_T = self._weights["roots_T"].numpy()
+        node = {name: self._weights[name].numpy() for name in NODES}
+        self._trees = [_Tree.at(node, int(root)) for root in self._weights["roots_T"]]
         self._baseline = float(self._weights["baseline"])
 
     @property
@@ -56,16 +63,10 @@ class BoostedTrees(StateTrust):
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """The logit of each row, float32 [N]: the baseline and a leaf's value of each tree, added in their order."""
-        wide_ND = hidden_ND.double().numpy()
-        rows_N, node = np.arange(len(wide_ND)), self._node
-        logit_N = np.full(len(wide_ND), self._baseline)
-        for root in self._roots_T:
-            at_N = np.full(len(wide_ND), root)
-            while not (end_N := node["is_leaf"][at_N]).all():
-                goes_left_N = wide_ND[rows_N, node["feature"][at_N]] <= node["threshold"][at_N]
-                next_N = np.where(goes_left_N, node["left"][at_N], node["right"][at_N])
-                at_N = np.where(end_N, at_N, next_N)
-            logit_N += node["value"][at_N]
+        columns_DN = np.ascontiguousarray(hidden_ND.double().numpy().T)
+        logit_N = np.full(columns_DN.shape[1], self._baseline)
+        for tree in self._trees:
+            logit_N += tree.values(columns_DN)
         return logit_N.astype(np.float32)
 
     @classmethod
@@ -129,6 +130,63 @@ class BoostedTrees(StateTrust):
         """The trees."""
         calibration = Calibration(**description["calibration"])
         return cls(weights, description["size"], description["inputs"], description["fit"], calibration)
+
+
+class _Tree:
+    """A tree by the leaves that each inner node rules out, in words of ``WORD`` leaves from left to right.
+
+    A row is at the leftmost leaf that no node rules out; where it goes right, that node rules out the leaves on its
+    left. So each node is one comparison of a column, in any order (QuickScorer: Lucchese et al. 2015,
+    https://doi.org/10.1145/2766462.2767733).
+    """
+
+    def __init__(self, tests: Sequence[tuple[int, float]], left_IL: npt.NDArray[np.bool_], value_L: Floats) -> None:
+        """``tests``: column and threshold of each inner node; ``left_IL``: which leaves are on its left."""
+        self._tests, self._value_L = tests, value_L
+        padded_IL = np.pad(left_IL, ((0, 0), (0, -left_IL.shape[1] % WORD)))
+        powers = (1 << np.arange(WORD)).astype(np.uint16)
+        self._left_WI = (
+            (padded_IL.reshape(len(tests), padded_IL.shape[1] // WORD, WORD) * powers).sum(axis=2, dtype=np.uint16).T
+        )
+
+    @classmethod
+    def at(cls, node: Mapping[str, npt.NDArray[Any]], root: int) -> Self:
+        """The tree whose root is the node ``root``, of the nodes' arrays."""
+        tests: list[tuple[int, float]] = []
+        spans: list[tuple[int, int]] = []
+        values: list[float] = []
+
+        def walk(at: int) -> None:
+            if node["is_leaf"][at]:
+                values.append(float(node["value"][at]))
+                return
+            tests.append((int(node["feature"][at]), float(node["threshold"][at])))
+            place, first = len(spans), len(values)
+            spans.append((first, first))
+            walk(node["left"][at])
+            spans[place] = (first, len(values))
+            walk(node["right"][at])
+
+        walk(root)
+        left_IL = np.zeros((len(spans), len(values)), dtype=np.bool_)
+        for place, (first, stop) in enumerate(spans):
+            left_IL[place, first:stop] = True
+        return cls(tests, left_IL, np.array(values))
+
+    def values(self, columns_DN: Floats) -> Floats:
+        """The value of each row's leaf, float64 [N]."""
+        ruled_out_WN = np.zeros((len(self._left_WI), columns_DN.shape[1]), dtype=np.uint16)
+        for place, (feature, threshold) in enumerate(self._tests):
+            right_N = ~(columns_DN[feature] <= threshold)  # NaN goes right
+            for ruled_out_N, left_I in zip(ruled_out_WN, self._left_WI, strict=True):
+                if left_I[place]:
+                    ruled_out_N |= right_N * left_I[place]
+        leaf_N = FIRST_CLEAR[ruled_out_WN[0]].astype(np.intp)
+        for word, ruled_out_N in enumerate(ruled_out_WN[1:], start=1):
+            is_further_N = leaf_N == WORD * word
+            leaf_N[is_further_N] += FIRST_CLEAR[ruled_out_N[is_further_N]]
+        value_N: Floats = self._value_L[leaf_N]
+        return value_N
 
 
 def _binned(

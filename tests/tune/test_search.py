@@ -20,7 +20,7 @@ from tune.search import Found, search
 from tune.space import Space
 from tune.trials import Fold, Trial
 
-NUM_ROWS, SIZE = 1_200, 8
+NUM_ROWS, SIZE = 1_600, 8
 BASE = TrustConfig(
     kind="linear_probe", width=16, depth=1, max_steps=150, learning_rate=1e-2, batch_size=64, patience=None
 )
@@ -90,7 +90,7 @@ def test_a_trial_is_the_fit_in_this_process_and_the_better_kind_wins(whole: tupl
     again = run_trial(source, space().point("neural", values), AUC, fold=0, **seeds)
     assert again.value == pytest.approx(trial.outcome.value, abs=1e-6)
     assert result.point.kind == "neural" and result.choice.winner is not None
-    assert result.choice.differences[result.choice.winner].low > 0.04
+    assert result.choice.differences[result.choice.winner].low > 0.05
     assert [trial.kind for trial in result.finals[:3]] == ["linear_probe"] * 3 and not result.finals[0].drawn
     files = sorted(path.name for path in (directory / "trials").iterdir())
     assert files == [f"{number:05d}.json" for number in range(8)]
