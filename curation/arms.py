@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from curation import given_columns
 from curation.registry import Registry, instance_of
 
 REFERENCE_ARM = "trust"
@@ -16,7 +17,8 @@ REFERENCE_GOLD = "trust_gold"
 """The arm of the same rows with their gold labels."""
 FREE = ("internal_confidence", "margin", "entropy", "min_logprob", "last_logprob")
 """The free signals: trust functions that read one column which every labelling pass fills. They need no gold label and
-no further pass, and are measured beside the reference arm in every run, search and filter."""
+no further pass, and are measured beside the reference arm in every run, search and filter. Numbers that came with
+labels made elsewhere are free, too (:func:`is_free`)."""
 
 Unit = Literal["share", "logprob", "logit", "negentropy"]
 """The scale of a column that ranks, which says how it becomes a trust in [0, 1] (``curation.trust.column``)."""
@@ -92,7 +94,14 @@ def _trust(path: str, found: Any) -> Trust:
     return found
 
 
-TRUST: Registry[Trust] = Registry(
+class _Trusts(Registry[Trust]):
+    def find(self, name: str) -> Trust:
+        if given_columns.is_given(name):
+            return Column(given_columns.in_words(name), name)
+        return super().find(name)
+
+
+TRUST: Registry[Trust] = _Trusts(
     "trust function",
     {
         "naive": Draw("naive among parsed"),
@@ -163,7 +172,18 @@ TRUST: Registry[Trust] = Registry(
     _trust,
     groups=("curation.trust", "curation.signals"),
 )
-"""Trust functions by name; all but a draw are arms of the same name."""
+"""Trust functions by name; all but a draw are arms of the same name, and so is each number that came with labels made
+elsewhere (``curation.given_columns``)."""
+
+
+def is_free(name: str) -> bool:
+    """Whether a trust function is a free signal: one of ``FREE``, or a number that came with labels made elsewhere."""
+    return name in FREE or given_columns.is_given(name)
+
+
+def free_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """The free signals of a labels table with these columns, by name."""
+    return (*FREE, *filter(given_columns.is_given, columns))
 
 
 @dataclass(frozen=True)
@@ -226,9 +246,10 @@ def _arm(path: str, found: Any) -> Arm:
 class _Arms(Registry[Arm]):
     def find(self, name: str) -> Arm:
         arm, at, rule = name.partition("@")
+        given = given_columns.is_given(arm)
+        found = Arm(words=TRUST.find(arm).words, trust=arm) if given else super().find(arm)
         if not at:
-            return super().find(name)
-        found = super().find(arm)
+            return found
         return replace(found, words=f"{found.words}, {rule}", rule=RULES.find(rule))
 
 

@@ -194,6 +194,8 @@ class Backend:
     """A process can give up such a teacher for another one; an engine that keeps its memory ends with its process."""
     all_cores: bool = False
     """Without a GPU, an actor takes all the cores that its node has for it, unless ``num_cpus`` says otherwise."""
+    asks: bool = True
+    """It asks a model, or takes as long as one; else there is no speed to probe."""
     fed_twice: int = 0
     """Tokens of a prompt that passes a first cut which are fed again, at most: a block of a prefix cache."""
 
@@ -204,6 +206,7 @@ BACKENDS: Registry[Backend] = Registry(
         "transformers": Backend("curation.teachers.transformers:TransformersTeacher"),
         "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=2, replaceable=False, all_cores=True, fed_twice=16),
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
+        "given": Backend("curation.teachers.given:GivenTeacher", weights=False, asks=False),
     },
     instance_of(Backend),
     groups=("curation.backends",),

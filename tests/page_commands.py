@@ -52,6 +52,9 @@ _PAGE = """
     curate export-trust runs/own -o trust
     curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
 """
+_GIVEN_RUN = "test_given_run.py::test_labels_are_the_columns_and_nothing_is_asked"
+_GIVEN_CHECK = "test_given_run.py::test_plan_status_and_validate_say_that_no_model_is_asked"
+_GIVEN_FILTER = "test_given_run.py::test_a_package_filters_files_that_have_the_columns"
 _STORE = """
     ray get-auth-token --generate
     aws s3 cp my.yaml s3://my-bucket/my.yaml
@@ -93,6 +96,10 @@ _EXPLAINED = """
 OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_OWN), OWN),
     **dict.fromkeys([_PAGE_INIT, *_listed(_PAGE)], PAGE),
+    "curate validate given.yaml": _GIVEN_CHECK,
+    "curate run given.yaml": _GIVEN_RUN,
+    "curate export-trust runs/given -o given-trust": _GIVEN_FILTER,
+    "curate filter given-trust pool.csv -o given-kept --keep 0.1": _GIVEN_FILTER,
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     **dict.fromkeys(_listed(_FIRST), "test_first_contact.py::test_from_two_files_to_filtered_rows"),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from curation.arms import FREE
+from curation.arms import is_free
 from curation.metrics import auc_difference, auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.stacked import Combination
@@ -41,7 +41,7 @@ def chosen(
         if ahead.value > proof * error and ahead.value > most:
             taken, most = candidate, ahead.value
     auc = auc_value(whole.raw_M, correct_M)
-    best = max((item for item in found if item["name"] in FREE), key=lambda item: item["auc"], default=None)
+    best = max((item for item in found if is_free(item["name"])), key=lambda item: item["auc"], default=None)
     rows = f"{len(correct_M):,} labelled rows"
     if taken is not whole:
         reason = (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from curation.arms import FREE, TRUST, Column
+from curation.arms import TRUST, Column, free_of
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
@@ -108,7 +108,7 @@ def stacked_of(
     if stack.rarer < 2 * recipe.folds:
         return stack.made(free[0], origin, stack.too_few(free[0].name))
     numbers = whole = stack.numbers_alone()
-    if stack.num_rows >= recipe.probe_rows:
+    if stack.num_rows >= recipe.probe_rows and config.inputs:
         stack.fit_probes()
         if stack.num_rows >= recipe.network_rows:
             stack.fit_networks(fit_network)
@@ -178,7 +178,8 @@ class _Stack:
     @cached_property
     def free(self) -> Sequence[Candidate]:
         """The free signals that differ between rows, each alone, the best by AUC first; else the first number."""
-        columns = {name: trust.column for name in FREE if isinstance(trust := TRUST[name], Column)}
+        names = free_of(self._numbers)
+        columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         found = [self._alone(name, column) for name, column in columns.items() if column in self._numbers]
         found = found or [self._alone(self._numbers[0], self._numbers[0])]
         return sorted(found, key=lambda candidate: -auc_value(candidate.raw_M, self.correct_M))

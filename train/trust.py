@@ -342,7 +342,7 @@ def labelled_rows(
         places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
         known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > places_B
         use_B = known_B & ~states.missing_N
-        hidden_BD = torch.cat(states.columns, dim=1).numpy()
+        hidden_BD = torch.cat(states.columns, dim=1).numpy() if columns else np.empty((len(row_ids_B), 0), np.float16)
         if hidden_ND is None:
             hidden_ND = np.empty((len(graded.row_ids_N), states.size), dtype=hidden_BD.dtype)
             sizes = states.sizes

@@ -21,7 +21,7 @@ from curation.config import TrustConfig
 from curation.config.trust import refuse_pca
 from curation.errors import ConfigError
 from curation.registry import check_options, code
-from curation.tables.schemas import NUMBERS, input_column, mend_of
+from curation.tables.schemas import input_column, is_number, mend_of
 from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
 
 KIND = "kind"
@@ -293,7 +293,7 @@ class Space:
             except ValidationError as error:
                 raise ConfigError(f"{where}: {value!r} is refused: {error.errors()[0]['msg']}") from error
             read = value if key in ("states", "columns") else ()
-            if missing := [name for name in read if name not in (*NUMBERS, *stored)]:
+            if missing := [name for name in read if name not in stored and not is_number(name)]:
                 raise ConfigError(
                     f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); "
                     f"{mend_of(input_column(missing[0]))}, and the source split is labelled again"

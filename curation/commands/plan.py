@@ -236,7 +236,7 @@ def _own_times(found: Sequence[Status], manifest: Manifest) -> Iterator[history.
 
 def _has_model(stage: Stage) -> bool:
     """Whether a stage asks or trains a language model."""
-    return isinstance(stage, AskModel | Training)
+    return isinstance(stage, Training) or (isinstance(stage, AskModel) and stage.teacher.asks)
 
 
 def _probed(ahead: "StageForecast | None") -> "Estimate | None":

@@ -15,12 +15,13 @@ from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
-from curation.sources import discover, require_columns, split_sizes
+from curation.sources import discover, split_sizes
 from curation.stages.cap_keys import check_by
 from curation.stages.fit import check_settings
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
+from curation.stages.source_columns import check_columns
 from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 
@@ -45,7 +46,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, items in files.items():
-        require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
+        check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
         yield Checked("source", f"source {name}: {len(items)} files, {rows:,} rows")
     taken = deals.taken(files)
@@ -73,7 +74,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
         yield Checked("model", f"{role}: {_described(model, states)}")
     yield from (Checked("setting", line) for line in (*resolved(config), *types_taken(config)))
     words = [*warnings(config)]
-    if capacity.address_of(config.ray) == capacity.LOCAL:
+    if capacity.address_of(config.ray) == capacity.LOCAL and config.teacher.given is None:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])
     yield from (Checked("warning", f"warning: {line}") for line in words)
 

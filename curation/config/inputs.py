@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.given import GivenConfig
 from curation.registry import READERS
 
 COMMA = ","
@@ -22,6 +23,8 @@ class DomainConfig(Section):
     name: str
     """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or
     ``module:Class``."""
+    given_labels: Annotated[GivenConfig | None, Field(exclude_if=lambda given: given is None)] = None
+    """The columns with labels made elsewhere, from ``teacher`` where its backend is ``given``; set its keys."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -153,5 +156,20 @@ class RowsConfig(Root):
     splits: SplitsConfig
 
     def domain_of(self, split: str) -> DomainConfig:
-        """The task interface of a split's rows: its source's if that names one, else the run's."""
-        return self.sources[self.splits.named()[split].source].domain or self.domain
+        """The task interface of a split's rows: its source's if that names one, else the run's.
+
+        Columns with labels made elsewhere are read for splits that the teacher labels. Of a test split from the same
+        source the completions are, which gold labels grade.
+        """
+        named = self.splits.named()
+        domain = self.sources[named[split].source].domain or self.domain
+        if domain.given_labels is None or split in self.splits.labelled():
+            return domain
+        labelled = {named[name].source for name in self.splits.labelled()}
+        given = domain.given_labels.model_copy(update={"grade": None, "confidence": ()})
+        is_there = split == "test" and named[split].source in labelled
+        return domain.model_copy(update={"given_labels": given if is_there else None})
+
+    def domains_of(self, source: str) -> dict[str, DomainConfig]:
+        """The task interface of each split of a source, by the split's name."""
+        return {name: self.domain_of(name) for name, split in self.splits.named().items() if split.source == source}

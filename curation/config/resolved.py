@@ -23,9 +23,16 @@ _ALWAYS = ("temperature", "max_tokens", "stop")
 def resolved(config: RunConfig) -> Iterator[str]:
     """A line for each group of settings with domain defaults and its origin, and a line on chat templates."""
     domain = defaults_of(config.domain.name, config.domain.options)
-    teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
-    text = _text(config.teacher.decoding)
-    yield f"teacher.decoding: {text} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
+    if (given := config.teacher.given) is not None:
+        graded = "gold labels" if given.grade is None else f"column {given.grade}"
+        yield (
+            f"teacher: labels are column {given.completion}, no model is asked; trust reads "
+            f"{', '.join(given.confidence)}; graded by {graded}"
+        )
+    else:
+        teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
+        text = _text(config.teacher.decoding)
+        yield f"teacher.decoding: {text} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
     runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
     text = _text(config.evaluation.decoding)
     yield f"evaluation: {runs} run{'s'[: runs > 1]}, {text} ({_origin(domain, changed)})"
@@ -50,7 +57,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
     backend = config.teacher.backend
     scripted = backend in BACKENDS and not BACKENDS[backend].weights
     for name in labelled:
-        if init is None:
+        if init is None and config.teacher.given is None:
             yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)
     if _generates(config.domain_of("pool")) and init is not None:
         yield from _room("teacher", config.teacher.decoding, init)

@@ -11,6 +11,8 @@ from curation.config.base import PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import defaults_of, filled, generates, lists_answers
 from curation.config.evaluation import EvaluationConfig
+from curation.config.given import arms_of, is_given, unknown_numbers, with_given
+from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.prices import PricesConfig
@@ -169,14 +171,24 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
+    def _labels_given(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not is_given(value.get("teacher")):
+            return value
+        default = SelectionConfig.model_fields["arms"].default
+        return with_given(value, cls.model_fields["domain"].default.name, arms_of(value["teacher"], default))
+
+    @model_validator(mode="before")
+    @classmethod
     def _arms_of_an_audit(cls, value: Any) -> Any:
-        """With an audit set, the gold arms are among the arms that are not named."""
+        """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
         if not isinstance(value, Mapping):
             return value
-        splits, selection = value.get("splits"), value.get("selection")
+        splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
         if not (isinstance(splits, Mapping) and splits.get("audit") is True and isinstance(selection, Mapping)):
             return value
-        arms = (*SelectionConfig.model_fields["arms"].default, *GOLD_ARMS)
+        if isinstance(teacher, Mapping) and teacher.get("grade") is not None:
+            return value
+        arms = (*arms_of(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
         return {**value, "selection": {"arms": arms, **selection}}
 
     @property
@@ -214,6 +226,7 @@ class RunConfig(RowsConfig):
                 constrained == "stepwise" or (generates(domain.name, domain.options) and not constrained)
             ):
                 raise ValueError(problem)
+        self._given_labels_suffice()
         self._answers_are_listed()
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
@@ -237,6 +250,31 @@ class RunConfig(RowsConfig):
         self._chain_can_be_made()
         self._signals_can_be_made()
         return self
+
+    def _given_labels_suffice(self) -> None:
+        """Refuse what reads columns that are not there, or asks a teacher that is none."""
+        given = self.teacher.given
+        if self.domain.given_labels != given:
+            raise ValueError(
+                "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: "
+                "given and completion there"
+            )
+        if unknown := unknown_numbers((*self.trust.columns, *self._ranked_by), given):
+            known = "none" if given is None else ", ".join(given.numbers.values())
+            raise ValueError(
+                f"{unknown[0]}: is the number of no column of teacher.confidence (there: {known}); add its column there"
+            )
+        if given is None:
+            return
+        judges, generations = self.judge is not None, len(self.generations)
+        problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges)
+        if problem is not None:
+            raise ValueError(problem)
+
+    @property
+    def _ranked_by(self) -> list[str]:
+        """The trust functions of the arms."""
+        return [ARMS[arm].trust for arm in self.selection.used]
 
     def _answers_are_listed(self) -> None:
         asked = [("teacher.decoding", self.teacher.decoding, split) for split in self.splits.labelled()]
@@ -320,6 +358,12 @@ class RunConfig(RowsConfig):
         """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The inputs by which splits are compared: the states or, where labels are given, the numbers beside them."""
+        given = self.teacher.given
+        return self.fitting.states if given is None else tuple(given.numbers.values())
 
     @property
     def num_shares(self) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from curation.config import given
 from curation.config.base import NotNegative, PositiveInt, Section, ray_resources
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import beyond, others_of, parse
@@ -256,6 +257,15 @@ class TeacherConfig(AskConfig):
     """The weak teacher of the first generation and how every teacher labels."""
 
     model: ModelConfig | None = None
+    completion: given.Column | None = None
+    """With ``backend: given``: the column of the source with the labels, made elsewhere. Each is read as a teacher's
+    completion, or as a label alone."""
+    grade: given.Column | None = None
+    """With ``backend: given``: a column that says whether a row's label is right (1, 0, true, false), in place of a
+    gold label. A row where it is empty, or a file without the column, needs a gold label."""
+    confidence: given.Columns = ()
+    """With ``backend: given``: a column with a number, or a list of them, that came with each label; larger is surer.
+    Trust reads them, and each is an arm ``given_<column>``. An empty cell is a missing number."""
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     store_states: bool | PcaConfig = True
@@ -287,13 +297,23 @@ class TeacherConfig(AskConfig):
             return value
         raise ValueError(f"takes true, false or {{pca: k}} with a whole number k above 0; found {value!r}")
 
+    @property
+    def given(self) -> given.GivenConfig | None:
+        """The columns with labels made elsewhere; ``None`` where a model labels."""
+        if self.backend != given.GIVEN or self.completion is None:
+            return None
+        return given.GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        is_given = self.backend == given.GIVEN
+        if (problem := given.problem_of(self, states=self.states, is_given=is_given)) is not None:
+            raise ValueError(problem)
         if self.model is None and (self.backend == "auto" or BACKENDS[self.backend].weights):
             raise ValueError(f"backend {self.backend} needs a model (path or init)")
         if self.adapt is not None and self.adapt.method != "sft":
             raise ValueError(f"adapt.method: a teacher's format is taught by sft; found {self.adapt.method!r}")
-        if len(set(self.states)) != len(self.states) or not self.states:
+        if len(set(self.states)) != len(self.states) or not (self.states or is_given):
             raise ValueError("states must name at least one position, none twice")
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
         if num_gpus and ranks not in (1, num_gpus):

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from curation.arms import TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
+from curation.given_columns import is_given
 
 
 def _trust_state(name: str) -> str:
@@ -47,6 +48,14 @@ Number = Literal[
 """``schemas.completions`` says what they mean."""
 
 
+def _given_too(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, str) and is_given(value) else handler(value)
+
+
+AnyNumber = Annotated[Number, WrapValidator(_given_too)]
+"""A number of every labels table, or one that came with labels made elsewhere (``given_<column>``)."""
+
+
 class TrustConfig(TrainSection):
     """The trust function and its fit.
 
@@ -69,11 +78,12 @@ class TrustConfig(TrainSection):
     pca: PositiveInt | None = None
     """Read the states through their first k principal components, fitted on the fit part; the labels keep the whole
     states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
-    columns: tuple[Number, ...] = ()
+    columns: tuple[AnyNumber, ...] = ()
     """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
     Some have a value for chosen options alone (``option_share``, ``option_lead``, ``num_options``), or for generated
     answers alone (least, first and last ``margin`` and ``negentropy``); a row without one of the numbers gets no score.
-    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says."""
+    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says. ``given_<column>`` is a column of
+    ``teacher.confidence``."""
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""

@@ -187,10 +187,14 @@ def get_domain(config: DomainConfig) -> Domain:
         )
     try:
         domain: Domain = made(**config.options)
-        return domain
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
+    if config.given_labels is None:
+        return domain
+    from curation.domains.given import reading  # it reads this module
+
+    return reading(domain, config.given_labels)
 
 
 def position_of(domain: Domain) -> Callable[[Example], str] | None:

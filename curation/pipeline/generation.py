@@ -101,7 +101,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         name=generation.name("shift"),
         pool=labels["pool"],
         compared={split: labels[split] for split in ("source", "calibration") if split in labels},
-        states=list(config.fitting.states),
+        states=list(config.compared),
         seed=config.seed,
         num_rows=generation.sizes["pool"],
     )

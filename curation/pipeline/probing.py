@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from curation.stages.probe import Measured
     from curation.stages.reduce import Reduction
 
+NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
+"""Why a stage with a backend that asks no model is in no forecast."""
 PROBE_ROWS = 1024
 """Rows of a probe; for a backend that works on several chunks at once as many times more."""
 
@@ -140,6 +142,8 @@ def askings_of(
         elif isinstance(stage, MeasureSignal) and stage.beside_labels:
             if cast(Out, stage.labels).stage.name in known:  # else the labelling actors do its work, too
                 left_out.append(LeftOut(stage.name, "its rows are labelled already, so it asks about them again"))
+        elif not stage.teacher.asks:
+            left_out.append(LeftOut(stage.name, NOTHING_ASKED))
         elif not (isinstance(stage, Label) and stage.asks_teacher):
             left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
         elif isinstance(asking := _asking(stage, config, files, known, taken), str):

@@ -46,6 +46,8 @@ def testing(generation: Generation, teacher: TeacherUse, base: Model, students: 
         base, config.teacher.ask.model_copy(update=AskConfig.BARE), name=generation.name("backend-student")
     )
     models = {"teacher": teacher, "base": base, **students}
+    if config.teacher.given is not None and config.domain_of("test").given_labels is None:
+        del models["teacher"]  # no label of these rows was given
     found: dict[str, Grades] = {decoding: {} for decoding in evaluation.decodings}
     known = {what: dict(tests) for what, tests in generation.tested.items()}
     for name, model in models.items():

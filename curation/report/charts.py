@@ -196,11 +196,13 @@ def risk_chart(curves: Json, name: str) -> str:
         for tried, style in ((False, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (True, {"label": "upper bound"})):
             shown = [point for point in bounds if point["tried"] or not tried]
             axes.plot([p["share"] for p in shown], [p["bound"] for p in shown], color=_WRONG, **style)
+        top = _top(curves, [point["bound"] for point in bounds])
         pointed.points(
             axes,
             (
                 (p["share"], p["bound"], f"upper bound, {percent(p['share'])} of the pool kept: {percent(p['bound'])}")
                 for p in bounds
+                if p["bound"] <= top  # matplotlib moves or drops marks that are off the page
             ),
         )
         axes.axhline(curves["alpha"], color="#444444", linewidth=0.9, linestyle=(0, (1, 1)))
@@ -219,7 +221,7 @@ def risk_chart(curves: Json, name: str) -> str:
             axes.axvline(chosen["share"], color="#444444", linewidth=0.9, linestyle=(0, (4, 2)), label="chosen cut")
             axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
         axes.set_xlim(0, 1)
-        axes.set_ylim(0, _top(curves, [point["bound"] for point in bounds]))
+        axes.set_ylim(0, top)
         percents(axes.xaxis)
         return drawn(
             figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"

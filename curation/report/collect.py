@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap64
 
-from curation.arms import ARMS, FREE, REFERENCE_ARM
+from curation.arms import ARMS, REFERENCE_ARM
+from curation.config.given import GIVEN
 from curation.hashing import derive, hash_unit
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
@@ -25,7 +26,16 @@ from curation.report.passes import of_pass, starts
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunRecord
 from curation.report.risk_curves import risk_curves
-from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows, without_constant
+from curation.report.rows import (
+    Bools,
+    Ints,
+    difficulties,
+    free_signals,
+    graded_counts,
+    judge,
+    selected_rows,
+    without_constant,
+)
 from curation.report.samples import samples
 from curation.report.students import further, learned, model
 from curation.report.tested import accuracy, read_tests
@@ -155,9 +165,12 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     selected: dict[str, Ints] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
     ranked = dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in selected if ARMS[arm].ranked)])
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked, *ruling])
+    functions = dict.fromkeys([REFERENCE_ARM, *_always(run), *ranked, *ruling])
     judged = {
-        split: without_constant(judge(record.labels[split], ref, dict.fromkeys([*functions, *FREE])), functions)
+        split: without_constant(
+            judge(record.labels[split], ref, dict.fromkeys([*functions, *free_signals(record.labels[split])])),
+            functions,
+        )
         for split, ref in record.grades.items()
         if split != "pool"
     }
@@ -189,7 +202,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         if shown is None
         else samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
         "index": record.index,
-        "teacher_model": model(record.teacher),
+        "teacher_model": model(record.teacher, run.config.get("teacher", {}).get("backend", "scripted")),
         "trust_function": record.trust.to_json(),
         "n": record.n,
         "budget": dict(record.budget),
@@ -225,6 +238,11 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     }
 
 
+def _always(run: RunRecord) -> list[str]:
+    """The free signals that the report measures whatever they are; none where no model gave log-probabilities."""
+    return [] if run.config.get("teacher", {}).get("backend") == GIVEN else ["internal_confidence"]
+
+
 def _unread(record: GenerationRecord, arm: str) -> int | None:
     signal = ARMS[arm].signal
     return None if signal is None else record.unread.get(signal.column)
@@ -255,7 +273,7 @@ def _graded_pool(
     if "pool" not in record.grades:
         return None
     labels, grades = record.labels["pool"], record.grades["pool"]
-    measured = list(dict.fromkeys([*functions, *FREE]))
+    measured = list(dict.fromkeys([*functions, *free_signals(labels)]))
     if num_pool > ROWS_IN_MEMORY:
         weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
         seed = derive(run.seed, SAMPLE)

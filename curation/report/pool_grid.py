@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from curation.arms import ARMS, FREE
+from curation.arms import ARMS, is_free
 from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged, Score, filled
@@ -155,7 +155,7 @@ class OnGrid:
         found = []
         for name, cells in self.counts.cells.items():
             used = np.flatnonzero(cells.sum(axis=(0, 1)))
-            if name not in FREE or name in self._source.arms or len(used[used != null]) > 1:
+            if not is_free(name) or name in self._source.arms or len(used[used != null]) > 1:
                 found.append(name)
         return found
 

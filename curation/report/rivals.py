@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arms import FREE
+from curation.arms import free_of, is_free
 from curation.hashing import hash_unit
 from curation.metrics import CONFIDENCE, Estimate
 from curation.report.headline import in_words
@@ -76,7 +76,7 @@ def rivals_of(
     confidence of 1 - ``false_alarms`` / k that happens to a function that is as good as all signals with a probability
     of at most ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
-    signals = [name for name in FREE if name in rows.parsed.functions and name != function]
+    signals = [name for name in _free(rows) if name != function]
     if not len(rows.parsed) or function not in rows.parsed.functions:
         return ()
     return tuple(
@@ -97,7 +97,7 @@ def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
         if rows is None or not len(rows.parsed):
             continue
         correct_N = rows.sample.readable.correct_N
-        found = {name: rows.raw(name) for name in FREE if name in rows.parsed.functions}
+        found = {name: rows.raw(name) for name in _free(rows)}
         if found:
             aucs = {name: np.nan_to_num(metrics.auc_value(raw_N, correct_N)) for name, raw_N in found.items()}
             return max(aucs, key=lambda name: aucs[name]), where
@@ -119,7 +119,7 @@ def what_trust_is(kind: str | None, choice: Mapping[str, Any] | None) -> str:
     if choice is None:
         return f"Trust here is the function {in_words(kind)}." if kind else "Trust here is a fitted function."
     taken = str(choice["taken"])
-    if taken in FREE:
+    if is_free(taken):
         return f"Trust here is {in_words(taken)} alone: no fitted function beat it in cross-validation."
     reason = str(choice.get("reason") or "").strip().rstrip(".")
     return f"Trust here is {in_words(taken)}{f': {reason}' if reason else ', chosen in cross-validation'}."
@@ -139,6 +139,12 @@ def who_won(name: str, where: str, num_rows: int, found: Json) -> str:
     else:
         won = f"neither {name} nor the best free signal, {signal}, is shown to rank better"
     return f"On {rows} {won} ({name} less {signal}: {by})."
+
+
+def _free(rows: GradedSet) -> list[str]:
+    """The free signals that the rows have."""
+    present = rows.parsed.functions
+    return [name for name in free_of(present) if name in present]
 
 
 def _first(raw_N: Floats, draw_N: Floats, num_top: int) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.arms import ARMS, FREE, TRUST, Configured, Fitted
+from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
 from curation.hashing import derive, hash_unit
@@ -111,6 +111,11 @@ class Judged:
         return replace(self, scores=scores)
 
 
+def free_signals(labels: TableRef) -> tuple[str, ...]:
+    """The free signals that a labels table may have, by name."""
+    return free_of(io.open_table(labels).schema.names)
+
+
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
     """The graded rows of scored labels, with the scores of those trust functions whose columns the labels have."""
     graded = read_grades(grades)
@@ -140,7 +145,7 @@ def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
     scores = {
         name: judged.scores[name]
         for name, raw_P in raws.items()
-        if name not in FREE or name in arms or len(np.unique(raw_P[raw_P > LOWEST])) > 1
+        if not is_free(name) or name in arms or len(np.unique(raw_P[raw_P > LOWEST])) > 1
     }
     return replace(judged, scores=scores)
 

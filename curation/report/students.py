@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from curation import metrics
+from curation.config.given import GIVEN
 from curation.refs import ModelRef
 from curation.report.comparable import asked_unlike, withheld, withhold
 from curation.report.decodings import by_decoding
@@ -64,10 +65,14 @@ def further(
     return found
 
 
-def model(ref: ModelRef | None) -> Json:
-    """A model as JSON, with a short ``name``: the last two parts of its path or hub id."""
+WORDS = {GIVEN: "labels made elsewhere"}
+"""Backends without a model in words."""
+
+
+def model(ref: ModelRef | None, backend: str = "scripted") -> Json:
+    """A model as JSON, with a short ``name``: the last two parts of its path or hub id, or a backend without one."""
     if ref is None:
-        return {"name": "scripted"}
+        return {"name": WORDS.get(backend, backend)}
     return {"name": "/".join(Path(ref.adapter or ref.base).parts[-2:]), **ref.to_json()}
 
 

@@ -13,6 +13,7 @@ from curation import arms
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.constrained import Constrained
+from curation.domains.given import completion_of
 from curation.registry import check_options, code
 from curation.teachers import Request
 
@@ -95,4 +96,5 @@ def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> boo
 def label_request(domain: Domain, row_id: int, example: Example) -> Request:
     """The question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
     options, stepwise = domain.options(example), isinstance(domain, Constrained) and domain.stepwise
-    return Request(row_id=row_id, prompt=domain.prompt(example), options=options, stepwise=stepwise)
+    given = completion_of(domain, example)
+    return Request(row_id=row_id, prompt=domain.prompt(example), options=options, stepwise=stepwise, given=given)

@@ -12,6 +12,7 @@ from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
 from curation.passes.job import PassOptions, PassResult
 from curation.refs import ModelRef, fingerprint
+from curation.registry import BACKENDS
 from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
@@ -36,6 +37,11 @@ class TeacherUse(Inputs):
         """Inputs that its answers depend on, besides the decoding."""
         answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
         return {"model": self.model, "ask": answers, "backend": self.backend}
+
+    @property
+    def asks(self) -> bool:
+        """Whether a model answers, or something that takes as long as one."""
+        return not isinstance(self.backend, str) or BACKENDS[self.backend].asks
 
     @property
     def running(self) -> list[Any]:
@@ -91,8 +97,8 @@ class TeacherUse(Inputs):
 
     @property
     def name(self) -> str:
-        """The adapter, the model, or ``scripted``."""
-        return "scripted" if self.model is None else self.model.adapter or self.model.base
+        """The adapter, the model, or the backend where it needs none."""
+        return str(self.backend) if self.model is None else self.model.adapter or self.model.base
 
     def record(self, result: PassResult) -> dict[str, Any]:
         """The record of the stage's pass, for the report."""

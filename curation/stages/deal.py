@@ -23,7 +23,8 @@ POOL, AUDIT = "pool", "audit"
 class Source:
     """One source and the splits taken from it."""
 
-    domain: DomainConfig
+    domains: Mapping[str, DomainConfig]
+    """The task interface of each split's rows, by the split's name."""
     id_column: str | None
     assignment: Assignment
 
@@ -80,7 +81,10 @@ class _Row:
 def deal(chunk: Chunk, job: Job) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     source = job.sources[chunk.source]
-    domain = get_domain(source.domain)
+    keys = {name: domain.model_dump_json() for name, domain in source.domains.items()}
+    made = {key: get_domain(source.domains[name]) for key, name in {key: name for name, key in keys.items()}.items()}
+    domains = {name: made[key] for name, key in keys.items()}
+    by_place = {place: domains[name] for place, name in enumerate(source.assignment.counts) if name in domains}
     ids_N, place_N = dealt(source, chunk)
     places = targets(job, source)
     wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
@@ -93,7 +97,7 @@ def deal(chunk: Chunk, job: Job) -> pa.Table:
             place_N[start + taken] == places[AUDIT] if AUDIT in chunk.targets else np.zeros(len(taken), np.bool_)
         )
         rows |= {
-            start + int(row): _read(domain, values, audited=bool(audited))
+            start + int(row): _read(by_place[place_N[start + row]], values, audited=bool(audited))
             for row, values, audited in zip(taken, raw, audited_N, strict=True)
         }
         start += batch.num_rows
@@ -101,7 +105,9 @@ def deal(chunk: Chunk, job: Job) -> pa.Table:
     for name in chunk.targets:
         taken = np.flatnonzero(place_N == places[name])
         if len(taken):
-            table = _table(domain, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
+            table = _table(
+                domains[POOL if name == AUDIT else name], name, ids_N[taken].tolist(), [rows[int(row)] for row in taken]
+            )
             written.append(commits.write_fragment(table, job.uris[name], table.schema))
     return pa.concat_tables(written)
 

@@ -5,7 +5,7 @@ cache: a fragment more each. A row that cannot be rendered, labelled or parsed b
 raises.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +17,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.constrained import as_asked
+from curation.domains.given import given_numbers
 from curation.errors import ConfigError
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
@@ -56,7 +57,8 @@ class LabelJob(TeacherJob):
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
         teacher = self.teacher
-        whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs)
+        given = given_numbers(get_domain(self.domain))
+        whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, given)
         if self.first_cut is not None:
             whole = pa.schema([*whole, *schemas.FIRST_CUT])
         return whole if self.reduction is None else self.reduction.schema(whole)
@@ -116,7 +118,7 @@ class LabelWorker(ChunkWorker[Labelled]):
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Error rows."""
         errors = {row["row_id"]: error for row in rows}
-        labels = _gated(_failed(self._job, self._teacher, errors), self._gate)
+        labels = _gated(_failed(self._job, self._teacher, errors, given_numbers(self._domain)), self._gate)
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: dict[str, Any]) -> pa.Table:
@@ -183,7 +185,7 @@ def label_rows(
         else:
             requests.append(request)
     if errors:
-        yield _gated(_failed(job, teacher, errors), gate)
+        yield _gated(_failed(job, teacher, errors, given_numbers(domain)), gate)
     how: dict[str, Any] = {} if gate is None else {"gate": gate}
     for batch in teacher.label(requests, job.decoding, seed=job.seed, **how):
         yield _gated(_parsed(batch, domain, by_id), gate)
@@ -197,7 +199,7 @@ def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
 
 
-def _failed(job: Asking, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
+def _failed(job: Asking, teacher: Teacher, errors: Mapping[int, str], given: Sequence[str]) -> pa.RecordBatch:
     config = job.teacher
     failed = error_batch(
         list(errors),
@@ -207,7 +209,7 @@ def _failed(job: Asking, teacher: Teacher, errors: Mapping[int, str]) -> pa.Reco
         teacher.state_size,
         config.token_logprobs,
     )
-    return _with_labels(failed, [None] * len(errors))
+    return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in given})
 
 
 def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example]) -> pa.RecordBatch:
@@ -223,8 +225,16 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
             problems[place] = problem or None
         labels.append(label)
     index = batch.schema.get_field_index("error")
-    return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels)
+    examples = [by_id[row_id] for row_id in batch.column("row_id").to_pylist()]
+    numbers = {name: [example[name] for example in examples] for name in given_numbers(domain)}
+    return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels, numbers)
 
 
-def _with_labels(batch: pa.RecordBatch, labels: list[str | None]) -> pa.RecordBatch:
+def _with_labels(
+    batch: pa.RecordBatch, labels: list[str | None], numbers: Mapping[str, list[float | None]]
+) -> pa.RecordBatch:
+    """The batch with its labels, and the numbers that came with them before its errors."""
+    for name, values in numbers.items():
+        field = pa.field(name, schemas.GIVEN_TYPE)
+        batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))
     return batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))

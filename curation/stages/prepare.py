@@ -23,11 +23,12 @@ from curation.errors import CommitError, SourceError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import SourceFile, assignment_of, check_unique, grouped, require_columns, stretches
+from curation.sources import SourceFile, assignment_of, check_unique, grouped, stretches
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, Settled, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import first_bad, preview
+from curation.stages.source_columns import check_columns
 from curation.stages.usable import SplitCounts, check_usable, count_split, sentences
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
@@ -230,12 +231,11 @@ def _gone(settled: Settled, name: str) -> BitMap64:
 
 def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> Source:
     id_column = config.sources[name].id_column
-    domain = config.sources[name].domain or config.domain
-    require_columns(files, [[*form, *([id_column] if id_column else [])] for form in get_domain(domain).forms])
+    check_columns(config, name, files)
     assignment = assignment_of(config, name, files, taken)
     if id_column is not None:
         check_unique(files, id_column)
-    return Source(domain=domain, id_column=id_column, assignment=assignment)
+    return Source(domains=config.domains_of(name), id_column=id_column, assignment=assignment)
 
 
 def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[Chunk]:

@@ -14,7 +14,7 @@ from curation.rundir.run import Task
 from curation.stages.first_cut import passing
 from curation.stages.packaged import Packaged
 from curation.tables import io
-from curation.tables.schemas import state_column
+from curation.tables.schemas import input_column
 
 States = Mapping[str, npt.NDArray[np.floating[Any]]]
 """Hidden states of the same rows, [N, D] by name."""
@@ -113,7 +113,7 @@ def measure_against(
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Floats]:
     """The states of the sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
-    columns = {state: state_column(state) for state in states}
+    columns = {state: input_column(state) for state in states}
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -129,7 +129,10 @@ def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, 
 
 
 def _matrix(states: pa.Array) -> Floats:
-    """Lists of one size, fixed or not, as float32 [N, D]."""
+    """Lists of one size, fixed or not, or numbers, as float32 [N, D]."""
+    if not pa.types.is_nested(states.type):
+        numbers_N1: Floats = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]
+        return numbers_N1
     size = len(states[0]) if len(states) else 1
     values = states.flatten().to_numpy(zero_copy_only=False)
     hidden_ND: Floats = values.astype(np.float32).reshape(-1, size)

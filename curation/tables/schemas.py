@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation.given_columns import is_given
+
 FILE_SHIFT = 40
 """The number of low bits of ``row_id`` for the row's position in its file; the file's index is above them."""
 
@@ -63,6 +65,11 @@ TOKEN_LOGPROBS = "token_logprobs"
 ``teacher.token_logprobs`` is set."""
 
 
+def is_number(column: str) -> bool:
+    """Whether a column of a labels table has a number a row that trust functions read: ``NUMBERS`` and given ones."""
+    return column in NUMBERS or is_given(column)
+
+
 _TYPES = {
     "num_options": pa.int32(),
     "num_prompt_tokens": pa.int32(),
@@ -73,15 +80,21 @@ _TYPES = {
 
 
 def input_column(name: str) -> str:
-    """The column of an input of a trust function: a state, one of ``NUMBERS``, or ``TOKEN_LOGPROBS``."""
-    return name if name in (*NUMBERS, TOKEN_LOGPROBS) else state_column(name)
+    """The column of an input of a trust function: a state, a number (:func:`is_number`), or ``TOKEN_LOGPROBS``."""
+    return name if name == TOKEN_LOGPROBS or is_number(name) else state_column(name)
 
 
 def mend_of(column: str) -> str:
     """The mend for a labels table that lacks a column which a trust function reads."""
     if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
+    if is_given(column):
+        return "name its column of the source under teacher.confidence"
     return "label again" if column in NUMBERS else "add its state to teacher.states"
+
+
+GIVEN_TYPE = pa.float32()
+"""The type of numbers that came with labels made elsewhere."""
 
 
 def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
@@ -133,10 +146,20 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int, num_to
     )
 
 
-def labels(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
-    """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed)."""
-    fields = list(completions(states, state_dtype, state_size, num_token_logprobs))
-    return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
+def labels(
+    states: Sequence[str],
+    state_dtype: str,
+    state_size: int,
+    num_token_logprobs: int = 0,
+    given: Sequence[str] = (),
+) -> pa.Schema:
+    """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed).
+
+    ``given`` numbers that came with labels made elsewhere (``curation.given_columns``), null where the source has none.
+    """
+    *fields, error = completions(states, state_dtype, state_size, num_token_logprobs)
+    numbers = (pa.field(name, GIVEN_TYPE) for name in given)
+    return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *numbers, error])
 
 
 FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"

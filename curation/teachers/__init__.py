@@ -29,6 +29,8 @@ class Request:
     """The completions to choose from by their likelihood (one alone: to score it); None: the answer is generated."""
     stepwise: bool = False
     """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
+    given: str | None = None
+    """The completion that came with the row, where labels are made elsewhere; backends that ask a model ignore it."""
 
     @property
     def is_drawn(self) -> bool:

@@ -20,7 +20,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from curation.errors import SourceError
-from curation.tables.schemas import NUMBERS, mend_of
+from curation.tables.schemas import is_number, mend_of
 from curation.trust import Scores
 from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.deep_ensemble import DeepEnsemble
@@ -307,4 +307,4 @@ def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Floats:
 
 def stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
     """The number columns that labels of this schema have."""
-    return tuple(name for name in NUMBERS if name in schema.names)
+    return tuple(filter(is_number, schema.names))

@@ -17,7 +17,7 @@ from torch.utils.dlpack import from_dlpack
 from curation.errors import DegenerateSourceError, SourceError
 from curation.refs import TrustRef
 from curation.storage.paths import Place
-from curation.tables.schemas import NUMBERS, input_column, mend_of
+from curation.tables.schemas import input_column, is_number, mend_of
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 from curation.trust.components import PrincipalComponents
@@ -250,7 +250,7 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
         if name not in labels.schema.names:
             raise SourceError(f"labels: column {name} is missing; {mend_of(name)}")
         array = labels.column(name)
-        if name in NUMBERS:
+        if is_number(name):
             missing_N |= array.is_null().to_numpy(zero_copy_only=False)
             numbers = pc.fill_null(array.cast(pa.float32()), 0)
             views.append(torch.from_numpy(np.array(numbers, dtype=np.float32)[:, None]))

@@ -107,7 +107,7 @@ def _origin(origin: Json, row_id: int) -> str:
 
 def _model(ref: Json | None) -> str:
     if ref is None:
-        return "scripted, without weights"
+        return "none: its backend has no weights"
     adapter = f" with adapter {ref['adapter']}" if ref.get("adapter") else ""
     return f"{ref['base']}{adapter}, fingerprint {ref['revision'] or 'none'}"
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from curation.commands.export.fit import Fit
 from curation.commands.export.trust_rows import has_held_out_score, inputs_of, is_of
 from curation.config import TrustConfig
+from curation.config.given import GIVEN
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError
 from curation.hashing import derive, hash_unit
@@ -48,6 +49,8 @@ def cascade_of(fit: Fit, folder: Path) -> Fitted | str:
     """The first cut, with its function in ``folder``; or why there is none."""
     ask = fit.labelling.inputs["ask"]
     inputs = tuple(state for state in ask["states"] if parse(state).position == "prompt_last")
+    if fit.labelling.inputs["backend"] == GIVEN:
+        return "labels made elsewhere have no states of prompts"
     if not inputs:
         return (
             "the run kept no state of the last prompt token; for a cascade run again with teacher.states: "

@@ -79,7 +79,13 @@ def _teacher(student: Student) -> Json:
     assert selected is not None, "find_student compares the digest of its rows"
     found = selected.inputs["teacher"]
     if found is None:
-        return {"base": "scripted", "revision": None, "adapter": None, "on_hub": False, "made_by": None}
+        return {
+            "base": student.config.teacher.backend,
+            "revision": None,
+            "adapter": None,
+            "on_hub": False,
+            "made_by": None,
+        }
     made = next((item for item in student.manifest.stages.values() if item.outputs.get("model") == found), None)
     return {
         **found,

@@ -139,9 +139,9 @@ def _description(
 
 
 def _state_size(fit: Fit) -> int:
-    """Numbers of one hidden state, as the labels have it."""
+    """Numbers of one hidden state, as the labels have it; 0 where they have none."""
     schema = io.open_table(fit.table(fit.record.inputs["labels"])).schema
-    return int(next(field.type.list_size for field in schema if schemas.is_state(field.name)))
+    return int(next((field.type.list_size for field in schema if schemas.is_state(field.name)), 0))
 
 
 def _evaluation(fit: Fit) -> Iterator[Measured]:

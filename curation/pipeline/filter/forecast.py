@@ -9,8 +9,9 @@ from curation.package import TrustPackage
 from curation.pipeline.filter.opening import Opened, copied
 from curation.pipeline.forecasting import Forecast
 from curation.pipeline.planning import forecast_of, num_committed, scratch
-from curation.pipeline.probing import Asking, LeftOut, Rows
+from curation.pipeline.probing import NOTHING_ASKED, Asking, LeftOut, Rows
 from curation.pipeline.session import joined
+from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage
 from curation.sources import Assignment, Permutation
 from curation.stages.asking import choose
@@ -30,6 +31,8 @@ def forecast_filter(
     if not left:
         return None, ()
     config = opened.config
+    if not BACKENDS[opened.package.description.ask.backend].asks:
+        return None, [LeftOut(opened.described.rounds[name].label.name, NOTHING_ASKED) for name in left]
     with joined(config.ray, [opened.need]), scratch(config.output_directory, config.ray) as directory:
         askings = askings_of(opened, left, copied(opened.package, directory / "package"))
         return forecast_of(askings, (), config, directory, num_rows=num_rows), ()

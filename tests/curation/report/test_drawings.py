@@ -287,3 +287,14 @@ def test_trainings_are_drawn_step_by_step_and_in_blocks():
     drawn = training_chart(trained, "x")
     assert drawn.startswith("<svg") and 'id="x-axes_2"' in drawn
     assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"
+
+
+def test_a_bound_far_above_the_axis_has_no_text(run: RunRecord) -> None:
+    """Few calibration rows give bounds that lie off the page, where no mark is drawn that could carry a text."""
+    curves = json.loads(json.dumps(collect(with_risk(run, RISK))))["risk_curves"]
+    known = [point for point in curves["points"] if point["bound"] is not None]
+    assert len(known) > 3
+    drawn = risk_chart(curves, "a").count("upper bound, ")
+    for point in known[:3]:
+        point["bound"] = 40.0
+    assert risk_chart(curves, "a").count("upper bound, ") == drawn - 3

@@ -1,0 +1,143 @@
+"""Labels made elsewhere (``teacher.backend: given``): the columns of the source that hold them, and what follows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from curation import given_columns
+from curation.arms import FREE
+from curation.config.base import Section
+from curation.given_columns import given_column
+
+GIVEN = "given"
+"""The backend of labels that are columns of the source."""
+KEYS = ("completion", "grade", "confidence")
+"""The keys of ``teacher`` that name columns."""
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Columns = Annotated[tuple[Column, ...], BeforeValidator(_listed)]
+"""Columns in a list; one alone may stand without it."""
+
+
+class GivenConfig(Section):
+    """The columns of a source's rows that hold labels made elsewhere; filled from ``teacher``, never by hand."""
+
+    completion: Column
+    """``teacher.completion``."""
+    grade: Column | None = None
+    """``teacher.grade``."""
+    confidence: Columns = ()
+    """``teacher.confidence``."""
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """The column of the labels table of each column of numbers."""
+        return {name: given_column(name) for name in self.confidence}
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        named = [self.completion, *([] if self.grade is None else [self.grade]), *self.confidence]
+        if twice := [name for name in named if named.count(name) > 1]:
+            raise ValueError(
+                f"column {twice[0]!r} is named twice by teacher.completion, grade and confidence; name each column once"
+            )
+        by_column: dict[str, str] = {}
+        for name, column in self.numbers.items():
+            if column in by_column:
+                raise ValueError(
+                    f"confidence: columns {by_column[column]!r} and {name!r} would both be {column} in the labels "
+                    "table; rename one in the source"
+                )
+            by_column[column] = name
+        return self
+
+
+def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
+    """The arms of a run that names none: without log-probabilities, its numbers in place of the free signals."""
+    if not is_given(teacher):
+        return tuple(default)
+    named = _listed(teacher.get("confidence", ()))
+    numbers = [given_column(name) for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
+    others = [arm for arm in default if arm not in FREE]
+    return tuple(dict.fromkeys([*others[:1], *numbers, *others[1:]]))
+
+
+def with_given(value: Mapping[str, Any], default_domain: Any, arms: Sequence[str]) -> dict[str, Any]:
+    """The sections of a run whose labels are given: each domain knows the columns, and nothing is kept of states.
+
+    Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
+    """
+    teacher, filled = value["teacher"], dict(value)
+    filled["teacher"] = {"states": (), **teacher}
+    defaults: dict[str, dict[str, Any]] = {
+        "trust": {"states": ()},
+        "selection": {"gold_rollouts": {"source": "answers"}, "arms": arms},
+    }
+    for section, keys in defaults.items():
+        if isinstance(own := value.get(section, {}), Mapping):
+            filled[section] = {**keys, **own}
+    columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
+    if "completion" not in columns:
+        return filled
+    filled["domain"] = _knowing(value.get("domain", default_domain), columns)
+    if isinstance(sources := value.get("sources"), Mapping):
+        filled["sources"] = {name: _source(source, columns) for name, source in sources.items()}
+    return filled
+
+
+def _source(source: Any, columns: Mapping[str, Any]) -> Any:
+    if not isinstance(source, Mapping) or source.get("domain") is None:
+        return source
+    return {**source, "domain": _knowing(source["domain"], columns)}
+
+
+def _knowing(domain: Any, columns: Mapping[str, Any]) -> Any:
+    named = {"name": domain} if isinstance(domain, str) else domain
+    return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
+
+
+def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
+    """The problem with a teacher section and its columns; ``None`` without one."""
+    named = [key for key in KEYS if getattr(teacher, key)]
+    if not is_given:
+        if not named:
+            return None
+        return (
+            f"{named[0]}: names a column of labels made elsewhere, which is for backend: given; set that, or leave it "
+            "out"
+        )
+    if teacher.completion is None:
+        return "backend given needs completion: the column of the source that holds the labels"
+    unused = {
+        "model": teacher.model is not None,
+        "adapt": teacher.adapt is not None,
+        "states": bool(states),
+        "token_logprobs": bool(teacher.token_logprobs),
+        "store_states": teacher.store_states is not True,
+    }
+    if found := [key for key, used in unused.items() if used]:
+        return f"{found[0]}: backend given asks no model, so that there is nothing to keep of one; leave it out"
+    if not teacher.confidence:
+        return (
+            "backend given has neither states nor log-probabilities, so that trust can only read columns of numbers; "
+            "set confidence: to one or several, e.g. the confidence that came with each label"
+        )
+    return None
+
+
+def is_given(teacher: Any) -> bool:
+    """Whether a raw section ``teacher`` says that labels are columns of the source."""
+    return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN
+
+
+def unknown_numbers(columns: Iterable[str], given: GivenConfig | None) -> list[str]:
+    """Names among ``columns`` that have the form of a given number, and that a run does not have."""
+    known = set() if given is None else set(given.numbers.values())
+    return [name for name in columns if given_columns.is_given(name) and name not in known]

@@ -1,0 +1,126 @@
+"""A domain whose rows bring labels made elsewhere: completion, grade and numbers are columns of the source."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from curation.config.given import GivenConfig
+from curation.domains import Domain, Example, attempt, cell
+from curation.domains.formats import is_bare
+from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
+from curation.given_columns import WEAK_COMPLETION
+from curation.tables.schemas import GIVEN_TYPE
+
+RIGHT, WRONG = "grade: right", "grade: wrong"
+"""The gold labels of rows that are graded: they say whether the given label is right, and not which one is."""
+_GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
+
+
+class GivenLabels:
+    """The same domain, which also reads the columns with labels made elsewhere."""
+
+    def __init__(self, domain: Domain, given: GivenConfig) -> None:
+        self._domain, self._given = domain, given
+        self.given_numbers = tuple(given.numbers.values())
+        """The columns of the numbers."""
+        numbers = [pa.field(name, GIVEN_TYPE) for name in self.given_numbers]
+        added = [pa.field(WEAK_COMPLETION, pa.string()), *numbers]
+        if taken := {field.name for field in added} & set(domain.columns.names):
+            raise ConfigError(
+                f"domain: {domain.name} has a column {min(taken)!r} of its own, and labels made elsewhere "
+                "need that name; rename it"
+            )
+        self.columns = pa.schema([*domain.columns, *added])
+        """The domain's own columns, the completion, and the numbers."""
+
+    @property
+    def forms(self) -> tuple[tuple[str, ...], ...]:
+        """The domain's own row formats, each with the columns of completion and numbers."""
+        named = (self._given.completion, *self._given.confidence)
+        return tuple(tuple(dict.fromkeys((*form, *named))) for form in self._domain.forms)
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The domain's own example, with the completion and the numbers.
+
+        Raises:
+            RowError: as the domain; ``null_field``: there is no completion; ``bad_value``: a text is no number.
+        """
+        example, name = self._domain.read(raw), self._given.completion
+        if raw[name] is None or not (completion := cell(raw[name])):
+            raise RowError(f"null_field: {name} is empty")
+        numbers = {column: _number(source, raw[source]) for source, column in self._given.numbers.items()}
+        return {**example, WEAK_COMPLETION: completion, **numbers}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
+
+        Raises:
+            RowError: as the domain; ``bad_grade``: it is neither 1, 0, true nor false.
+        """
+        name = self._given.grade
+        if name is None or (value := raw.get(name)) is None:
+            return self._domain.gold(raw)
+        if (grade := _GRADES.get(cell(value).lower())) is None:
+            raise RowError(f"bad_grade: {name} is {quoted(cell(value))}, not one of {', '.join(_GRADES)}")
+        return grade
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Whether the grade says right, or the domain does; an unparsed label is wrong."""
+        if gold in (RIGHT, WRONG):
+            return label is not None and gold == RIGHT
+        return self._domain.is_correct(label, gold)
+
+    def given_completion(self, example: Example) -> str:
+        """The completion of a row, as a teacher of the domain would write it.
+
+        A bare label, or the name of one, becomes the domain's sentence for it, which students learn from.
+        """
+        text: str = example[WEAK_COMPLETION]
+        label, _ = attempt(self._domain.parse, text, example)
+        if label is not None:
+            return self._domain.answer(label, example) if is_bare(self._domain, text, label, example) else text
+        sentence, _ = attempt(self._domain.answer, text, example)
+        if sentence is not None and attempt(self._domain.parse, sentence, example)[0] == text:
+            return sentence
+        return text
+
+    if not TYPE_CHECKING:  # the other members of the protocol
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("_domain", "_given"):  # asked for before they are set: of a copy
+                raise AttributeError(name)
+            return getattr(self._domain, name)
+
+
+def reading(domain: Domain, given: GivenConfig | None) -> Domain:
+    """The domain that reads labels made elsewhere; without such labels, itself.
+
+    Raises:
+        ConfigError: the domain has a column of one of the names that are added.
+    """
+    return domain if given is None else cast(Domain, GivenLabels(domain, given))
+
+
+def completion_of(domain: Domain, example: Example) -> str | None:
+    """The completion that came with a row, as :meth:`GivenLabels.given_completion`; ``None`` for other domains."""
+    given = getattr(domain, "given_completion", None)
+    return None if given is None else str(given(example))
+
+
+def given_numbers(domain: Domain) -> tuple[str, ...]:
+    """The columns of numbers that came with labels made elsewhere; none for other domains."""
+    return getattr(domain, "given_numbers", ())
+
+
+def _number(name: str, value: Any) -> float | None:
+    """A cell as a number; ``None`` where it is empty or not finite."""
+    if value is None or not cell(value):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise RowError(f"bad_value: {name} is {quoted(cell(value))}, not a number") from None
+    return number if math.isfinite(number) else None

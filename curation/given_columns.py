@@ -1,0 +1,25 @@
+"""Names of columns that hold labels made elsewhere, in the tables of a run."""
+
+import re
+
+_PREFIX = "given_"
+WEAK_COMPLETION = "weak_completion"
+"""A column of an examples table: the completion that came with a row."""
+
+
+def given_column(name: str) -> str:
+    """The column of a number that came with labels made elsewhere, by its name in the source: ``given_<name>``.
+
+    Signs that are no letter, digit or underscore become underscores, since in Lance a dot leads into a column.
+    """
+    return _PREFIX + re.sub(r"\W", "_", name)
+
+
+def is_given(column: str) -> bool:
+    """Whether a column's name is of the form of :func:`given_column`; the arm that ranks by it has the same name."""
+    return column.startswith(_PREFIX) and column != _PREFIX
+
+
+def in_words(column: str) -> str:
+    """The column in words: ``given confidence``."""
+    return column.replace("_", " ")

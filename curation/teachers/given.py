@@ -1,0 +1,69 @@
+"""Labels made elsewhere: a backend that hands on the completions which came with the rows, and asks no model."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from curation.config import AskConfig, DecodingConfig
+from curation.refs import ModelRef
+from curation.teachers import Request
+from curation.teachers.completions import completion_batch
+
+_BATCH_ROWS = 1024
+
+
+class GivenTeacher:
+    """Completions of the requests' own rows, without log-probabilities, tokens and states."""
+
+    facts: Mapping[str, float] = MappingProxyType({})
+    state_size = 0
+
+    def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
+        self._config = config
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> dict[str, Any]:
+        """Nothing is started."""
+        return {}
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same, as ``config`` says."""
+        other = copy.copy(self)
+        other._config = config
+        return other
+
+    @staticmethod
+    def width(config: AskConfig) -> int:
+        """Numbers of a hidden state: none."""
+        return 0
+
+    def label(
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
+        stream = iter(requests)
+        while batch := list(islice(stream, _BATCH_ROWS)):
+            nothing = [None] * len(batch)
+            yield completion_batch(
+                row_ids=[request.row_id for request in batch],
+                completions=[request.given for request in batch],
+                mean_logprobs=nothing,
+                num_prompt_tokens=nothing,
+                num_output_tokens=nothing,
+                truncated=nothing,
+                states={},
+                state_dtype=self._config.state_dtype,
+                errors=[
+                    None if request.given is not None else "no_completion: no label came with the row"
+                    for request in batch
+                ],
+            )
