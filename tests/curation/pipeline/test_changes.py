@@ -198,7 +198,7 @@ def test_a_change_does_again_what_reads_it_and_nothing_else(tmp_path, finished, 
 def test_several_changes_do_again_what_each_does(tmp_path_factory, finished, changes):
     fewer = any(change.startswith("selection.arms") for change in changes)
     assume(not (fewer and any("icl" in change and change.startswith("signals") for change in changes)))  # is refused
-    assume(not {"trust.kind=stacked", "trust.options={neural: {scale: 2}}"} <= set(changes))  # as is this: no arm fits one
+    assume(not {"trust.kind=stacked", "trust.options={neural: {scale: 2}}"} <= set(changes))  # too
     directory = shutil.copytree(finished, tmp_path_factory.mktemp("several"), dirs_exist_ok=True)
     planned, done = run(load(directory, *changes))
     expected = set().union(*(CHANGES[change] for change in changes))
