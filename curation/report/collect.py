@@ -37,6 +37,7 @@ from curation.report.rows import (
     without_constant,
 )
 from curation.report.samples import samples
+from curation.report.student_findings import with_students
 from curation.report.students import further, learned, model
 from curation.report.tested import accuracy, read_tests
 from curation.report.trusted import evidence, regimes, sets, trust_tables, with_labels
@@ -194,7 +195,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     curves = [arm for arm in selected if not ARMS[arm].gold]
     shown = evidence(run, record, judged, measured, tables, num_pool)
     varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
-    shown = with_labels(shown, varied)
+    shown = with_students(with_labels(shown, varied), students, record.training, run.config)
     return {
         "verdict": None if shown is None else verdict(shown, run.directory).to_json(),
         "evidence": None if shown is None else shown.to_json(),

@@ -88,6 +88,19 @@ class LabelsSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoldStudent:
+    """The student of ground truth: its gain over its base, and how it was trained."""
+
+    gain: Estimate
+    """Its test accuracy less that of its base, paired by test row."""
+    rows: int
+    epochs: int
+    steps: int | None
+    """Optimizer steps; ``None`` where the training recorded none."""
+    learning_rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All that the verdict reads of one generation."""
 
@@ -118,6 +131,8 @@ class Evidence:
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """``None`` where the teacher does not choose among options of several lengths by their whole score."""
+    gold_student: GoldStudent | None = None
+    """``None`` where it or its base was not tested."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as a JSON object."""

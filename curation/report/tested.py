@@ -62,10 +62,12 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
     if truth is not None and len(truth):
         gain = _gain(tests, arm)
         verdict = metrics.verdict_on_rows(truth, gain=gain, margin=margin, seed=seed).to_json()
-    recovery = _recovery(tests, arm, seed)
+    nothing = _nothing_to_recover(tests, seed)
+    recovery = None if nothing else _recovery(tests, arm, seed)
     return {
         "accuracy": accuracy(tests, arm),
         "recovery": None if recovery is None else recovery.value,
+        "recovery_withheld": nothing,
         "recovery_interval": None if arm == GROUND_TRUTH else _interval(recovery),
         "p_value_vs_ground_truth": None if verdict is None else verdict["test"]["p_value"],
         "verdict": None if verdict is None else verdict["verdict"],
@@ -139,6 +141,16 @@ def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
     if recovery is None or not (math.isfinite(recovery.low) and math.isfinite(recovery.high)):
         return None
     return [recovery.low, recovery.high]
+
+
+def _nothing_to_recover(tests: Tests, seed: int) -> str | None:
+    """The reason to withhold recoveries: the interval of ground truth less base reaches zero; ``None`` without one."""
+    rows = differences(tests, GROUND_TRUTH, BASE)
+    gain = None if rows is None else compared(metrics.compare_rows(rows, seed=seed))
+    if gain is None or gain["low"] > 0:
+        return None
+    value, low, high = (f"{100 * gain[key]:+.1f}" for key in ("difference", "low", "high"))
+    return f"ground truth differs from the base by {value} points ({low} to {high}), so nothing is sure to be recovered"
 
 
 def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:

@@ -5,7 +5,7 @@ that of the gravest finding. Healthy and sick runs are simulated in ``benchmarks
 and misses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from curation.metrics import Estimate, proportion
 from curation.report.evidence import CONFIDENCE, Evidence, Quality, difference, widened
 from curation.report.headline import in_words, less, number, percent
 from curation.report.label_findings import REPEATED, cap, one_class, one_label, repeats, short_options
-from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Finding, Level
+from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Finding, Level, Rule
 from curation.report.rivals import Rival
+from curation.report.student_findings import learned_nothing
 
 SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Beside the words, so that nothing depends on a colour."""
@@ -26,20 +27,6 @@ PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
 pool's trust may take away from the purity."""
 HALF = 0.5
 """The share of right labels below which a selection teaches more wrong than right."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One thing that is looked at."""
-
-    name: str
-    asks: str
-    """The rule's question, as the page says it."""
-    find: Callable[[Evidence], Finding | None]
-    """The level and the finding in words; ``None`` where there is nothing to say."""
-    mend: str
-    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
-    trust, ``{cap}`` the share of a label's rows under which several labels are selected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +328,13 @@ RULES: tuple[Rule, ...] = (
         f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
         find=_few,
         mend="Label more source rows, or check 200 selected ones: curate audit draw {directory} --num 200.",
+    ),
+    Rule(
+        name="students",
+        asks="Is the student of ground truth above its base?",
+        find=learned_nothing,
+        mend="Train longer before arms are compared: more rows or epochs, a smaller student.global_batch_size (more "
+        "optimizer steps), a higher student.learning_rate; more test rows where the interval is wide.",
     ),
     Rule(
         name="repeats",

@@ -1,3 +1,4 @@
+import html
 import json
 import re
 import sys
@@ -974,12 +975,25 @@ def test_several_test_runs_are_averaged_over_rows_and_told_one_by_one(run: RunRe
     assert "differences and verdicts are of each row's mean over its runs" in text and "first run" not in text
 
 
-def test_recovery_over_a_ground_truth_that_is_not_surely_above_the_base_has_no_interval(run: RunRecord) -> None:
+def test_recovery_is_withheld_where_ground_truth_is_not_surely_above_its_base(run: RunRecord) -> None:
     tests = run.generations[0].tests
     report = collect(changed(run, tests={**tests, "ground_truth": tests["naive"], "base": tests["teacher"]}))
-    arm = by_name(report)["trust"]
-    assert arm["recovery"] is not None and arm["recovery_interval"] is None
-    assert f"{arm['recovery']:.2f}" in render(report)
+    arms = by_name(report)
+    gain = right_on_test(run, "naive").mean() - right_on_test(run, "teacher").mean()
+    assert gain > 0, "the ratio could be computed"
+    for arm in ("trust", "naive", "ground_truth"):
+        assert arms[arm]["recovery"] is None and arms[arm]["recovery_interval"] is None
+    differs = f"differs from the base by {100 * gain:+.1f} points ("
+    assert differs in arms["trust"]["recovery_withheld"]
+    assert f"It is withheld here: {arms['trust']['recovery_withheld']}." in html.unescape(render(report))
+    found = next(item for item in report["verdict"]["findings"] if item["rule"] == "students")
+    assert found["level"] == "use with care" and differs.replace("the base", "its base") in found["finding"]
+    assert "250 test rows show: after 120 rows, 3 epochs that of ground truth" in found["finding"]
+
+
+def test_students_that_learned_raise_no_finding_and_have_a_recovery(report: dict) -> None:
+    assert by_name(report)["trust"]["recovery_withheld"] is None
+    assert all(item["rule"] != "students" for item in report["verdict"]["findings"])
 
 
 def test_five_runs_are_paired_by_the_means_of_the_rows(run: RunRecord, tmp_path: Path) -> None:

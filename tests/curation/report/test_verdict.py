@@ -21,6 +21,7 @@ from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
     Foreseen,
+    GoldStudent,
     Quality,
     Repeats,
     brier_excess,
@@ -88,6 +89,19 @@ def test_a_healthy_run_is_to_be_used_with_and_without_an_audit() -> None:
     assert blind.sentence.startswith("Use it: ") and "validation foresees that 84.0" in blind.sentence
     assert "84.0\u00a0% of the 2,000 selected labels are right" in audited.sentence
     assert verdict(replace(HEALTHY, chance=None, shift=None), "d").level == USE
+
+
+@pytest.mark.parametrize(("low", "level"), [(-0.012, CARE), (0.0, CARE), (0.001, USE)])
+def test_students_that_learned_nothing_are_a_finding(low: float, level: str) -> None:
+    gold = GoldStudent(gain=about(0.004, low, 0.02), rows=200, epochs=1, steps=2, learning_rate=1e-4)
+    found = verdict(replace(HEALTHY, gold_student=gold), "d")
+    assert found.level == level
+    if level == CARE:
+        assert [item["rule"] for item in found.findings] == ["students"]
+        assert "after 200 rows, 1 epoch, 2 optimizer steps, a learning rate of 0.0001 that of ground truth differs" in (
+            found.sentence
+        )
+        assert "student.global_batch_size" in found.findings[0]["next"]
 
 
 def test_what_people_said_stands_in_place_of_what_validation_foresees() -> None:
