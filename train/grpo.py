@@ -34,7 +34,7 @@ from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress
 from train.curves import curves, steps_of, without_signal
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
-from train.models import TrainingRecord, TrainingResult, adapter, save, trainable
+from train.models import TrainingRecord, TrainingResult, adapter, save, trainable, warm_up
 from train.partial import Partial
 from train.rewards import Task
 from train.rollouts import Rollouts, TransformersRollouts
@@ -133,7 +133,7 @@ def reinforce(
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
     tasks = _tasks(tokenizer, prompts, labels, examples, config, name=output.name)
-    num_steps = -(-len(tasks) * config.epochs // config.global_batch_size)
+    num_steps = config.num_steps(len(tasks))
     order = _order(len(tasks), num_steps * config.global_batch_size, seed)
     args = _arguments(
         config,
@@ -255,7 +255,7 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         shuffle_dataset=False,
         max_steps=num_steps,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,
-        warmup_steps=config.warmup_steps,
+        warmup_steps=warm_up(config.warmup_steps, num_steps),
         # the reference of KL is loaded anew from the files of the base, as a whole by each worker: FSDP divides it
         model_init_kwargs={"revision": hub_revision(base), "use_safetensors": True, "device_map": None},
         trust_remote_code=base.code is not None,

@@ -52,6 +52,11 @@ class TrainingResult:
     record: TrainingRecord
 
 
+def warm_up(wanted: int, num_steps: int) -> int:
+    """The steps in which the learning rate rises, the first of them at 0: always less than a third of all."""
+    return max(0, min(wanted, (num_steps - 1) // 3))
+
+
 def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
     """The model to train: unchanged, or with a new adapter (:func:`adapter`).
 

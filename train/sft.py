@@ -27,7 +27,7 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress
-from train.models import TrainingRecord, TrainingResult, save, trainable
+from train.models import TrainingRecord, TrainingResult, save, trainable, warm_up
 from train.order import Division, Order
 from train.packing import IGNORED, check, pack
 from train.partial import Partial
@@ -193,7 +193,8 @@ def fine_tune(
     num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
     order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
     args.num_train_epochs = num_epochs
-    args.warmup_steps = math.ceil(config.warmup_ratio * order.num_steps * num_epochs)
+    num_steps = order.num_steps * num_epochs
+    args.warmup_steps = warm_up(math.ceil(config.warmup_ratio * num_steps), num_steps)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)]))
     if kept is not None:

@@ -14,9 +14,11 @@ from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import Opened, open_run
 from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
+from curation.pipeline.student_steps import student_steps
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
+from curation.sources import split_sizes
 from curation.stages.asking import AskModel
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
@@ -160,12 +162,14 @@ def _look(opened: Opened) -> None:
     """Refuse, before a sample is labelled, what the run would refuse; what is found is told."""
     config, files = opened.config, opened.manifest.source_files
     capacity.check_machine(config)
+    taken = opened.deals.taken(files)
+    for found in student_steps(config, split_sizes(config, files, taken)["pool"] // config.num_shares):
+        say(found.line if found.warning is None else f"warning: {found.warning}")
     preparing = {stage.name for stage in opened.chain.preparing}
     if all(status.is_settled for status in opened.statuses if status.stage.name in preparing):
         return  # rows are prepared, and were looked at
-    taken = opened.deals.taken(files)
-    found = check_preview(preview(config, files, taken), config)
-    for line in (*found, *look(config, files, taken), *types_taken(config)):
+    of_rows = check_preview(preview(config, files, taken), config)
+    for line in (*of_rows, *look(config, files, taken), *types_taken(config)):
         say(line)
 
 

@@ -13,6 +13,7 @@ from curation.errors import ModelError
 from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
+from curation.pipeline.student_steps import student_steps
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, split_sizes
@@ -29,7 +30,7 @@ from curation.telemetry import tracking
 class Checked(NamedTuple):
     """A line of what was checked."""
 
-    kind: Literal["source", "split", "rows", "model", "setting", "warning"]
+    kind: Literal["source", "split", "rows", "model", "setting", "student", "warning"]
     text: str
 
 
@@ -73,7 +74,9 @@ def check(config: RunConfig) -> Iterator[Checked]:
         states = config.teacher.states if role in teachers else ()
         yield Checked("model", f"{role}: {_described(model, states)}")
     yield from (Checked("setting", line) for line in (*resolved(config), *types_taken(config)))
-    words = [*warnings(config)]
+    trained = [*student_steps(config, num_pool)]
+    yield from (Checked("student", found.line) for found in trained if found.warning is None)
+    words = [*warnings(config), *(found.warning for found in trained if found.warning is not None)]
     if capacity.address_of(config.ray) == capacity.LOCAL and config.teacher.given is None:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])
     yield from (Checked("warning", f"warning: {line}") for line in words)

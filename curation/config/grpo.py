@@ -66,6 +66,10 @@ class GrpoConfig(LmStudentConfig):
     patience: PositiveInt = 50
     """Training ends when so many steps in a row gave every answer of every group the same reward: nothing is learnt."""
 
+    def num_steps(self, num_rows: int) -> int:
+        """The optimizer steps for ``num_rows`` prompts; batches run on over the end of an epoch."""
+        return -(-num_rows * self.epochs // self.global_batch_size)
+
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:
         """``paper`` (the defaults) and ``scratch``."""

@@ -154,6 +154,10 @@ class LmStudentConfig(StudentConfig):
     optimizer's state (``fsdp``: PyTorch's ``fully_shard``, FSDP2). Checkpoints of shards are not resumed without,
     nor the reverse."""
 
+    def num_steps(self, num_rows: int) -> int | None:
+        """The optimizer steps for ``num_rows`` rows that are trained on; ``None``: the method does not say."""
+        return None
+
 
 class SftConfig(LmStudentConfig):
     """Supervised fine-tuning, loss on the completion's tokens only.
@@ -170,7 +174,7 @@ class SftConfig(LmStudentConfig):
     epochs: PositiveInt | None = None
     """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of the steps in which the learning rate rises from 0."""
+    """The share of the steps in which the learning rate rises from 0; always less than a third."""
     packing: bool = False
     """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
     what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
@@ -195,6 +199,10 @@ class SftConfig(LmStudentConfig):
     def num_epochs(self, num_rows: int) -> int:
         """The number of passes for ``num_rows`` rows given to training, including rows that training drops."""
         return self.epochs or (3 if num_rows < 2_000 else 1)
+
+    def num_steps(self, num_rows: int) -> int:
+        """The optimizer steps for ``num_rows`` rows that are trained on; the last one of an epoch may have fewer."""
+        return -(-num_rows // self.global_batch_size) * self.num_epochs(num_rows)
 
 
 class FurtherStudentConfig(Section):

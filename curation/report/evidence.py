@@ -92,7 +92,7 @@ class GoldStudent:
     """The student of ground truth: its gain over its base, and how it was trained."""
 
     gain: Estimate
-    """Its test accuracy less that of its base, paired by test row."""
+    """Test accuracy less that of the base, paired by test row."""
     rows: int
     epochs: int
     steps: int | None

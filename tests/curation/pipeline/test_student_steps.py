@@ -1,0 +1,83 @@
+"""The optimizer steps of students, as validate and plan name them, and the warm-up of a short training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curation.config import RunConfig
+from curation.pipeline.student_steps import student_steps
+from train.models import warm_up
+
+QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
+
+
+def config(budget: dict[str, Any], student: dict[str, Any], **further: Any) -> RunConfig:
+    raw = yaml.safe_load(QUICKSTART.read_text())
+    raw["selection"]["budget"] = budget
+    raw["student"] = student
+    raw["generations"][0] |= further
+    return RunConfig.model_validate(raw)
+
+
+@pytest.mark.parametrize(
+    ("student", "steps", "mend"),
+    [
+        ({"epochs": 1}, 2, "global_batch_size: 4 gives 50"),
+        (
+            {"epochs": 1, "global_batch_size": 128, "micro_batch_size": 8},
+            2,
+            "global_batch_size: 4, micro_batch_size: 4",
+        ),
+        ({"epochs": 10}, 20, "global_batch_size: 32 gives 70"),
+        ({"epochs": 10, "global_batch_size": 32}, 70, None),
+        ({"method": "grpo", "global_batch_size": 32, "micro_batch_size": 256}, 125, None),
+    ],
+)
+def test_few_optimizer_steps_are_a_warning_that_names_the_batch(
+    student: dict[str, Any], steps: int, mend: str | None
+) -> None:
+    (found,) = student_steps(config({"n": 200}, student), 10_000)
+    assert f"200 rows, global_batch_size {student.get('global_batch_size', 128)}: {steps} optimizer steps" in found.line
+    assert (found.warning is None) == (mend is None)
+    if mend is not None:
+        assert found.warning is not None and found.warning.startswith(found.line) and mend in found.warning
+
+
+def test_no_batch_helps_a_handful_of_rows() -> None:
+    (found,) = student_steps(config({"n": 20}, {"epochs": 1}), 10_000)
+    assert found.warning is not None and "give it more epochs, or select more rows" in found.warning
+
+
+def test_a_share_is_about_so_many_rows_and_what_labels_decide_is_not_named() -> None:
+    (found,) = student_steps(config({"share": 0.29}, {"epochs": 3}), 100_000)
+    assert found.line.startswith("student: about 29,000 rows, global_batch_size 128: about 681 optimizer steps")
+    (most,) = student_steps(config({"oracle": True, "cap": 6_400}, {"epochs": 1}), 100_000)
+    assert "at most 6,400 rows" in most.line and "at most 50 optimizer steps" in most.line
+    assert not [*student_steps(config({"threshold": 0.9}, {}), 100_000)]
+
+
+def test_each_further_student_has_its_line() -> None:
+    large = {"large": {"model": {"path": str(QUICKSTART.parent / "bases" / "teacher")}, "recipe": {"epochs": 40}}}
+    first, further = student_steps(config({"n": 200}, {"epochs": 1}, students=large), 10_000)
+    assert first.warning is not None and further.warning is None
+    assert further.line.startswith("student large: ") and "80 optimizer steps" in further.line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "num_steps", "taken"), [(1, 2, 0), (1, 3, 0), (1, 4, 1), (20, 30, 9), (20, 400, 20)]
+)
+def test_warm_up_takes_less_than_a_third_of_the_steps(wanted: int, num_steps: int, taken: int) -> None:
+    assert warm_up(wanted, num_steps) == taken < num_steps / 3
+
+
+def test_the_first_step_of_two_is_not_at_rate_0() -> None:
+    import torch
+    from transformers import get_cosine_schedule_with_warmup
+
+    def first(warm_up_steps: int) -> float:
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        return float(get_cosine_schedule_with_warmup(optimizer, warm_up_steps, 2).get_last_lr()[0])
+
+    assert first(1) == 0 and first(warm_up(1, 2)) == 1
