@@ -168,6 +168,8 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         "trust.preset: strategy_games (from the domain)",
         "chat_template: teacher off, student off, evaluation off (off unless set)",
         "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
+        "warning: student: 5 rows, global_batch_size 128: 3 optimizer steps, which hardly move it from its base; "
+        "give it more epochs, or select more rows",
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
@@ -189,7 +191,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     whole = curate("validate", config, *(part for item in further for part in ("--set", item)))
     named = [line.partition(":")[0] for line in whole.stdout.splitlines()]
     assert named[2:6] == ["split shots", "split test", "split pool", "split probe-near"]
-    assert named[-9:-6] == ["second teacher", "reward model", "judge"]
+    assert named[-10:-7] == ["second teacher", "reward model", "judge"]
 
 
 def test_validate_refuses_states_of_layers_that_a_teacher_lacks(config: Path, tiny_model):
