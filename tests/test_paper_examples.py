@@ -153,7 +153,8 @@ def test_run_is_valid(path, stand_ins):
     assert roles == {role: model.path for role, model in config.models.items()}
     assert set(roles.values()) <= set(SHAPES)
     warnings = [line for line in done.output.splitlines() if line.startswith("warning: ")]
-    assert not warnings
+    few = re.compile(r"warning: student: .* optimizer steps?, which hardly move it")  # of the test's few rows
+    assert not [line for line in warnings if few.match(line) is None]
 
 
 NETWORKS = {
