@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -16,6 +17,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Location = Annotated[str, AfterValidator(check_name)]
 """A path, URL or hub id, as far as any file system takes it."""
+
+
+def rows_in(share: float, num_rows: int) -> int:
+    """A share of so many rows, rounded down; of the decimal as it was written: .29 of 100 is 29."""
+    return int(Fraction(str(share)) * num_rows)
 
 
 NotNegative = Annotated[float, Field(ge=0)]

@@ -1,10 +1,10 @@
 """How many optimizer steps each student of a run gets, as far as its configuration tells, and whether they are few."""
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import NamedTuple
 
 from curation.config import BudgetConfig, LmStudentConfig, RunConfig, StudentConfig
+from curation.config.base import rows_in
 
 FEW = 50
 """Fewer optimizer steps than these hardly move a student from its base: 200 rows in batches of 128 are two."""
@@ -62,7 +62,7 @@ def _selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
     if budget.n is not None:
         return "", budget.n
     if budget.share is not None:
-        return "about ", int(Fraction(str(budget.share)) * num_pool)
+        return "about ", rows_in(budget.share, num_pool)
     if budget.oracle:
         return "at most ", min(budget.cap, num_pool)
     return None

@@ -25,6 +25,11 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", "\u2212")
 
 
+def apart(value: float, low: float, high: float) -> str:
+    """A difference of shares in points, its 95 % interval in parentheses."""
+    return f"{points(value)} points ({points(low)} to {points(high)})"
+
+
 def with_interval(estimate: Json) -> str:
     """An estimate as a percentage, its 95 % interval in brackets."""
     return f"{percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"

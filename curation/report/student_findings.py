@@ -6,6 +6,7 @@ from typing import Any
 
 from curation.metrics import Estimate
 from curation.report.evidence import Evidence, GoldStudent
+from curation.report.headline import apart
 from curation.report.levels import CARE, Finding
 from curation.report.record import GROUND_TRUTH
 
@@ -45,8 +46,8 @@ def learned_nothing(evidence: Evidence) -> Finding | None:
         trained.append(f"{student.steps:,} optimizer step{'s' if student.steps != 1 else ''}")
     if student.learning_rate is not None:
         trained.append(f"a learning rate of {student.learning_rate:g}")
-    value, low, high = (f"{100 * share:+.1f}" for share in (student.gain.value, student.gain.low, student.gain.high))
+    gain = apart(student.gain.value, student.gain.low, student.gain.high)
     return CARE, (
         f"these students learned nothing that {student.gain.n:,} test rows show: after {', '.join(trained)} that of "
-        f"ground truth differs from its base by {value} points ({low} to {high})"
+        f"ground truth differs from its base by {gain}"
     )

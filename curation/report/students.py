@@ -12,7 +12,15 @@ from curation.report.decodings import by_decoding
 from curation.report.measures import Json
 from curation.report.record import BASE, GenerationRecord, RunRecord
 from curation.report.rows import Ints
-from curation.report.tested import accuracy, compared, decomposed, differences, read_tests, tested
+from curation.report.tested import (
+    accuracy,
+    compared,
+    decomposed,
+    differences,
+    nothing_to_recover,
+    read_tests,
+    tested,
+)
 from curation.report.trained import trainings
 
 
@@ -22,12 +30,13 @@ def learned(run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json]
     ``chosen``: the facts of each arm's selection, by arm; ``selected``: its row ids.
     """
     tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
+    nothing = nothing_to_recover(tests, run.seed)
     arms = withhold(
         [
             {
                 **facts,
                 **_trained(record.training.get(arm)),
-                **tested(arm, tests, margin=margin, seed=run.seed),
+                **tested(arm, tests, margin=margin, seed=run.seed, nothing=nothing),
             }
             for arm, facts in chosen.items()
         ],

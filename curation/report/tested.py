@@ -14,6 +14,7 @@ from curation.domains.grading import Graded, read_grades
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.refs import TableRef
 from curation.report.comparable import withheld
+from curation.report.headline import apart
 from curation.report.measures import Json, share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import Bools, Ints
@@ -52,8 +53,11 @@ def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE)
     return {"value": value, **bounds, "n": num_rows, "runs": runs.to_json()}
 
 
-def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
-    """The results of an arm's student: accuracy, recovery, verdict, paired tests; with several runs by rows' means."""
+def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
+    """The results of an arm's student: accuracy, recovery, verdict, paired tests; with several runs by rows' means.
+
+    ``nothing``: why there is nothing to recover (:func:`nothing_to_recover`), the same for all arms.
+    """
     truth = differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
     teacher = differences(tests, arm, TEACHER)
     against_teacher = None if teacher is None else compared(metrics.compare_rows(teacher, seed=seed))
@@ -62,7 +66,6 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
     if truth is not None and len(truth):
         gain = _gain(tests, arm)
         verdict = metrics.verdict_on_rows(truth, gain=gain, margin=margin, seed=seed).to_json()
-    nothing = _nothing_to_recover(tests, seed)
     recovery = None if nothing else _recovery(tests, arm, seed)
     return {
         "accuracy": accuracy(tests, arm),
@@ -143,14 +146,14 @@ def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
     return [recovery.low, recovery.high]
 
 
-def _nothing_to_recover(tests: Tests, seed: int) -> str | None:
+def nothing_to_recover(tests: Tests, seed: int) -> str | None:
     """The reason to withhold recoveries: the interval of ground truth less base reaches zero; ``None`` without one."""
     rows = differences(tests, GROUND_TRUTH, BASE)
     gain = None if rows is None else compared(metrics.compare_rows(rows, seed=seed))
     if gain is None or gain["low"] > 0:
         return None
-    value, low, high = (f"{100 * gain[key]:+.1f}" for key in ("difference", "low", "high"))
-    return f"ground truth differs from the base by {value} points ({low} to {high}), so nothing is sure to be recovered"
+    differs = apart(gain["difference"], gain["low"], gain["high"])
+    return f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
 
 
 def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:

@@ -4,13 +4,13 @@ Each rule is a class, made with its settings, and one line of ``curation.registr
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.config import BudgetConfig
+from curation.config.base import rows_in
 from curation.errors import BudgetError
 from curation.selection.order import Streamed
 
@@ -166,7 +166,7 @@ def rows_a_label(limit: float, n: int) -> int:
 
     A share that is less than one row allows one.
     """
-    return limit if isinstance(limit, int) else max(1, int(Fraction(str(limit)) * n))  # the decimal as written
+    return limit if isinstance(limit, int) else max(1, rows_in(limit, n))
 
 
 def oracle_budget(num_right: int, cap: int) -> int:
@@ -197,7 +197,7 @@ def share_budget(share: float, num_rows: int) -> int:
     Raises:
         BudgetError: the share is less than one row.
     """
-    wanted = int(Fraction(str(share)) * num_rows)  # the decimal as written: 0.29 of 100 is 29
+    wanted = rows_in(share, num_rows)
     return _some(wanted, "share", f"{share} of {num_rows} labelled rows is less than one")
 
 

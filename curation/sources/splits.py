@@ -7,13 +7,13 @@ power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers w
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.config import RowsConfig, SplitConfig
+from curation.config.base import rows_in
 from curation.errors import ConfigError, SourceError
 from curation.hashing import derive, hash64
 from curation.sources.source_file import SourceFile
@@ -144,7 +144,7 @@ def assignment_of(
 
 def _wanted(split: SplitConfig, total_rows: int) -> int:
     if split.fraction is not None:
-        return int(Fraction(str(split.fraction)) * total_rows)  # the decimal as written: 0.29 of 100 is 29
+        return rows_in(split.fraction, total_rows)
     return split.rows or 0
 
 

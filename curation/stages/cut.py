@@ -9,7 +9,6 @@ the pool.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curation.config.base import rows_in
 from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.errors import BudgetError, SourceError
 from curation.hashing import derive, hash_unit
@@ -249,7 +249,7 @@ def calibration_digest(path: str) -> str:
 
 def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
     """How many rows ``keep.n`` or ``keep.share`` asks for; both numbers with dropped rows."""
-    wanted = keep.n or int(Fraction(str(keep.share)) * labelled)  # the decimal as written: 0.29 of 100 is 29
+    wanted = keep.n or rows_in(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(
             f"keep.share: nothing is written: {keep.share} of {labelled:,} labelled rows is less than one; "

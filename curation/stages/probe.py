@@ -79,7 +79,7 @@ def probe(
     dataset: ModelDataset,
     population: Population,
     *,
-    seconds: float = math.inf,
+    seconds: float,
     commit_seconds: float,
     update: Update | None = None,
 ) -> Measured:
@@ -94,19 +94,16 @@ def probe(
         io.create(ask.uri, schemas.SIGNAL)
     calls = concurrent_calls(job.teacher.backend)
     how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
-    first, rest = _labelled(job, seconds, how)
-    labels, chunks = io.read(rest.table), [*first.of_chunks, *rest.of_chunks] if first else rest.of_chunks
-    steady = steady_chunks(rest.of_chunks or chunks, calls)
+    passes = _labelled(job, seconds, how)
+    labels, chunks = io.read(passes[-1].table), [chunk for found in passes for chunk in found.of_chunks]
+    steady = steady_chunks(passes[-1].of_chunks or chunks, calls)
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
     prompt, output = (_tokens(kind, labels, chunks, population, asks=bool(job.asks)) for kind in KINDS)
     num_actors = len({chunk.actor for chunk in chunks})
-    alive, took = rest.spent.actor_seconds, rest.seconds
-    if first:
-        alive, took = alive + first.spent.actor_seconds, took + first.seconds
+    alive = sum(found.spent.actor_seconds for found in passes)
     busy = sum(chunk.seconds for chunk in chunks)
     pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
     starting = max(0.0, alive - busy) + warm_up(chunks, calls, pace.value)
-    is_started = bool(rest.teachers or (first and first.teachers))
     bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
     size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
     return Measured(
@@ -120,8 +117,8 @@ def probe(
         bytes=bytes_,
         fragment_bytes=fragment_bytes,
         state_bytes=size,
-        start_seconds=starting / num_actors if is_started else None,
-        other_seconds=max(0.0, took - alive / num_actors),
+        start_seconds=starting / num_actors if any(found.teachers for found in passes) else None,
+        other_seconds=max(0.0, sum(found.seconds for found in passes) - alive / num_actors),
         num_actors=num_actors,
     )
 
@@ -129,7 +126,7 @@ def probe(
 KINDS = ("prompt", "output")
 
 
-def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> tuple[PassResult | None, PassResult]:
+def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> list[PassResult]:
     """The pass of a few rows, if the time is limited, and that of as many more as the time is enough for."""
     ids_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
     most = job.teacher.chunk_rows
@@ -146,11 +143,11 @@ def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> tuple[PassResu
         )
 
     if math.isinf(seconds):
-        return None, asked(len(ids_N), chunk_rows(len(ids_N), most))
+        return [asked(len(ids_N), chunk_rows(len(ids_N), most))]
     calls, size = concurrent_calls(job.teacher.backend), min(FIRST_ROWS, most)
     first = asked(min(len(ids_N), 2 * size * calls * job.teacher.actors.max), size)
     num_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))
-    return first, asked(num_rows, chunk_rows(num_rows, most))
+    return [first, asked(num_rows, chunk_rows(num_rows, most))]
 
 
 def affordable(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
