@@ -37,6 +37,7 @@ from train.models import trainable
 from train.order import Order
 from train.sft import CHECKPOINT_SHARE, fine_tune
 from train.tokens import Pair, tokenize
+from train.trainer import rising_from_first_step
 
 SEED = 0
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
@@ -99,6 +100,17 @@ def ours(task: Task, folder: Path, *, packing: bool) -> Outcome:
     return Outcome(task.num_tokens / (clock(task) - begun), record.losses)
 
 
+class Rising(TrlTrainer):
+    """TRL's trainer with the rates of ours, whose first step is not at rate 0."""
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule of the arguments, risen from the first step."""
+        optimizer = optimizer or self.optimizer
+        usual = super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = rising_from_first_step(usual, optimizer, self.args.get_warmup_steps(num_training_steps))
+        return self.lr_scheduler
+
+
 def peer(task: Task, folder: Path) -> Outcome:
     """Train by TRL, on the rows in our order."""
     recipe, tokenizer = task.recipe, load_tokenizer(task.base)
@@ -134,7 +146,7 @@ def peer(task: Task, folder: Path) -> Outcome:
         disable_tqdm=True,
         seed=SEED,
     )
-    trainer = TrlTrainer(
+    trainer = Rising(
         model=trainable(load_model(task.base), recipe.lora),
         args=settings,
         train_dataset=datasets.Dataset.from_list(pairs),

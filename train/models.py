@@ -53,7 +53,7 @@ class TrainingResult:
 
 
 def warm_up(wanted: int, num_steps: int) -> int:
-    """The steps in which the learning rate rises, the first of them at 0: always less than a third of all."""
+    """The steps in which the learning rate rises: always less than a third of all."""
     return max(0, min(wanted, (num_steps - 1) // 3))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import Trainer
 
 from curation.config import LmStudentConfig
@@ -55,6 +56,22 @@ def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Pa
     }
 
 
+def rising_from_first_step(scheduler: LRScheduler, optimizer: torch.optim.Optimizer, warm_up: int) -> LRScheduler:
+    """The same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
+
+    Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
+    """
+    if not warm_up or not isinstance(scheduler, LambdaLR):
+        return scheduler
+
+    def rising(usual: Callable[[int], float]) -> Callable[[int], float]:
+        return lambda step: (step + 1) / (warm_up + 1) if step < warm_up else usual(step)
+
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"]
+    return LambdaLR(optimizer, list(map(rising, scheduler.lr_lambdas)))
+
+
 class Guarded(Trainer):
     """A trainer, or what stands before another: it stops at what is not finite, survives a full disk, shards on CPUs.
 
@@ -77,6 +94,14 @@ class Guarded(Trainer):
         if state.mixed_precision != "no":
             plugin.set_mixed_precision(state.mixed_precision)
         state.distributed_type, state.fsdp_plugin, self.is_fsdp_enabled = DistributedType.FSDP, plugin, True
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
+        """The schedule of the arguments, without a first step at rate 0 (:func:`rising_from_first_step`)."""
+        optimizer = optimizer or self.optimizer
+        usual = super().create_scheduler(num_training_steps, optimizer)
+        warm_up = self.args.get_warmup_steps(num_training_steps)
+        self.lr_scheduler = rising_from_first_step(usual, optimizer, warm_up)
+        return self.lr_scheduler
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         """The weights of a sharded model, gathered in the first worker's memory; None where the model is whole.

@@ -125,7 +125,7 @@ def by_hand(
             grads = {name: weight.grad for name, weight in weights.items()}
             norm = math.sqrt(sum(float((grad.double() ** 2).sum()) for grad in grads.values() if grad is not None))
             rate = config.learning_rate * (
-                step / warmup
+                (step + 1) / (warmup + 1)
                 if step < warmup
                 else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (num_steps - warmup)))
             )
