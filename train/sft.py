@@ -27,6 +27,7 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress
+from train.first_step import FirstStep
 from train.models import TrainingRecord, TrainingResult, save, trainable, warm_up
 from train.order import Division, Order
 from train.packing import IGNORED, check, pack
@@ -163,7 +164,8 @@ def fine_tune(
         SourceError: there are no rows, or none within ``max_length``, or no trust to weight them by.
         ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
         ModelError: the base does not load.
-        TrainingError: a loss is not finite, or a checkpoint cannot be written.
+        TrainingError: the base cannot have meant the first rows (:mod:`train.first_step`), a loss is not finite, or a
+            checkpoint cannot be written.
     """
     start = time.monotonic()
     set_seed(seed)
@@ -227,6 +229,7 @@ def fine_tune(
         model=trainable(model, config.lora),
         args=args,
         loss=completion_loss,
+        first_step=FirstStep(output.name, tokenizer, IGNORED) if config.check_first_step else None,
         callbacks=[Progress(output.name, num_rows * num_epochs, progress), Checkpointing(unfinished, kept)],
     )
     trainer.remove_callback(PrinterCallback)

@@ -15,6 +15,7 @@ from transformers import Trainer
 from curation.config import LmStudentConfig
 from curation.errors import TrainingError
 from train.agreement import gathered
+from train.first_step import FirstStep
 
 SHOWN_ROWS = 20
 """Row ids in a message."""
@@ -175,10 +176,15 @@ def _cause(error: BaseException | None) -> OSError | None:
 class SftTrainer(Guarded):
     """Trains on batches of :func:`train.sft.collate`, from a loader of its own."""
 
-    def __init__(self, loader: Any, loss: Callable[..., torch.Tensor], **settings: Any) -> None:
-        """``loader``: a :class:`train.stream.Loader`; ``loss``: of logits, labels, number of tokens, and weights."""
+    def __init__(
+        self, loader: Any, loss: Callable[..., torch.Tensor], first_step: FirstStep | None, **settings: Any
+    ) -> None:
+        """``loader``: a :class:`train.stream.Loader`; ``loss``: of logits, labels, number of tokens, and weights.
+
+        ``first_step`` looks at the first step's logits before any weight changes; None looks at nothing.
+        """
         super().__init__(train_dataset=loader.dataset, compute_loss_func=self._loss, **settings)
-        self._loader, self._loss_of = loader, loss
+        self._loader, self._loss_of, self._first_step = loader, loss, first_step
         self._weights: torch.Tensor | None = None
 
     def get_train_dataloader(self) -> Any:
@@ -195,4 +201,11 @@ class SftTrainer(Guarded):
         return found
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        if self._first_step is not None and self.state.global_step == 0:
+            self._first_step.add(outputs.logits, labels)
         return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        if self._first_step is not None and self.state.global_step == 0:
+            self._first_step.check()
+        return super()._get_grad_norm(model, grad_norm)

@@ -166,8 +166,9 @@ class SftConfig(LmStudentConfig):
     model from random ones, or from a small base.
     """
 
-    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing"}
-    """Also keys that only divide the rows of a step: the order of rows does not depend on them (``train.order``)."""
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing", "check_first_step"}
+    """Also keys that only divide the rows of a step, on which their order does not depend (``train.order``), or that
+    change no weight."""
 
     preset: Literal["paper", "scratch"] = "paper"
     """Gives the values of the keys that are left out."""
@@ -179,6 +180,9 @@ class SftConfig(LmStudentConfig):
     """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
     what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
     masks all pairs of tokens of a micro-batch."""
+    check_first_step: bool = True
+    """Stop at the first step where the base does not write the tokenizer's end token (log-probability below -20), or
+    where its loss is above a uniform draw's: tokenizer and weights are of different models, most often."""
     weight_by_trust: bool = False
     """Multiply each row's loss by its trust over the mean trust of the rows trained on. Arms whose trust is a draw
     train unweighted."""
