@@ -105,9 +105,8 @@ class Rising(TrlTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the arguments, risen from the first step."""
-        optimizer = optimizer or self.optimizer
         usual = super().create_scheduler(num_training_steps, optimizer)
-        self.lr_scheduler = rising_from_first_step(usual, optimizer, self.args.get_warmup_steps(num_training_steps))
+        self.lr_scheduler = rising_from_first_step(usual, self.args.get_warmup_steps(num_training_steps))
         return self.lr_scheduler
 
 

@@ -40,6 +40,7 @@ class FirstStep:
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
         """``name`` is the training's; ``ignored`` the label of positions that do not count."""
         self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
+        self._end: str = tokenizer.eos_token
         self._sums, self._instead = Sums(), ""
 
     @torch.no_grad()
@@ -79,9 +80,9 @@ class FirstStep:
         if end_logprob < RAREST_END:
             instead = next((text for _, text in found if text), "")
             raise TrainingError(
-                f"{self._name}: the tokenizer ends a completion with {self._tokenizer.eos_token!r}, which the base does "
+                f"{self._name}: the tokenizer ends a completion with {self._end!r}, which the base does "
                 f"not write: its log-probability on the first rows is {end_logprob:.1f} nats, and the likeliest token "
-                f"there is {instead}; name the end token that the base was trained with as eos_token in its "
+                f"there is {instead}; name the end token of the base as eos_token in its "
                 f"tokenizer_config.json{mend}"
             )
         if num_words >= FEWEST_WORDS and entropy < FLAT * math.log(num_words) and loss > math.log(num_words):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
 from torch.distributed.tensor import DTensor
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
 
 from curation.config import LmStudentConfig
@@ -57,7 +57,7 @@ def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Pa
     }
 
 
-def rising_from_first_step(scheduler: LRScheduler, optimizer: torch.optim.Optimizer, warm_up: int) -> LRScheduler:
+def rising_from_first_step(scheduler: Any, warm_up: int) -> Any:
     """The same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
 
     Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
@@ -68,9 +68,9 @@ def rising_from_first_step(scheduler: LRScheduler, optimizer: torch.optim.Optimi
     def rising(usual: Callable[[int], float]) -> Callable[[int], float]:
         return lambda step: (step + 1) / (warm_up + 1) if step < warm_up else usual(step)
 
-    for group in optimizer.param_groups:
+    for group in scheduler.optimizer.param_groups:
         group["lr"] = group["initial_lr"]
-    return LambdaLR(optimizer, list(map(rising, scheduler.lr_lambdas)))
+    return LambdaLR(scheduler.optimizer, list(map(rising, scheduler.lr_lambdas)))
 
 
 class Guarded(Trainer):
@@ -96,13 +96,12 @@ class Guarded(Trainer):
             plugin.set_mixed_precision(state.mixed_precision)
         state.distributed_type, state.fsdp_plugin, self.is_fsdp_enabled = DistributedType.FSDP, plugin, True
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """The schedule of the arguments, without a first step at rate 0 (:func:`rising_from_first_step`)."""
-        optimizer = optimizer or self.optimizer
         usual = super().create_scheduler(num_training_steps, optimizer)
-        warm_up = self.args.get_warmup_steps(num_training_steps)
-        self.lr_scheduler = rising_from_first_step(usual, optimizer, warm_up)
-        return self.lr_scheduler
+        found = rising_from_first_step(usual, self.args.get_warmup_steps(num_training_steps))
+        self.lr_scheduler = found
+        return found
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         """The weights of a sharded model, gathered in the first worker's memory; None where the model is whole.

@@ -93,7 +93,8 @@ def test_a_loss_above_a_uniform_draw_stops_the_training_of_a_large_vocabulary(
 ) -> None:
     trained(sure, tmp_path / "small", "bhbcdefg")
     monkeypatch.setattr(first_step, "FEWEST_WORDS", 8)
-    with pytest.raises(TrainingError, match=r"the first loss is \d+\.\d nats a token, above the 2\.\d of a uniform draw"):
+    stops = r"the first loss is \d+\.\d nats a token, above the 2\.\d of a uniform draw"
+    with pytest.raises(TrainingError, match=stops):
         trained(sure, tmp_path / "student", "bhbcdefg")
 
 
