@@ -40,7 +40,7 @@ from curation.report.samples import samples
 from curation.report.student_findings import with_students
 from curation.report.students import further, learned, model
 from curation.report.tested import accuracy, read_tests
-from curation.report.trusted import evidence, regimes, sets, trust_tables, with_labels
+from curation.report.trusted import evidence, foreseen_purities, regimes, sets, trust_tables, with_labels
 from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing
@@ -182,9 +182,11 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tests = read_tests(record.tests)
     difficulty = _labelled_difficulties(run, record, num_pool)
     lines, means = regimes(run, record, judged, measured, num_pool)
+    expected = {} if pool is not None else foreseen_purities(judged["source"], tables, num_pool, run.seed)
     chosen = {
         arm: {
             **_selected(arm, table, pool),
+            "foreseen_purity": None if (found := expected.get(arm)) is None else found.to_json(),
             **{key: record.formats[arm][key] for key in FORMAT},
             "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
             "num_unread": _unread(record, arm),

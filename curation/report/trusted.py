@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.metrics import Estimate
 from curation.report import measures
-from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, weigh
+from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, foreseen, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json
@@ -92,6 +94,29 @@ def evidence(
         else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),
     )
     return weigh(material)
+
+
+def foreseen_purities(
+    source: Judged, selected: Mapping[str, pa.Table], num_pool: int, seed: int
+) -> dict[str, Estimate | None]:
+    """The purity of each weak arm's rows as validation rows foresee it; ``None`` where nothing tells.
+
+    Of an arm that ranks: ``curation.report.evidence.foreseen``; of one that draws: the share of right labels among the
+    source's rows, or the parsed ones where it drew no other.
+    """
+
+    def of(arm: str, rows: pa.Table) -> Estimate | None:
+        if not ARMS[arm].ranked:
+            known = (source.readable if all(rows["is_parsed"].to_pylist()) else source).distinct
+            return metrics.proportion(known.num_right, len(known)) if len(known) else None
+        if (function := ARMS[arm].trust) not in source.scores:
+            return None
+        held = source.held_out([function], seed).readable
+        num_top = max(1, round(rows.num_rows / max(num_pool, 1) * len(held)))
+        found = foreseen(held, function, num_top, np.nan_to_num(rows["trust"].to_numpy().astype(np.float64)))
+        return None if found is None else found.purity
+
+    return {arm: of(arm, rows) for arm, rows in selected.items() if not ARMS[arm].gold and rows.num_rows}
 
 
 def with_labels(shown: Evidence | None, varied: Json) -> Evidence | None:

@@ -859,6 +859,21 @@ def test_what_was_not_measured_is_absent_and_said_so(run: RunRecord, tmp_path: P
     assert "no audit set" in text and "No student was trained" in text
 
 
+def test_without_gold_of_the_pool_the_arms_show_the_purity_that_the_source_foresees(
+    run: RunRecord, report: dict
+) -> None:
+    blind = collect(variants(run)["no audit"])
+    foreseen = {arm["name"]: arm["foreseen_purity"] for arm in blind["arms"]}
+    assert foreseen["trust"] == blind["evidence"]["foreseen"]["purity"]
+    rows = [row for row in source_rows(run)[0] if row["error"] is None]
+    draws = [arm for arm in foreseen if not ARMS[arm].ranked and not ARMS[arm].gold]
+    assert draws
+    for arm in draws:
+        assert foreseen[arm]["value"] == pytest.approx(is_right(rows).mean())
+    assert "Foreseen purity" in render(blind) and "Nobody has gold labels of the pool" in render(blind)
+    assert all(arm["foreseen_purity"] is None for arm in report["arms"]) and "Foreseen purity" not in render(report)
+
+
 def test_every_arm_under_an_oracle_budget_is_stamped(run: RunRecord) -> None:
     assert all(arm["oracle"] for arm in collect(variants(run)["oracle"])["arms"])
 
