@@ -1,7 +1,8 @@
 """The n best rows of which no label has more than its cap: exact, in one pass, and in memory for 2n rows.
 
 The rule walks the ranking from the top (larger scores first, equal ones by a seeded hash of the row id). It takes a row
-unless ``cap`` rows of its label are taken already, until n rows are taken. So a row is taken if fewer than ``cap`` rows
+unless ``cap`` rows of its label are taken already, until n rows are taken. Where each label has a cap of its own and
+these add up to n, they are quotas: each label's best rows are taken. So a row is taken if fewer than ``cap`` rows
 of its label are ahead of it, and fewer than n rows of which that is true.
 
 Rows are read in any order and partition, and parts are reduced by themselves. That is exact: what the walk does not
@@ -25,6 +26,9 @@ Labels = npt.NDArray[np.uint64]
 [N]."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
 """Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
+
+Cap = int | Int64s
+"""The most rows of a label: of every one the same or, where labels are numbers from 0 on, by label."""
 
 HELD_ROWS = 1 << 18
 _OWN = np.uint64(1 << 63)
@@ -60,9 +64,11 @@ def labels_apart(row_ids_N: Int64s) -> Labels:
     return row_ids_N.astype(np.uint64) | _OWN
 
 
-def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
+def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
     """Rows that the walk takes; the seed is that of the ties."""
     best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
+    if not n:
+        return Capped(rows_n=best, num_scored=0, num_rows=0)
     num_rows = num_scored = num_held = 0
     for row_ids_B, score_B, label_of in batches:
         place_M = np.flatnonzero(score_B > -np.inf)  # false for NaN, too
@@ -83,7 +89,7 @@ def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
     return Capped(rows_n=_walk([best, *held], n, cap), num_scored=num_scored, num_rows=num_rows)
 
 
-def walked_parts(parts: Iterable[Capped], n: int, cap: int) -> Capped:
+def walked_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
     """Rows that the walk takes of all parts, in any order of the parts."""
     rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
     for part in parts:
@@ -102,7 +108,8 @@ def num_before(label_N: npt.NDArray[Any]) -> Int64s:
     return before_N
 
 
-def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: int) -> npt.NDArray[np.void]:
+def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: Cap) -> npt.NDArray[np.void]:
     rows_M = np.concatenate(parts)
     rows_M = rows_M[np.lexsort((rows_M["tie"], rows_M["key"]))]
-    return rows_M[num_before(rows_M["label"]) < cap][:n]
+    most: Any = cap if isinstance(cap, int) else cap[rows_M["label"].astype(np.int64)]
+    return rows_M[num_before(rows_M["label"]) < most][:n]
