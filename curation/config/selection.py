@@ -168,6 +168,14 @@ def _quota(value: Any) -> Any:
     return {str(name): float(item) for name, item in value.items()}
 
 
+def beside_a_cut(rule: str) -> str:
+    """Why quotas are refused where a budget takes all rows above a cut, and the mend."""
+    return (
+        f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
+        "budget.n or budget.share, or quota: none"
+    )
+
+
 def _is_weight(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
@@ -193,7 +201,9 @@ class SelectionConfig(Section):
     """The key of rows that count as one label: the ``label`` that is taught, a column of the pool, or
     ``module:function`` of an example and its label."""
     quota: Annotated[
-        Literal["auto", "none"] | dict[str, float], BeforeValidator(_quota), Field(exclude_if=lambda quota: quota == "auto")
+        Literal["auto", "none"] | dict[str, float],
+        BeforeValidator(_quota),
+        Field(exclude_if=lambda quota: quota == "auto"),
     ] = "auto"
     """Places by class, where labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares
     in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
@@ -234,10 +244,7 @@ class SelectionConfig(Section):
     def _quotas_are_possible(self) -> None:
         """Refuse quotas beside what chooses by another rule."""
         if self.budget.rule in CUTS:
-            raise ValueError(
-                f"quota: classes cannot have places of their own in budget.{self.budget.rule}, where all rows above a "
-                "cut are taken; set budget.n or budget.share, or quota: none"
-            )
+            raise ValueError(beside_a_cut(self.budget.rule))
         if others := [name for name in self.arms if ARMS[name].ranked and ARMS[name].rule != TOP]:
             raise ValueError(
                 f"quota: the arm {others[0]} divides its places by another rule; leave it out, or set quota: none"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from curation import memory
 from curation.arms import ARMS, Arm
+from curation.config.selection import beside_a_cut
 from curation.domains import get_domain
 from curation.domains.formats import Format
 from curation.errors import BudgetError, RunFailedError
@@ -224,10 +225,7 @@ def budget_of(job: SelectJob) -> Budget:
         if not budget.is_cut:
             budget = replace(budget, quota=job.classes.shares(job.labels))
         elif job.classes.wanted is not None:
-            raise BudgetError(
-                f"selection.quota: classes cannot have places of their own in budget.{budget.rule}, where all rows above "
-                "a cut are taken; set budget.n or budget.share, or quota: none"
-            )
+            raise BudgetError(f"selection.{beside_a_cut(budget.rule)}")
     limit = job.selection.max_per_label
     return budget if limit is None or not budget.n else _under_cap(job, budget, rows_a_label(limit, budget.n))
 
