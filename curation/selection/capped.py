@@ -11,7 +11,7 @@ the parts keep is therefore the walk over all rows. A part holds at most ``max(2
 and a batch, however many rows and labels there are.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,11 @@ class Capped:
     def score_n(self) -> Floats:
         """Their scores, float64 [n]."""
         return scores(~self.rows_n["key"])
+
+
+def is_capped(budget: Mapping[str, Any]) -> bool:
+    """Whether arms under a recorded budget take other rows than the top: a cap or places by class leave some out."""
+    return budget.get("max_per_label") is not None or budget.get("quota") is not None
 
 
 def labels_apart(row_ids_N: Int64s) -> Labels:
