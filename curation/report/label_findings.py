@@ -35,12 +35,12 @@ def collapsed(evidence: Evidence) -> Finding | None:
     if found is None or few or found.excess <= COLLAPSE or one_class(evidence) is not None:
         return None
     named = [
-        f"{name} has {percent(share)} of its rows and {percent(of_pool)} of the pool"
+        f"{name} has {percent(share)} of its rows and an estimated {percent(of_pool)} of the pool"
         for name, share, of_pool in (*found.over, *found.under)
     ]
     return CARE, (
-        f"this selection has collapsed to a few classes, by their estimated shares: {'; '.join(named)} "
-        f"({percent(found.excess)} of its rows would have to be of other classes)"
+        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of other classes "
+        f"({'; '.join(named)})"
     )
 
 

@@ -117,4 +117,5 @@ def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: Cap) -> npt.NDArray[np
     rows_M = np.concatenate(parts)
     rows_M = rows_M[np.lexsort((rows_M["tie"], rows_M["key"]))]
     most: Any = cap if isinstance(cap, int) else cap[rows_M["label"].astype(np.int64)]
-    return rows_M[num_before(rows_M["label"]) < most][:n]
+    taken: npt.NDArray[np.void] = rows_M[num_before(rows_M["label"]) < most][:n]
+    return taken

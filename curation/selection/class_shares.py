@@ -93,9 +93,9 @@ def _most_probable(given_T: Floats, confusion_CT: Int64s) -> Floats:
     """The most probable shares [C]: the labelled rows' own shares count as one row a class beside all of them."""
     probability_CT, num_labelled = label_probabilities(confusion_CT), confusion_CT.sum()
     num_classes = len(confusion_CT)
-    prior_C = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
+    prior_C: Floats = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
     weight = num_classes / (num_classes + num_labelled)
-    share_C = prior_C
+    share_C: Floats = prior_C
     for _ in range(MOST_STEPS):
         # the pool's rows by class, if the shares were these
         known_T = given_T / np.maximum(share_C @ probability_CT, 1e-300)

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping, Sequence
 
+from curation.arms import ARMS, TOP
 from curation.config import SelectionConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain
@@ -40,6 +41,21 @@ class Classes(Inputs):
             num_labelled=0,
             why=_KEY,
         )
+
+
+def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
+    """What a run does with classes, for ``curate validate``; None where labels are no closed set."""
+    classes = domain.closed_labels()
+    if classes is None or len(classes) < 2:
+        return None
+    if selection.budget.rule in CUTS:
+        return f"{_KEY}: none, since budget.{selection.budget.rule} takes all rows above a cut, whatever their class"
+    if selection.quota == "none":
+        return f"{_KEY}: none: the best rows are selected, whatever their class"
+    by = "their estimated shares in the pool" if selection.quota == "auto" else "the shares of the file"
+    own = [name for name in selection.arms if ARMS[name].ranked and ARMS[name].rule != TOP]
+    but = f", but for the rules of {', '.join(own)}" if own else ""
+    return f"{_KEY}: the places of arms that rank go to {len(classes)} classes by {by}{but} (none: the best rows)"
 
 
 def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:

@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import minimize, nnls
 from sklearn.metrics import confusion_matrix
 
+from benchmarks.class_shares import counted, dealt, errors, teacher_of
 from curation.selection.class_shares import (
     FEW_A_CLASS,
     FEW_ROWS,
@@ -13,28 +14,6 @@ from curation.selection.class_shares import (
     estimated,
     label_probabilities,
 )
-
-
-def teacher_of(num_classes, accuracy, rng):
-    """The probability of each label, and of none that can be read, given the class; wrong labels are often the same."""
-    popular_T = rng.dirichlet(np.full(num_classes + 1, 0.5))
-    right_C = np.clip(rng.normal(accuracy, 0.1, num_classes), 0.1, 0.95)
-    p_CT = (1 - right_C)[:, None] * popular_T
-    p_CT[np.arange(num_classes), np.arange(num_classes)] += right_C
-    return p_CT / p_CT.sum(axis=1, keepdims=True)
-
-
-def dealt(shares_C, p_CT, num_rows, rng):
-    """Classes and labels of some rows; the label C cannot be read."""
-    class_N = rng.choice(len(shares_C), num_rows, p=shares_C)
-    label_N = (rng.random(num_rows)[:, None] > p_CT.cumsum(axis=1)[class_N]).sum(axis=1)
-    return class_N, label_N
-
-
-def counted(class_N, label_N, num_classes):
-    counts = np.zeros((num_classes, num_classes + 1), dtype=np.int64)
-    np.add.at(counts, (class_N, label_N), 1)
-    return counts
 
 
 def names(num):
@@ -46,19 +25,27 @@ def names(num):
     [(2, 300, 0.7, 0.16, 0.05), (4, 500, 0.55, 0.2, 0.07), (10, 2_000, 0.5, 0.2, 0.08), (77, 5_000, 0.5, 0.2, 0.13)],
 )
 def test_known_shares_are_found_through_a_known_confusion(num_classes, num_labelled, accuracy, most, mean):
-    """Labelled rows have other shares than the pool. The teacher's own counts are farther off each time on average."""
-    rng, errors, of_counts = np.random.default_rng(num_classes), [], []
+    """Labelled rows have other shares than the pool. The teacher's own counts are farther off on average."""
+    rng, ours, of_counts = np.random.default_rng(num_classes), [], []
     for _ in range(30):
         p_CT = teacher_of(num_classes, accuracy, rng)
-        shares_C, labelled_C = rng.dirichlet(np.full((2, num_classes), 2.0)[0], 2)
+        shares_C, labelled_C = rng.dirichlet(np.full(num_classes, 2.0), 2)
         confusion = counted(*dealt(labelled_C, p_CT, num_labelled, rng), num_classes)
         given_T = rng.multinomial(100_000, shares_C @ p_CT)
         found = estimated(names(num_classes), given_T, confusion)
         assert found.basis == "confusion" and found.num_labelled == num_labelled and found.why is None
         assert sum(found.shares) == pytest.approx(1) and min(found.shares) > 0
-        errors.append(distance(found.shares, shares_C))
+        ours.append(distance(found.shares, shares_C))
         of_counts.append(distance(given_T[:-1] / given_T[:-1].sum(), shares_C))
-    assert max(errors) < most and np.mean(errors) < mean and np.mean(errors) < np.mean(of_counts) / 1.5
+    assert max(ours) < most and np.mean(ours) < mean and np.mean(ours) < np.mean(of_counts) / 1.5
+
+
+@pytest.mark.parametrize("labelled", ["as the pool", "others", "equal"])
+def test_with_few_rows_of_a_class_it_is_nearer_than_adjusted_counts(labelled):
+    rng = np.random.default_rng(0)
+    runs = [errors(77, 500, 0.4, labelled, rng) for _ in range(20)]
+    ours, adjusted, counts = ([run[name] for run in runs] for name in ("ours", "adjusted", "counts"))
+    assert np.mean(ours) < np.mean(adjusted) - 0.03 and np.mean(ours) < np.mean(counts) - 0.05
 
 
 def test_with_many_labelled_rows_it_is_adjusted_counting_by_scikit_learn_and_scipy():
