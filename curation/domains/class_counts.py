@@ -27,7 +27,8 @@ def given(labels: TableRef, classes: Sequence[str]) -> Int64s:
             total += np.bincount(places(batch.column("label"), classes), minlength=len(total))
         return total
 
-    return np.sum([*scans.mapped(labels, counted)], axis=0)
+    total: Int64s = np.sum([*scans.mapped(labels, counted)], axis=0)
+    return total
 
 
 def confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Sequence[str]) -> Int64s:

@@ -104,7 +104,7 @@ class SelectJob(Choice):
     teacher: ModelRef | None
     generation: int
     classes: Classes | None = None
-    """Those of a :class:`ChoiceByClass`."""
+    """See :class:`ChoiceByClass`; None: places are not divided."""
 
     @classmethod
     def of(cls, choice: Choice, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:

@@ -44,7 +44,7 @@ class Classes(Inputs):
 
 
 def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
-    """What a run does with classes, for ``curate validate``; None where labels are no closed set."""
+    """Places by class of a run in words, for ``curate validate``; None where labels are no closed set."""
     classes = domain.closed_labels()
     if classes is None or len(classes) < 2:
         return None

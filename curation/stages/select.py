@@ -155,7 +155,7 @@ class Select(Stage):
 
 
 def _in_words(quota: ClassShares) -> str:
-    """By which shares the places of classes are divided, and the largest ones."""
+    """Shares by which the places are divided, where they come from, and the largest ones."""
     basis = {
         "confusion": f"estimated from the teacher's labels and its confusion on {quota.num_labelled:,} labelled rows",
         "counts": f"the teacher's own counts, since {quota.why}",
