@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
+from curation.config.selection import CUTS
 from curation.domains import class_counts
 from curation.hashing import Int64s
 from curation.refs import TableRef
@@ -73,7 +74,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
         "why": shares.why,
         "num_labelled": shares.num_labelled,
         "is_divided": quota is not None,
-        "is_cut": record.budget["rule"] in ("risk", "threshold"),
+        "is_cut": record.budget["rule"] in CUTS,
         "distance": distance(share_C, shares.shares),
         "least": distance(best_C / max(len(ids_n), 1), shares.shares),
         "num_unparsed": int(given_T[-1]),

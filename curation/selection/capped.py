@@ -75,6 +75,7 @@ def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
     if not n:
         return Capped(rows_n=best, num_scored=0, num_rows=0)
     num_rows = num_scored = num_held = 0
+    last_S: npt.NDArray[np.uint64] | None = None
     for row_ids_B, score_B, label_of in batches:
         place_M = np.flatnonzero(score_B > -np.inf)  # false for NaN, too
         num_rows, num_scored = num_rows + len(row_ids_B), num_scored + len(place_M)
@@ -84,13 +85,18 @@ def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
             place_M, key_M = place_M[near_M], key_M[near_M]
         if not len(place_M):
             continue
+        label_M = label_of(place_M)
+        if last_S is not None:
+            near_M = key_M <= last_S[label_M.astype(np.int64)]
+            place_M, key_M, label_M = place_M[near_M], key_M[near_M], label_M[near_M]
         rows_M: Any = np.empty(len(place_M), dtype=_ROW)
-        rows_M["key"], rows_M["row_id"] = key_M, row_ids_B[place_M]
-        rows_M["tie"], rows_M["label"] = hash64(rows_M["row_id"], seed), label_of(place_M)
+        rows_M["key"], rows_M["row_id"], rows_M["label"] = key_M, row_ids_B[place_M], label_M
+        rows_M["tie"] = hash64(rows_M["row_id"], seed)
         held.append(rows_M)
         num_held += len(rows_M)
         if num_held >= max(n, HELD_ROWS):
             best, held, num_held = _walk([best, *held], n, cap), [], 0
+            last_S = None if isinstance(cap, int) else _last(best, cap)
     return Capped(rows_n=_walk([best, *held], n, cap), num_scored=num_scored, num_rows=num_rows)
 
 
@@ -111,6 +117,16 @@ def num_before(label_N: npt.NDArray[Any]) -> Int64s:
     before_N = np.empty(len(label_N), dtype=np.int64)
     before_N[order_N] = np.arange(len(label_N)) - np.repeat(first_N, np.diff(first_N, append=len(label_N)))
     return before_N
+
+
+def _last(best: npt.NDArray[np.void], cap: Int64s) -> npt.NDArray[np.uint64]:
+    """The key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
+    label_M = best["label"].astype(np.int64)
+    last_S = np.full(len(cap), np.iinfo(np.uint64).max)
+    np.maximum.at(taken_S := np.zeros(len(cap), dtype=np.uint64), label_M, best["key"])
+    is_full_S = np.bincount(label_M, minlength=len(cap)) >= cap
+    last_S[is_full_S] = taken_S[is_full_S]
+    return last_S
 
 
 def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: Cap) -> npt.NDArray[np.void]:

@@ -131,6 +131,8 @@ class Select(Stage):
             )
         if budget.quota is not None:
             task.say(_in_words(budget.quota))
+        elif job.classes is not None and budget.n:
+            task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
         if not budget.n:
             task.say(f"NOTHING IS SELECTED: {(budget.risk or {})['guarantee']}")
         made = self.Made(
