@@ -41,7 +41,7 @@ class ClassShares:
     num_labelled: int
     """Labelled rows behind the confusion."""
     why: str | None = None
-    """Why the basis is not the confusion, in words."""
+    """Why counts are taken as they are, in words."""
 
 
 def estimated(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> ClassShares:
@@ -62,7 +62,8 @@ def estimated(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> 
     if why is None:
         share_C = _most_probable(given_T / given_T.sum(), confusion_CT)
     else:
-        share_C = (given_T[:num_classes] + 1e-9) / (given_T[:num_classes] + 1e-9).sum()
+        some_C = given_T[:num_classes] + 1e-9  # equal shares, where nothing is labelled
+        share_C = some_C / some_C.sum()
     return ClassShares(
         classes=tuple(classes),
         shares=tuple(share_C.tolist()),

@@ -39,7 +39,6 @@ class Classes(Inputs):
             shares=tuple(self.wanted.get(name, 0.0) / total for name in self.names),
             basis="given",
             num_labelled=0,
-            why=_KEY,
         )
 
 
