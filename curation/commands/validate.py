@@ -18,6 +18,7 @@ from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, split_sizes
 from curation.stages.cap_keys import check_by
+from curation.stages.class_quota import divided, in_words
 from curation.stages.fit import check_settings
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
@@ -66,6 +67,9 @@ def check(config: RunConfig) -> Iterator[Checked]:
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
+    divided(config.selection, get_domain(config.domain_of("pool")))
+    if (places := in_words(config.selection, get_domain(config.domain_of("pool")))) is not None:
+        yield Checked("setting", places)
     check_settings(config.trust)
     if config.trust.search or "tune" in config.model_fields_set:
         check_search(config, num_pool)

@@ -123,10 +123,10 @@ class KeepConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_cap(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and (found := {"max_per_label", "max_per_label_by"} & value.keys()):
+        if isinstance(value, Mapping) and (found := {"max_per_label", "max_per_label_by", "quota"} & value.keys()):
             raise ValueError(
-                f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; "
-                "leave it out, and cap what it has written, or cap a run (selection.max_per_label)"
+                f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; leave it out, and "
+                "choose among what it has written, or in a run (selection.max_per_label, selection.quota)"
             )
         return value
 

@@ -5,12 +5,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
+from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, TOP, Signal
 from curation.config.base import PositiveInt, Section, Share
 from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
 """Arms that a run with an audit set has beside the default arms."""
+CUTS = ("risk", "threshold")
+"""Budgets that take all rows above a cut, so that no class has places of its own."""
 
 
 class RiskConfig(Section):
@@ -157,6 +159,27 @@ def _count_or_share(value: Any) -> Any:
     return value
 
 
+def _quota(value: Any) -> Any:
+    """Names of classes as texts: YAML reads 0 as a number."""
+    if not isinstance(value, Mapping):
+        return value
+    if not value or not all(_is_weight(item) for item in value.values()) or not sum(value.values()):
+        raise ValueError(f"{dict(value)} gives no places; give each class a number from 0 on, e.g. {{spam: 1, ham: 3}}")
+    return {str(name): float(item) for name, item in value.items()}
+
+
+def beside_a_cut(rule: str) -> str:
+    """Why quotas are refused where a budget takes all rows above a cut, and the mend."""
+    return (
+        f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
+        "budget.n or budget.share, or quota: none"
+    )
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
 class SelectionConfig(Section):
     """The arms and their common budget."""
 
@@ -177,6 +200,15 @@ class SelectionConfig(Section):
     max_per_label_by: Annotated[str, Field(min_length=1)] = "label"
     """The key of rows that count as one label: the ``label`` that is taught, a column of the pool, or
     ``module:function`` of an example and its label."""
+    quota: Annotated[
+        Literal["auto", "none"] | dict[str, float],
+        BeforeValidator(_quota),
+        Field(exclude_if=lambda quota: quota == "auto"),
+    ] = "auto"
+    """Places by class, where labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares
+    in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
+    whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
+    ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
@@ -202,10 +234,21 @@ class SelectionConfig(Section):
         _refuse_one_column(self.used)
         if self.max_per_label is None and self.max_per_label_by != "label":
             raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")
+        if isinstance(self.quota, dict):
+            self._quotas_are_possible()
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
         return self
+
+    def _quotas_are_possible(self) -> None:
+        """Refuse quotas beside what chooses by another rule."""
+        if self.budget.rule in CUTS:
+            raise ValueError(beside_a_cut(self.budget.rule))
+        if others := [name for name in self.arms if ARMS[name].ranked and ARMS[name].rule != TOP]:
+            raise ValueError(
+                f"quota: the arm {others[0]} divides its places by another rule; leave it out, or set quota: none"
+            )
 
 
 def _refuse_one_column(arms: tuple[str, ...]) -> None:

@@ -126,6 +126,13 @@ class Domain(ABC):
         """
         return self.options(example)
 
+    def closed_labels(self) -> tuple[str, ...] | None:
+        """All labels that a row may have, where they are few and the same for every row; ``None``, the default: else.
+
+        By default the places of a selection are divided among them (``selection.quota``).
+        """
+        return None
+
     def num_answers(self, example: Example) -> int | None:
         """The number of answers among which a uniform guess chooses, by default of candidates; ``None`` if unknown."""
         listed = self.candidates(example)

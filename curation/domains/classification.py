@@ -4,7 +4,7 @@ Not one of the paper's tasks. The label is a class as the label column has it; t
 classes, so it writes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -30,7 +30,8 @@ class Classification(Domain):
         cue: the last line of the prompt, which the words of a class complete.
 
     Raises:
-        ConfigError: there are fewer than two classes, or two of them have the same words.
+        ConfigError: there are fewer than two classes, or two of them, or their words, are the same but for case and
+            white space.
     """
 
     name = "classification"
@@ -54,10 +55,14 @@ class Classification(Domain):
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
         self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
-        if isinstance(classes, str) or len(self._words) < 2 or not all(self._label_of):
+        if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
             raise ConfigError(f"classes: {classes!r}: give a list of two or more classes, each of some words")
-        if len(self._label_of) < len(classes):
-            raise ConfigError("classes: two of them are the same words, so nobody can tell which is meant; change one")
+        for what, texts in (("", classes), ("the words ", listed.values())):
+            if (pair := _alike(texts)) is not None:
+                raise ConfigError(
+                    f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for case and white space, so nobody "
+                    "can tell which is meant; give them one writing in the files, or change one"
+                )
         self._texts = (text,) if isinstance(text, str) else tuple(text)
         self._label, self._cue = label, cue
         self.forms = (self._texts,)
@@ -98,6 +103,10 @@ class Classification(Domain):
         """A space and the words of every class."""
         return tuple(f" {words}" for words in self._words.values())
 
+    def closed_labels(self) -> tuple[str, ...]:
+        """The classes."""
+        return tuple(self._words)
+
     def answer(self, label: str, example: Example) -> str:
         """A space and the words of the class."""
         return f" {self._words[label]}"
@@ -105,3 +114,14 @@ class Classification(Domain):
     def parse(self, completion: str, example: Example) -> str | None:
         """The class whose words the completion is, up to white space; ``None`` if there is none."""
         return self._label_of.get(" ".join(completion.split()))
+
+
+def _alike(texts: Iterable[Any]) -> tuple[Any, Any] | None:
+    """The first two texts that are equal but for case and white space."""
+    first: dict[str, Any] = {}
+    for text in texts:
+        key = " ".join(cell(text).casefold().split())
+        if key in first:
+            return first[key], text
+        first[key] = text
+    return None

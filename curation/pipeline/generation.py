@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from curation import arms
 from curation.config import JudgeConfig, PcaConfig, RunConfig
+from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
@@ -18,7 +19,8 @@ from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import Scored
-from curation.stages.chooser import Choice, declared
+from curation.stages.chooser import Choice, ChoiceByClass, declared
+from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust
 from curation.stages.label import Label
 from curation.stages.length import Limit, MeasureLength
@@ -299,6 +301,7 @@ def _selected(
     """The selections of all arms, and what gold arms train on before them."""
     config = generation.config
     selection, budget = config.selection, config.selection.budget
+    classes = divided(selection, get_domain(config.domain_of("pool")))
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
 
     def choice(labels: Mapping[str, Out]) -> Choice:
@@ -315,17 +318,29 @@ def _selected(
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts"}),
+            selection=selection.without({"gold_rollouts", "quota"}),
             declared=declared(selection),
             seed=config.seed,
         )
 
     chosen = choice(scored)
+    if classes is not None:
+        wanted = selection.quota if isinstance(selection.quota, dict) else None
+        chosen = ChoiceByClass(
+            **vars(chosen),
+            classes=Classes(
+                names=classes,
+                wanted=wanted,
+                examples=generation.tables["source"],
+                labels=labels["source"],
+                grades=grades["source"],
+            ),
+        )
     rollouts = rolling_out(
         generation.name("rollouts"),
         choice=chosen,
         unscored=choice(labels),
-        selection=selection,
+        selection=selection.without({"quota"}),
         teacher=teacher,
         decoding=config.teacher.decoding,
         seed=generation.seed("rollouts"),

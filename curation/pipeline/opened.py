@@ -15,6 +15,7 @@ from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, discover, split_sizes
 from curation.stages.cap_keys import check_by
+from curation.stages.class_quota import divided
 from curation.stages.fit import check_settings
 from curation.storage import lease
 from curation.storage.paths import write_atomically
@@ -70,6 +71,7 @@ def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -
     num_pool = split_sizes(config, files, deals.taken(files))["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
+    divided(config.selection, get_domain(config.domain_of("pool")))
     check_settings(config.trust)
     chain = describe(config, files, deals)
     return Opened(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)

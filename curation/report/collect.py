@@ -14,6 +14,7 @@ from curation.hashing import derive, hash_unit
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.chained import chained
+from curation.report.class_table import by_class
 from curation.report.comparable import asked_unlike
 from curation.report.costs import compared, money_of, spent
 from curation.report.diversity import diversity
@@ -59,6 +60,7 @@ DETAILS = (
     "trained_unlike",
     "asked_unlike",
     "diversity",
+    "classes",
     "gap",
     "budget",
     "teacher",
@@ -197,7 +199,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     curves = [arm for arm in selected if not ARMS[arm].gold]
     shown = evidence(run, record, judged, measured, tables, num_pool)
     varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
-    shown = with_students(with_labels(shown, varied), students, record.training, run.config)
+    classes = by_class(run, record, None if shown is None else shown.arm)
+    shown = with_students(with_labels(shown, varied, classes), students, record.training, run.config)
     return {
         "verdict": None if shown is None else verdict(shown, run.directory).to_json(),
         "evidence": None if shown is None else shown.to_json(),
@@ -216,6 +219,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
         "asked_unlike": asked_unlike(run.config),
         "diversity": varied,
+        "classes": classes,
         "teacher": {
             "test": accuracy(tests, TEACHER),
             "pool": None if pool is None else share_of(pool.num_right, len(pool)),

@@ -15,6 +15,7 @@ from curation import metrics
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
+from curation.report.class_table import ClassesChosen
 from curation.report.measured import GradedSet, View
 from curation.report.option_lengths import OptionLengths
 from curation.report.people import Checked
@@ -121,8 +122,8 @@ class Evidence:
     shift: Mapping[str, Any] | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     capped: bool = False
-    """A cap on labels has left out rows of higher trust than some that are selected, so that validation's top does not
-    stand for them."""
+    """A cap on labels, or places by class, have left out rows of higher trust than some that are selected, so that
+    validation's top does not stand for them."""
     rivals: tuple[Rival, ...] = ()
     """The trust function against each free signal that the rows have: pool rows where they are graded, else validation
     rows."""
@@ -131,6 +132,8 @@ class Evidence:
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """``None`` where the teacher does not choose among options of several lengths by their whole score."""
+    classes: ClassesChosen | None = None
+    """``None`` where labels are no closed set."""
     gold_student: GoldStudent | None = None
     """``None`` where it or its base was not tested."""
 

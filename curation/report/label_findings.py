@@ -1,5 +1,6 @@
-"""Findings of the verdict on labels: one for all rows, one among the selected, short ones preferred."""
+"""Findings of the verdict on labels: one for all rows, few among the selected, short ones preferred."""
 
+from curation.report.class_table import COLLAPSE
 from curation.report.evidence import Evidence
 from curation.report.headline import percent
 from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
@@ -25,6 +26,39 @@ def one_class(evidence: Evidence) -> Finding | None:
         f"this selection is of one class: all {evidence.num_selected:,} rows have one label, of "
         f"{found.num_given:,} that the teacher gave"
     )
+
+
+def collapsed(evidence: Evidence) -> Finding | None:
+    """A selection of other classes than the pool's teaches other shares; of one class alone :func:`one_class` tells."""
+    found = evidence.classes
+    few = evidence.num_selected < FEW_OF_A_CLASS
+    if found is None or few or found.excess <= COLLAPSE or one_class(evidence) is not None:
+        return None
+    named = [
+        f"{name} has {percent(share)} of its rows and an estimated {percent(of_pool)} of the pool"
+        for name, share, of_pool in (*found.over, *found.under)
+    ]
+    return CARE, (
+        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of other classes "
+        f"({'; '.join(named)})"
+    )
+
+
+def spread(evidence: Evidence) -> str:
+    """The line that gives a selection more classes."""
+    found = evidence.classes
+    if found is None:
+        line = f"selection: {{max_per_label: {cap(evidence)}}}"
+        return f"Cap the rows of a label, unless one class is what is wanted: {line}."
+    if found.is_divided:
+        return (
+            "Places by class are set, and the teacher gave too few rows the other labels: select fewer rows "
+            "(selection.budget), label a larger pool, or take a stronger teacher."
+        )
+    if found.is_cut:
+        n = evidence.num_selected
+        return f"Divide a number of rows among the classes: selection: {{budget: {{n: {n}}}, quota: auto}}."
+    return "Divide the places among the classes: selection: {quota: auto}."
 
 
 def short_options(evidence: Evidence) -> Finding | None:

@@ -29,4 +29,4 @@ class Rule:
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
     """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
-    trust, ``{cap}`` the share of a label's rows under which several labels are selected."""
+    trust, ``{spread}`` the sentence that gives a selection more labels."""

@@ -21,6 +21,7 @@ from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.metrics import Estimate
 from curation.report import measures
+from curation.report.class_table import as_evidence
 from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, foreseen, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
@@ -30,6 +31,7 @@ from curation.report.people import checked
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rivals import against, best_signal, in_table, what_trust_is, who_won
 from curation.report.rows import Judged
+from curation.selection.capped import is_capped
 
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
@@ -87,7 +89,7 @@ def evidence(
             trust=float(trust_M.mean()) if len(trust_M) else 0.0,
             confidence=CONFIDENCE,
         ),
-        capped=record.budget.get("max_per_label") is not None,
+        capped=is_capped(record.budget),
         repeats=repeats(record.trust_fit),
         option_lengths=None
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
@@ -119,15 +121,15 @@ def foreseen_purities(
     return {arm: of(arm, rows) for arm, rows in selected.items() if not ARMS[arm].gold and rows.num_rows}
 
 
-def with_labels(shown: Evidence | None, varied: Json) -> Evidence | None:
-    """The evidence with the numbers of labels that ``curation.report.diversity`` counted."""
+def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = None) -> Evidence | None:
+    """The evidence with the labels that ``curation.report.diversity`` counted, and those of ``class_table``."""
     if shown is None:
         return None
     given, selected = varied["pool"], varied["arms"][shown.arm]
     labels = LabelsSeen(
         num_labelled=given["num_rows"], num_given=given["num_labels"], num_selected=selected["num_labels"]
     )
-    return replace(shown, labels=labels)
+    return replace(shown, labels=labels, classes=as_evidence(classes))
 
 
 def repeats(fit: Mapping[str, Any]) -> Repeats | None:

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from curation.metrics import Estimate, proportion
+from curation.report.class_table import COLLAPSE
 from curation.report.evidence import CONFIDENCE, Evidence, Quality, difference, widened
 from curation.report.headline import in_words, less, number, percent
-from curation.report.label_findings import REPEATED, cap, one_class, one_label, repeats, short_options
+from curation.report.label_findings import REPEATED, collapsed, one_class, one_label, repeats, short_options, spread
 from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Finding, Level, Rule
 from curation.report.rivals import Rival
 from curation.report.student_findings import learned_nothing
@@ -52,7 +53,7 @@ def verdict(evidence: Evidence, directory: str) -> Verdict:
             level, words = finding
             better = _better(evidence)
             after = rule.mend.format(
-                directory=directory, signal="" if better is None else better.signal, cap=cap(evidence)
+                directory=directory, signal="" if better is None else better.signal, spread=spread(evidence)
             )
             found.append((level, {"rule": rule.name, "level": level, "finding": words, "next": after}))
     found.sort(key=lambda item: -LEVELS.index(item[0]))
@@ -301,7 +302,13 @@ RULES: tuple[Rule, ...] = (
         name="one class",
         asks="Does the selection have more than one label?",
         find=one_class,
-        mend="Cap the rows of a label, unless one class is what is wanted: selection: {{max_per_label: {cap}}}.",
+        mend="{spread}",
+    ),
+    Rule(
+        name="collapse",
+        asks=f"Would at most {100 * COLLAPSE:.0f} % of the rows have to be of other classes for the pool's shares?",
+        find=collapsed,
+        mend="{spread}",
     ),
     Rule(
         name="short options",

@@ -1,7 +1,8 @@
 """The n best rows of which no label has more than its cap: exact, in one pass, and in memory for 2n rows.
 
 The rule walks the ranking from the top (larger scores first, equal ones by a seeded hash of the row id). It takes a row
-unless ``cap`` rows of its label are taken already, until n rows are taken. So a row is taken if fewer than ``cap`` rows
+unless ``cap`` rows of its label are taken already, until n rows are taken. Where each label has a cap of its own and
+these add up to n, they are quotas: each label's best rows are taken. So a row is taken if fewer than ``cap`` rows
 of its label are ahead of it, and fewer than n rows of which that is true.
 
 Rows are read in any order and partition, and parts are reduced by themselves. That is exact: what the walk does not
@@ -10,7 +11,7 @@ the parts keep is therefore the walk over all rows. A part holds at most ``max(2
 and a batch, however many rows and labels there are.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,9 @@ Labels = npt.NDArray[np.uint64]
 [N]."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
 """Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
+
+Cap = int | Int64s
+"""The most rows of a label: of every one the same or, where labels are numbers from 0 on, by label."""
 
 HELD_ROWS = 1 << 18
 _OWN = np.uint64(1 << 63)
@@ -55,15 +59,23 @@ class Capped:
         return scores(~self.rows_n["key"])
 
 
+def is_capped(budget: Mapping[str, Any]) -> bool:
+    """Whether arms under a recorded budget take other rows than the top: a cap or places by class leave some out."""
+    return budget.get("max_per_label") is not None or budget.get("quota") is not None
+
+
 def labels_apart(row_ids_N: Int64s) -> Labels:
     """For rows without a label: each counts by itself, so that no cap holds for them; above all labels."""
     return row_ids_N.astype(np.uint64) | _OWN
 
 
-def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
+def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
     """Rows that the walk takes; the seed is that of the ties."""
     best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
+    if not n:
+        return Capped(rows_n=best, num_scored=0, num_rows=0)
     num_rows = num_scored = num_held = 0
+    last_S: npt.NDArray[np.uint64] | None = None
     for row_ids_B, score_B, label_of in batches:
         place_M = np.flatnonzero(score_B > -np.inf)  # false for NaN, too
         num_rows, num_scored = num_rows + len(row_ids_B), num_scored + len(place_M)
@@ -73,17 +85,22 @@ def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
             place_M, key_M = place_M[near_M], key_M[near_M]
         if not len(place_M):
             continue
+        label_M = label_of(place_M)
+        if last_S is not None:
+            near_M = key_M <= last_S[label_M.astype(np.int64)]
+            place_M, key_M, label_M = place_M[near_M], key_M[near_M], label_M[near_M]
         rows_M: Any = np.empty(len(place_M), dtype=_ROW)
-        rows_M["key"], rows_M["row_id"] = key_M, row_ids_B[place_M]
-        rows_M["tie"], rows_M["label"] = hash64(rows_M["row_id"], seed), label_of(place_M)
+        rows_M["key"], rows_M["row_id"], rows_M["label"] = key_M, row_ids_B[place_M], label_M
+        rows_M["tie"] = hash64(rows_M["row_id"], seed)
         held.append(rows_M)
         num_held += len(rows_M)
         if num_held >= max(n, HELD_ROWS):
             best, held, num_held = _walk([best, *held], n, cap), [], 0
+            last_S = None if isinstance(cap, int) else _last(best, cap)
     return Capped(rows_n=_walk([best, *held], n, cap), num_scored=num_scored, num_rows=num_rows)
 
 
-def walked_parts(parts: Iterable[Capped], n: int, cap: int) -> Capped:
+def walked_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
     """Rows that the walk takes of all parts, in any order of the parts."""
     rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
     for part in parts:
@@ -102,7 +119,19 @@ def num_before(label_N: npt.NDArray[Any]) -> Int64s:
     return before_N
 
 
-def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: int) -> npt.NDArray[np.void]:
+def _last(best: npt.NDArray[np.void], cap: Int64s) -> npt.NDArray[np.uint64]:
+    """The key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
+    label_M = best["label"].astype(np.int64)
+    last_S = np.full(len(cap), np.iinfo(np.uint64).max)
+    np.maximum.at(taken_S := np.zeros(len(cap), dtype=np.uint64), label_M, best["key"])
+    is_full_S = np.bincount(label_M, minlength=len(cap)) >= cap
+    last_S[is_full_S] = taken_S[is_full_S]
+    return last_S
+
+
+def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: Cap) -> npt.NDArray[np.void]:
     rows_M = np.concatenate(parts)
     rows_M = rows_M[np.lexsort((rows_M["tie"], rows_M["key"]))]
-    return rows_M[num_before(rows_M["label"]) < cap][:n]
+    most: Any = cap if isinstance(cap, int) else cap[rows_M["label"].astype(np.int64)]
+    taken: npt.NDArray[np.void] = rows_M[num_before(rows_M["label"]) < most][:n]
+    return taken

@@ -15,6 +15,7 @@ from curation.refs import TableRef
 from curation.registry import check_options, code
 from curation.rundir.graph import In, Inputs
 from curation.selection import budget as rules
+from curation.selection.class_shares import ClassShares
 from curation.stages.pool_scores import PoolScores, too_long_ids
 from curation.tables import io
 from curation.trust.parts import first_of_each
@@ -52,6 +53,8 @@ class Budget:
     """The n that the rule gives, where ``max_per_label`` leaves fewer rows; None: it leaves n."""
     limited_by: str | None = None
     """The arm in which the fewest rows are left, where that sets n."""
+    quota: ClassShares | None = None
+    """The shares of the classes by which the arms' places are divided (``selection.quota``); None: they are not."""
 
 
 def resolve(

@@ -20,10 +20,12 @@ from curation.registry import code
 from curation.rundir.graph import In, Inputs
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.capped import Capped
-from curation.selection.quotas import strata
+from curation.selection.class_shares import ClassShares
+from curation.selection.quotas import allocate, strata
 from curation.selection.top_n import check
-from curation.stages.budget import Scored
+from curation.stages.budget import Budget, Scored
 from curation.stages.cap_keys import LabelKeys
+from curation.stages.class_quota import Classes
 from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import PoolScores
 from curation.stages.selected import PART_ROWS
@@ -53,6 +55,12 @@ class Choice(Inputs):
     declared: Mapping[str, Any] = field(default_factory=dict)
     """:func:`declared`, so that another line of a registry is another selection."""
     seed: int
+
+
+class ChoiceByClass(Choice):
+    """A choice whose places are divided among classes; a class of its own, so that the keys of others stay."""
+
+    classes: Classes
 
 
 def declared(selection: SelectionConfig) -> dict[str, Any]:
@@ -95,6 +103,8 @@ class SelectJob(Choice):
     """The source of gold arms' completions."""
     teacher: ModelRef | None
     generation: int
+    classes: Classes | None = None
+    """See :class:`ChoiceByClass`; None: places are not divided."""
 
     @classmethod
     def of(cls, choice: Choice, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
@@ -128,15 +138,27 @@ class Chooser:
     has the rows of its weak twin, which count by their weak ones. Top rows are found in one pass, and held, 32 bytes a
     selected row (:mod:`curation.selection.capped`); the other rules choose among the rows that the cap leaves, which
     takes 32 bytes more a row of the pool.
+
+    With a ``quota`` an arm that ranks and takes its top takes that of each class, and as much memory as under a cap. A
+    place that a class has no row for goes to the others. The rows of uniform draws, and of arms with a rule of their
+    own, are what they are without it.
     """
 
-    def __init__(self, job: SelectJob, n: int, cap: int | None = None) -> None:
-        self._job, self._n, self._cap = job, n, cap
+    def __init__(self, job: SelectJob, n: int, cap: int | None = None, quota: ClassShares | None = None) -> None:
+        self._job, self._n, self._cap, self._quota = job, n, cap, quota
         self._bin_N: Int64s | None = None
+
+    @classmethod
+    def of(cls, job: SelectJob, budget: Budget) -> Self:
+        """The chooser of a budget."""
+        return cls(job, budget.n, budget.max_per_label, budget.quota)
+
+    def _is_divided(self, arm: Arm) -> bool:
+        return self._quota is not None and arm.ranked and arm.rule == TOP
 
     def taken(self, arm: Arm) -> Taken:
         """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
-        if self._n and arm.rule == TOP and not arm.gold and self._cap is None:
+        if self._n and arm.rule == TOP and not arm.gold and self._cap is None and not self._is_divided(arm):
             scores = self.scores(arm)
             bound = scores.bound(self._n, derive(self._job.seed, "ties"))
             return Taken(row_ids=scores.ranked(bound), threshold=bound.score)
@@ -201,7 +223,7 @@ class Chooser:
         Raises:
             BudgetError: n is larger than the number of rows with a score.
         """
-        found = self._capped(arm, self._n)
+        found = self._of_classes(arm) if self._is_divided(arm) else self._capped(arm, self._n)
         check(self._n, found.num_scored, found.num_rows)
         return len(found)
 
@@ -261,9 +283,13 @@ class Chooser:
 
     def top(self, arm: Arm) -> Cut:
         """The best rows of an arm."""
-        if self._cap is None:
+        if self._is_divided(arm):
+            found = self._of_classes(arm)
+            check(self._n, found.num_scored, found.num_rows)
+        elif self._cap is None:
             return self.scores(arm).top(self._n, derive(self._job.seed, "ties"))
-        found = self._capped(arm, self._n)
+        else:
+            found = self._capped(arm, self._n)
         return Cut(row_ids_n=found.row_ids_n, threshold=float(found.score_n[-1]))
 
     def _capped(self, arm: Arm, n: int) -> Capped:
@@ -273,6 +299,16 @@ class Chooser:
         drawn_gold = arm.gold and not arm.ranked
         keys = LabelKeys(by=job.selection.max_per_label_by, pool=job.pool, audit=job.audit if drawn_gold else None)
         return self.scores(arm).capped(keys, n, self._cap, derive(job.seed, "ties"))
+
+    def _of_classes(self, arm: Arm) -> Capped:
+        """The best rows of each class, n of all or, where a cap leaves no more, fewer."""
+        assert self._quota is not None, "the caller asks"
+        scores, classes = self.scores(arm), self._quota.classes
+        size_C, num_rows = scores.sizes(classes)
+        room_C = size_C if self._cap is None else np.minimum(size_C, self._cap)
+        quota_C = allocate(self._quota.shares, room_C, min(self._n, int(room_C.sum())))
+        found = scores.by_class(classes, quota_C, derive(self._job.seed, "ties"))
+        return replace(found, num_scored=int(size_C.sum()), num_rows=num_rows)
 
     def _accuracy_of_bins(self, num_strata: int) -> Floats:
         """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from curation.domains.class_counts import places
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
@@ -129,6 +130,34 @@ class PoolScores:
 
         return walked_parts(scans.mapped(self.labels, of), n, cap)
 
+    def sizes(self, classes: Sequence[str]) -> tuple[Int64s, int]:
+        """The rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
+
+        def counted(fragments: Sequence[int] | None) -> tuple[Int64s, int]:
+            size_C, num_rows = np.zeros(len(classes) + 1, dtype=np.int64), 0
+            for batch, _, score_B in self._scored(fragments, ("label",)):
+                may_B = score_B > -np.inf  # false for NaN, too
+                size_C += np.bincount(places(batch.column("label"), classes)[may_B], minlength=len(size_C))
+                num_rows += len(score_B)
+            return size_C, num_rows
+
+        parts = [*scans.mapped(self.labels, counted)]
+        return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
+
+    def by_class(self, classes: Sequence[str], quota_C: Int64s, seed: int) -> Capped:
+        """The best rows of each of C classes, as many as its quota: held, as those under a cap are."""
+        none_last_T = np.append(quota_C, 0)
+
+        def numbered(fragments: Sequence[int] | None) -> Iterator[Labelled]:
+            for batch, ids_B, score_B in self._scored(fragments, ("label",)):
+                yield ids_B, score_B, partial(_classes_at, classes, batch.column("label"))
+
+        def of(fragments: Sequence[int] | None) -> Capped:
+            return walked(numbered(fragments), num, none_last_T, seed)
+
+        num = int(quota_C.sum())
+        return walked_parts(scans.mapped(self.labels, of), num, none_last_T)
+
     def _keyed(self, keys: LabelKeys, fragments: Sequence[int] | None) -> Iterator[Labelled]:
         read = keys.reader()
         for batch, ids_B, score_B in self._scored(fragments, ("label",)):
@@ -172,6 +201,10 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
 
 def _labels_at(read: Reader, ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
     return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
+
+
+def _classes_at(classes: Sequence[str], weak_B: pa.Array, place_M: Int64s) -> Labels:
+    return places(weak_B.take(pa.array(place_M)), classes).astype(np.uint64)
 
 
 def _passing(bound: Bound, batches: Iterable[Batch]) -> Iterator[Batch]:

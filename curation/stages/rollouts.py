@@ -211,7 +211,7 @@ def roll_out(
         return made
     budget = budget_of(job)
     sampling = _Sampling(job, asked, directory, how)
-    sampling.fill(Chooser(job, budget.n, budget.max_per_label), budget.n, job.gold)
+    sampling.fill(Chooser.of(job, budget), budget.n, job.gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,

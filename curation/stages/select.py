@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from curation import memory
 from curation.arms import ARMS, Arm
+from curation.config.selection import beside_a_cut
 from curation.domains import get_domain
 from curation.domains.formats import Format
 from curation.errors import BudgetError, RunFailedError
@@ -22,6 +23,7 @@ from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
 from curation.selection.budget import rows_a_label
+from curation.selection.class_shares import ClassShares
 from curation.stages.budget import Budget, resolve
 from curation.stages.chooser import Choice, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
@@ -36,6 +38,8 @@ UNCERTIFIED = (
     "others may have more wrong labels; before it"
 )
 """Before the guarantee of the rows of a risk budget, of which a cap takes some."""
+MOST_CLASSES = 5
+"""Classes whose shares the log names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,10 @@ class Select(Stage):
                 f"selection.max_per_label: with at most {budget.max_per_label:,} rows of a label {budget.n:,} of "
                 f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
             )
+        if budget.quota is not None:
+            task.say(_in_words(budget.quota))
+        elif job.classes is not None and budget.n:
+            task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
         if not budget.n:
             task.say(f"NOTHING IS SELECTED: {(budget.risk or {})['guarantee']}")
         made = self.Made(
@@ -148,6 +156,19 @@ class Select(Stage):
         return Done(outputs=made, rows=0)
 
 
+def _in_words(quota: ClassShares) -> str:
+    """Shares by which the places are divided, where they come from, and the largest ones."""
+    basis = {
+        "confusion": f"estimated from the teacher's labels and its confusion on {quota.num_labelled:,} labelled rows",
+        "counts": f"the teacher's own counts, since {quota.why}",
+        "given": "of the configuration",
+    }[quota.basis]
+    pairs = sorted(zip(quota.classes, quota.shares, strict=True), key=lambda pair: -pair[1])
+    most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in pairs[:MOST_CLASSES])
+    more = f", and {len(pairs) - MOST_CLASSES} more" if len(pairs) > MOST_CLASSES else ""
+    return f"selection.quota: places go to {len(pairs)} classes by shares {basis}: {most}{more}"
+
+
 def _absent(dropped: Mapping[str, str]) -> dict[str, str]:
     """Why outputs of arms that dropped out are missing, by output."""
     words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
@@ -161,7 +182,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         BudgetError: an arm has fewer candidates than the budget.
     """
     budget = budget_of(job)
-    chooser = Chooser(job, budget.n, budget.max_per_label)
+    chooser = Chooser.of(job, budget)
     weak = format_of_pool(job)
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
@@ -190,7 +211,8 @@ def budget_of(job: SelectJob) -> Budget:
     """The budget over the pool's labels, with the one n that all arms can select.
 
     Raises:
-        BudgetError: the budget is 0, or an arm has fewer rows than it, even without a cap.
+        BudgetError: the budget is 0, an arm has fewer rows than it, even without a cap, or it is a cut and the classes
+            are given places.
     """
     budget = resolve(
         job.selection.budget,
@@ -201,13 +223,18 @@ def budget_of(job: SelectJob) -> Budget:
         too_long=job.too_long,
         seed=derive(job.seed, "risk"),
     )
+    if job.classes is not None and budget.n:
+        if not budget.is_cut:
+            budget = replace(budget, quota=job.classes.shares(job.labels))
+        elif job.classes.wanted is not None:
+            raise BudgetError(f"selection.{beside_a_cut(budget.rule)}")
     limit = job.selection.max_per_label
     return budget if limit is None or not budget.n else _under_cap(job, budget, rows_a_label(limit, budget.n))
 
 
 def _under_cap(job: SelectJob, budget: Budget, cap: int) -> Budget:
     """The budget with as many rows as every arm has under the cap."""
-    chooser, left = Chooser(job, budget.n, cap), {}
+    chooser, left = Chooser(job, budget.n, cap, budget.quota), {}
     for name in job.selection.arms:
         try:
             left[name] = chooser.num_left(ARMS[name])

@@ -21,6 +21,7 @@ from curation.hashing import Int64s, hash64
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.selection.audit import REACH, Scored
+from curation.selection.capped import is_capped
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
@@ -124,7 +125,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         generation=generation,
         arm=arm,
         function=ARMS[arm].trust,
-        ranked=ARMS[arm].ranked and ARMS[arm].rule == TOP and budget.get("max_per_label") is None,
+        ranked=ARMS[arm].ranked and ARMS[arm].rule == TOP and not is_capped(budget),
         labels=(TableRef.from_json(choice["labels"]),),
         pools=(TableRef.from_json(choice["pool"]),),
         selection=TableRef.from_json(arms[arm]["table"]),

@@ -22,6 +22,7 @@ def test_a_class_is_scored_by_its_words_and_read_back():
     assert [domain.gold({"y": value}) for value in (0, 1.0, "1", None)] == ["0", "1", "1", None]
     assert all(domain.parse(domain.answer(label, example), example) == label for label in ("0", "1"))
     assert domain.parse("ham", example) is None and domain.num_answers(example) == 2
+    assert domain.closed_labels() == ("0", "1") and get_domain(DomainConfig(name="chess")).closed_labels() is None
     with pytest.raises(RowError, match="bad_label: '7' is not one of the 2 classes 0, 1"):
         domain.gold({"y": 7})
     with pytest.raises(RowError, match="null_field: title, body is empty"):
@@ -34,7 +35,11 @@ def test_a_class_is_scored_by_its_words_and_read_back():
         ("ab", "give a list of two"),
         (["a"], "give a list of two"),
         (["a", " "], "give a list"),
-        ({"a": "x", "b": "x"}, "same words"),
+        ({"a": "x", "b": "x"}, "the words 'x' and 'x' are the same"),
+        (["Spam", "ham", "spam"], "classes: 'Spam' and 'spam' are the same but for case and white space"),
+        (["not spam", "not  spam "], "'not spam' and 'not  spam ' are the same"),
+        ({"a": "Not spam", "b": "not  Spam"}, "the words 'Not spam' and 'not  Spam' are the same"),
+        ([1, "1"], "1 and '1' are the same"),
     ],
 )
 def test_classes_that_cannot_be_told_apart_are_refused(classes, words):

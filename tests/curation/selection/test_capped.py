@@ -73,6 +73,39 @@ def test_parts_in_any_order_give_what_a_walk_gives(scores, num_labels, n, cap, s
         assert (one.num_rows, one.num_scored) == (len(ids_N), int((scores_N > -np.inf).sum()))
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    scores=st.lists(
+        st.one_of(st.sampled_from([0.0, -0.0, np.nan, -np.inf, 1.0]), st.floats(width=32)), min_size=1, max_size=80
+    ),
+    quotas=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    seed=st.integers(0, 2**32 - 1),
+    held=st.sampled_from([1, 7, 1 << 18]),
+    num_parts=st.integers(1, 6),
+)
+def test_quotas_take_the_best_of_each_label(scores, quotas, seed, held, num_parts):
+    """The last label has no place; a label may have fewer rows than places."""
+    rng, scores_N, cap_S = np.random.default_rng(seed), np.array(scores), np.array([*quotas, 0])
+    ids_N = rng.permutation(10 * len(scores_N))[: len(scores_N)]
+    labels_N = rng.integers(0, len(cap_S), len(ids_N))
+    tie_N, n = hash64(ids_N, seed), int(cap_S.sum())
+    ranked = sorted(np.flatnonzero(scores_N > -np.inf), key=lambda place: (-scores_N[place], int(tie_N[place])))
+    best = [[place for place in ranked if labels_N[place] == label][:cap] for label, cap in enumerate(cap_S)]
+    wanted = [int(ids_N[place]) for place in ranked if any(place in some for some in best)]
+
+    def batches(places_N):
+        for some in np.array_split(places_N, num_parts):
+            yield ids_N[some], scores_N[some], lambda kept, some=some: labels_N[some][kept].astype(np.uint64)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capped, "HELD_ROWS", held)
+        order_N = rng.permutation(len(ids_N))
+        found = walked(batches(order_N), n, cap_S, seed)
+        parts = [walked(batches(some), n, cap_S, seed) for some in np.array_split(order_N, num_parts)]
+        again = walked_parts(parts, n, cap_S)
+    assert found.row_ids_n.tolist() == again.row_ids_n.tolist() == wanted
+
+
 def test_rows_before_a_row_with_its_label_are_counted():
     assert num_before(np.array([5, 3, 5, 5, 3, 1])).tolist() == [0, 0, 1, 2, 1, 0]
     assert num_before(np.zeros(0, dtype=np.uint64)).tolist() == []

@@ -1,0 +1,143 @@
+"""An arm's rows by class, where labels are a closed set: their shares in the pool and in the selection, and errors.
+
+The classes' shares in the pool are those by which the places were divided (``selection.quota``) or, where they were
+not, the same estimate.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curation import metrics
+from curation.config.selection import CUTS
+from curation.domains import class_counts
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord, RunRecord
+from curation.selection.class_shares import ClassShares, distance, estimated
+from curation.selection.quotas import allocate
+from curation.tables import io, scans
+
+COLLAPSE = 0.3
+"""The part of a selection, beyond what whole rows make necessary, that may be of other classes than the pool's."""
+MOST_NAMED = 3
+"""Classes that a finding names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassesChosen:
+    """The classes of a selection beside those of the pool."""
+
+    distance: float
+    """The total variation distance of their shares."""
+    least: float
+    """The same of the nearest selection of as many rows: places are whole."""
+    over: tuple[tuple[str, float, float], ...]
+    """The classes with the greatest surplus, the greatest first: name, share of the rows, share of the pool."""
+    under: tuple[tuple[str, float, float], ...]
+    """The same of those that lack most."""
+    is_divided: bool
+    """Places were divided by class."""
+    is_cut: bool
+    """The budget takes all rows above a cut."""
+
+    @property
+    def excess(self) -> float:
+        """The part of the rows that would have to be of other classes."""
+        return self.distance - self.least
+
+
+def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json | None:
+    """The classes of an arm's weak labels; ``None`` without an arm, or where labels are no closed set.
+
+    A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their
+    ``share``, their ``purity`` if the pool is graded, the labelled rows that the teacher gave the label (``labelled``)
+    and how many of them are of it (``right``), and ``confused``: the class that most of the others are of.
+    """
+    names = run.domain.closed_labels()
+    if arm is None or names is None or not record.n:
+        return None
+    given_T = class_counts.given(record.labels["pool"], names)
+    counts = class_counts.confusion(run.prepared["source"], record.labels["source"], record.grades["source"], names)
+    quota = record.budget.get("quota")
+    shares = estimated(names, given_T, counts) if quota is None else _quota(quota)
+    ids_n, class_n = _chosen(record.selections[arm], names)
+    chosen_C = np.bincount(class_n, minlength=len(names) + 1)[: len(names)]
+    share_C = chosen_C / max(int(chosen_C.sum()), 1)
+    best_C = allocate(shares.shares, np.full(len(names), len(ids_n)), len(ids_n))
+    graded_2C = _graded(record.grades.get("pool"), ids_n, class_n, len(names))
+    return {
+        "arm": arm,
+        "basis": shares.basis,
+        "why": shares.why,
+        "num_labelled": shares.num_labelled,
+        "is_divided": quota is not None,
+        "is_cut": record.budget["rule"] in CUTS,
+        "distance": distance(share_C, shares.shares),
+        "least": distance(best_C / max(len(ids_n), 1), shares.shares),
+        "num_unparsed": int(given_T[-1]),
+        "rows": [
+            {
+                "name": name,
+                "given": int(given_T[place]),
+                "estimated": shares.shares[place],
+                "chosen": int(chosen_C[place]),
+                "share": float(share_C[place]),
+                "purity": None
+                if graded_2C is None or not graded_2C[0, place]
+                else metrics.proportion(int(graded_2C[1, place]), int(graded_2C[0, place])).to_json(),
+                **_errors(counts, place, names),
+            }
+            for place, name in enumerate(names)
+        ],
+    }
+
+
+def as_evidence(table: Json | None) -> ClassesChosen | None:
+    """The numbers of a table that the verdict reads."""
+    if table is None:
+        return None
+    lines = [(row["name"], row["share"], row["estimated"]) for row in table["rows"]]
+    lines.sort(key=lambda line: line[2] - line[1])
+    return ClassesChosen(
+        over=tuple(line for line in lines[:MOST_NAMED] if line[1] > line[2]),
+        under=tuple(line for line in lines[: -MOST_NAMED - 1 : -1] if line[1] < line[2]),
+        **{key: table[key] for key in ("distance", "least", "is_divided", "is_cut")},
+    )
+
+
+def _quota(found: Any) -> ClassShares:
+    return ClassShares(**{**found, "classes": tuple(found["classes"]), "shares": tuple(found["shares"])})
+
+
+def _chosen(selection: TableRef, names: tuple[str, ...]) -> tuple[Int64s, Int64s]:
+    """The ids of the selected rows, ascending, and their classes, both int64 [n]."""
+    table = io.read(selection, ["row_id", "label"]).sort_by("row_id").combine_chunks()
+    return table["row_id"].to_numpy(), class_counts.places(table["label"].combine_chunks(), names)
+
+
+def _graded(grades: TableRef | None, ids_n: Int64s, class_n: Int64s, num_classes: int) -> Int64s | None:
+    """The selected rows that are graded, and those that are right, by class, int64 [2, C]; ``None`` without grades."""
+    if grades is None or not len(ids_n):
+        return None
+    counts_2C = np.zeros((2, num_classes + 1), dtype=np.int64)
+    for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
+        ids_B = batch.column("row_id").to_numpy()
+        place_B = np.minimum(np.searchsorted(ids_n, ids_B), len(ids_n) - 1)
+        is_chosen_B = ids_n[place_B] == ids_B
+        is_right_B = is_chosen_B & batch.column("correct").to_numpy(zero_copy_only=False)
+        for line, kept_B in enumerate((is_chosen_B, is_right_B)):
+            counts_2C[line] += np.bincount(class_n[place_B[kept_B]], minlength=num_classes + 1)
+    return counts_2C[:, :num_classes]
+
+
+def _errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:
+    """The labelled rows that the teacher gave the class, the right ones, and the class that most others are of."""
+    of_C = confusion_CT[:, place].copy()
+    num_rows, right = int(of_C.sum()), int(of_C[place])
+    of_C[place] = 0
+    other = int(of_C.argmax())
+    confused = {"name": names[other], "rows": int(of_C[other])} if of_C[other] else None
+    return {"labelled": num_rows, "right": right, "confused": confused}

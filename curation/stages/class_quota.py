@@ -1,0 +1,81 @@
+"""Places by class (``selection.quota``): which runs have them, and the classes' shares that they follow."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from curation.arms import ARMS, TOP
+from curation.config import SelectionConfig
+from curation.config.selection import CUTS
+from curation.domains import Domain
+from curation.domains.class_counts import confusion, given
+from curation.errors import ConfigError
+from curation.refs import TableRef
+from curation.rundir.graph import In, Inputs
+from curation.selection.class_shares import ClassShares, estimated
+
+_KEY = "selection.quota"
+
+
+class Classes(Inputs):
+    """The closed set of labels, and the labelled rows that say how the teacher confuses them."""
+
+    names: Sequence[str]
+    wanted: Mapping[str, float] | None
+    """The configuration's shares, of whatever sum; None: they are estimated."""
+    examples: In[TableRef]
+    """The source split, with gold labels."""
+    labels: In[TableRef]
+    """The teacher's labels of the source split."""
+    grades: In[TableRef]
+
+    def shares(self, pool: TableRef) -> ClassShares:
+        """The classes' shares in the pool of these labels, or those that are wanted."""
+        if self.wanted is None:
+            counts = confusion(self.examples, self.labels, self.grades, self.names)
+            return estimated(self.names, given(pool, self.names), counts)
+        total = sum(self.wanted.values())
+        return ClassShares(
+            classes=tuple(self.names),
+            shares=tuple(self.wanted.get(name, 0.0) / total for name in self.names),
+            basis="given",
+            num_labelled=0,
+        )
+
+
+def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
+    """Places by class of a run in words, for ``curate validate``; None where labels are no closed set."""
+    classes = domain.closed_labels()
+    if classes is None or len(classes) < 2:
+        return None
+    if selection.budget.rule in CUTS:
+        return f"{_KEY}: none, since budget.{selection.budget.rule} takes all rows above a cut, whatever their class"
+    if selection.quota == "none":
+        return f"{_KEY}: none: the best rows are selected, whatever their class"
+    by = "their estimated shares in the pool" if selection.quota == "auto" else "the shares of the file"
+    own = [name for name in selection.arms if ARMS[name].ranked and ARMS[name].rule != TOP]
+    but = f", but for the rules of {', '.join(own)}" if own else ""
+    return f"{_KEY}: the places of arms that rank go to {len(classes)} classes by {by}{but} (none: the best rows)"
+
+
+def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
+    """The classes among which the places are divided; None where they are not.
+
+    Raises:
+        ConfigError: the quotas do not go with the domain, or with what counts as a label.
+    """
+    classes, quota = domain.closed_labels(), selection.quota
+    if isinstance(quota, dict):
+        if classes is None:
+            raise ConfigError(f"{_KEY}: domain {domain.name} has no closed set of labels; leave it out")
+        if unknown := [name for name in quota if name not in classes]:
+            near = difflib.get_close_matches(unknown[0], classes, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:8])}"
+            raise ConfigError(f"{_KEY}: {unknown[0]!r} is none of the {len(classes)} classes; {hint}")
+    if classes is None or len(classes) < 2 or quota == "none" or selection.budget.rule in CUTS:
+        return None
+    if selection.max_per_label_by != "label":
+        raise ConfigError(
+            f"{_KEY}: places go to classes, and selection.max_per_label_by counts by {selection.max_per_label_by!r}; "
+            f"both at once are not possible: set {_KEY}: none, or leave max_per_label_by out"
+        )
+    return classes

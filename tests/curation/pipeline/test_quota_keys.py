@@ -1,0 +1,83 @@
+"""Places by class in a run's description: which stages a change of ``selection.quota`` does again, and what is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curation.config.load import load_config
+from curation.domains import get_domain
+from curation.errors import ConfigError
+from curation.pipeline.chain import describe
+from curation.pipeline.opened import open_run
+from curation.rundir.graph import plain
+from curation.rundir.merging import with_outs
+from curation.sources import discover
+from curation.stages.class_quota import in_words
+
+
+def load(folder: Path, **selection: Any):
+    rows = [f"text {number},{'ab'[number % 2]}" for number in range(90)]
+    if not (folder / "rows.csv").exists():  # its time of change is in keys
+        (folder / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    config = {
+        "name": "quota",
+        "run_dir": str(folder / "run"),
+        "domain": {"name": "classification", "classes": ["a", "b"]},
+        "sources": {"rows": {"path": str(folder / "rows.csv")}},
+        "splits": {"source": {"from": "rows", "rows": 40}, "pool": {"from": "rows", "rows": 50}, "audit": True},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 10}, **selection},
+    }
+    path = folder / "quota.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return load_config(path)
+
+
+def keys(config: Any) -> dict[str, Any]:
+    """Inputs of each stage's key as JSON, by name."""
+    chain = describe(config, {name: discover(source) for name, source in config.sources.items()})
+    found = {stage.name: plain(with_outs(dict(stage.inputs), str), {}) for stage in chain.stages}
+    return {name: json.loads(json.dumps(key)) for name, key in found.items()}
+
+
+def test_quotas_change_the_selection_alone(tmp_path: Path):
+    none, auto, given = (keys(load(tmp_path, quota=quota)) for quota in ("none", "auto", {"a": 1, "b": 3}))
+    assert auto == keys(load(tmp_path))
+    of_scores = {"gen-0/select", "gen-0/rollouts"}  # trust_gold ranks, so that its rollouts are of the same rows
+    for key in (auto, given):
+        assert {name for name in none if none[name] != key[name]} == of_scores
+    classes = auto["gen-0/select"]["choice"].pop("classes")
+    assert auto["gen-0/select"] == none["gen-0/select"]  # the key of a run that was finished before there were quotas
+    assert classes["names"] == ["a", "b"] and classes["wanted"] is None
+    assert given["gen-0/select"]["choice"]["classes"]["wanted"] == {"a": 1.0, "b": 3.0}
+    drawn = {"arms": ["naive", "trust", "ground_truth"]}
+    with_draw = [keys(load(tmp_path, quota=quota, **drawn))["gen-0/rollouts"] for quota in ("none", "auto")]
+    assert with_draw[0] == with_draw[1]
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        (
+            {},
+            "the places of arms that rank go to 2 classes by their estimated shares in the pool (none: the best rows)",
+        ),
+        ({"quota": {"a": 2, "b": 1}}, "go to 2 classes by the shares of the file (none: the best rows)"),
+        ({"arms": ["trust", "margin@stratified"]}, "in the pool, but for the rules of margin@stratified (none:"),
+        ({"quota": "none"}, "none: the best rows are selected, whatever their class"),
+        ({"budget": {"threshold": 0.5}}, "none, since budget.threshold takes all rows above a cut"),
+    ],
+)
+def test_validate_says_what_happens_to_classes(tmp_path: Path, selection: dict[str, Any], words: str):
+    config = load(tmp_path, **selection)
+    line = in_words(config.selection, get_domain(config.domain))
+    assert line is not None and line.startswith("selection.quota: ") and words in line
+
+
+def test_a_run_with_an_unknown_class_is_refused_before_anything_is_done(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"selection\.quota: 'A' is none of the 2 classes"):
+        open_run(load(tmp_path, quota={"A": 1}), save=True)
+    assert not (tmp_path / "run").exists()

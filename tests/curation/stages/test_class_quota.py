@@ -1,0 +1,308 @@
+"""Arms whose places are divided among classes (``selection.quota``): each against its own ranking within classes."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+from sklearn.metrics import confusion_matrix
+
+from curation.config import DomainConfig, SelectionConfig
+from curation.config.filter import KeepConfig
+from curation.domains import get_domain
+from curation.domains.class_counts import confusion, given
+from curation.domains.classification import Classification
+from curation.errors import BudgetError, ConfigError
+from curation.hashing import derive, hash64, hash_unit
+from curation.refs import TableRef
+from curation.selection.class_shares import estimated
+from curation.selection.quotas import allocate
+from curation.stages.budget import Budget, Scored
+from curation.stages.chooser import SelectJob
+from curation.stages.class_quota import Classes, divided
+from curation.stages.gold import GoldTexts
+from curation.stages.select import select
+from curation.tables import io, scans, schemas
+
+SEED, NUM_POOL, NUM_SOURCE, N = 5, 600, 300, 90
+CLASSES = ("anger", "joy", "optimism", "sadness")
+DOMAIN = DomainConfig(name="classification", classes=list(CLASSES))
+ARMS = ("naive", "naive_parsed", "internal_confidence", "trust", "trust_gold", "ground_truth")
+Row = dict[str, Any]
+
+
+def write(folder: Path, name: str, rows: list[Row], schema: pa.Schema) -> TableRef:
+    """A table in fragments of 90 rows; missing columns are null."""
+    table = pa.Table.from_pylist([{field.name: row.get(field.name) for field in schema} for row in rows], schema)
+    uri = str(folder / f"{name}.lance")
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri, max_rows_per_file=90).version)
+
+
+def labelled(num_rows: int, first: int, shares: list[float], rng: np.random.Generator) -> list[Row]:
+    """Rows whose teacher calls most errors "joy", is surest of "joy", and writes what cannot be read of one in ten."""
+    rows: list[Row] = []
+    for number in rng.permutation(num_rows):
+        gold = CLASSES[rng.choice(4, p=shares)]
+        label = gold if rng.random() < 0.6 else "joy" if rng.random() < 0.8 else CLASSES[rng.choice(4)]
+        raw = float(np.float32(rng.normal() + 1.5 * (label == gold) + 2 * (label == "joy")).round(1))
+        rows.append(
+            {
+                "row_id": first + int(number),
+                "text": f"text {number}",
+                "gold": gold,
+                "label": None if rng.random() < 0.1 else label,
+                "completion": f" {label}",
+                "mean_logprob": float(np.float32(-np.exp(-raw))),
+                "trust_raw": raw,
+                "trust_trust": float(np.float32(1 / (1 + np.exp(-raw)))),
+                "judged": False,
+            }
+        )
+        rows[-1]["correct"] = rows[-1]["label"] == gold
+    return rows
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row], list[Row]]:
+    folder, rng = tmp_path_factory.mktemp("by-class"), np.random.default_rng(0)
+    rows = labelled(NUM_POOL, 1 << schemas.FILE_SHIFT, [0.3, 0.2, 0.1, 0.4], rng)
+    source = labelled(NUM_SOURCE, 0, [0.25, 0.25, 0.25, 0.25], rng)
+    scored = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
+    schema = pa.schema([*schemas.labels([], "float16", 1), *scored])
+
+    def by_id(rows: list[Row]) -> list[Row]:
+        return sorted(rows, key=lambda row: row["row_id"])
+
+    labels = write(folder, "labels", rows, schema)
+    columns = Classification.columns
+    job = SelectJob(
+        pool=write(folder, "pool", rows, schemas.examples(columns, gold=False)),
+        labels=labels,
+        audit=write(folder, "audit", rows, schemas.AUDIT),
+        grades=write(folder, "grades", by_id(rows), schemas.GRADES),
+        measured=Scored(labels=labels, grades=None),
+        calibration=None,
+        domain=DOMAIN,
+        selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),
+        teacher=None,
+        generation=0,
+        seed=SEED,
+        texts=GoldTexts(source="answer"),
+        classes=Classes(
+            names=CLASSES,
+            wanted=None,
+            examples=write(folder, "source", source, schemas.examples(columns, gold=True)),
+            labels=write(folder, "source-labels", source, schema),
+            grades=write(folder, "source-grades", by_id(source), schemas.GRADES),
+        ),
+    )
+    return job, rows, source
+
+
+def chosen(
+    job: SelectJob, folder: Path, wanted: dict[str, float] | None = None, **changes: Any
+) -> tuple[Budget, dict[str, list[Row]]]:
+    assert job.classes is not None
+    given = {"budget": {"n": N}, "arms": ARMS} | changes
+    classes = replace(job.classes, wanted=wanted)
+    budget, made = select(replace(job, classes=classes, selection=SelectionConfig.model_validate(given)), folder)
+    return budget, {item.arm: io.read(item.table).to_pylist() for item in made}
+
+
+def best(rows: list[Row], score: Callable[[Row], float], quotas: dict[str, int]) -> list[int]:
+    """The ids of the best rows of each class, in rank order."""
+    ranked = sorted(
+        rows, key=lambda row: (-score(row), int(hash64(np.array([row["row_id"]]), derive(SEED, "ties"))[0]))
+    )
+    left, taken = Counter(quotas), []
+    for row in ranked:
+        if left[row["label"]] > 0:
+            left[row["label"]] -= 1
+            taken.append(row["row_id"])
+    return taken
+
+
+def raw(row: Row) -> float:
+    return row["trust_raw"]
+
+
+def draw(row: Row) -> float:
+    return float(np.float32(hash_unit(np.array([row["row_id"]]), derive(SEED, "draw"))[0]))
+
+
+def ids(rows: list[Row]) -> list[int]:
+    return [row["row_id"] for row in rows]
+
+
+def by_class(rows: list[Row]) -> dict[str, int]:
+    return {name: sum(row["label"] == name for row in rows) for name in CLASSES}
+
+
+def confused(rows: list[Row]) -> Any:
+    """The labelled rows by class and label, by scikit-learn."""
+    names = [*CLASSES, "none"]
+    return confusion_matrix([row["gold"] for row in rows], [row["label"] or "none" for row in rows], labels=names)[:4]
+
+
+def test_counts_are_those_of_scikit_learn(pool):
+    job, rows, source = pool
+    found = confusion(job.classes.examples, job.classes.labels, job.classes.grades, CLASSES)
+    assert found.tolist() == confused(source).tolist()
+    found = given(job.labels, CLASSES)
+    assert found.tolist() == [*by_class(rows).values(), sum(row["label"] is None for row in rows)]
+
+
+def test_a_question_counts_once_and_a_grade_is_no_class(pool, tmp_path: Path):
+    job, _, source = pool
+    rows = sorted(source, key=lambda row: row["row_id"])
+    asked = write(tmp_path, "asked", [row | {"question": row["row_id"] // 3} for row in rows], schemas.GRADES)
+    assert confusion(job.classes.examples, job.classes.labels, asked, CLASSES).sum() == NUM_SOURCE / 3
+    only = [row | {"gold": "grade: right" if row["correct"] else "grade: wrong"} for row in rows]
+    examples = write(tmp_path, "graded", only, schemas.examples(Classification.columns, gold=True))
+    classes = replace(job.classes, examples=examples)
+    shares = classes.shares(job.labels)
+    assert shares.basis == "counts" and shares.num_labelled == 0
+
+
+def test_every_arm_that_ranks_takes_the_best_of_each_class(pool, tmp_path: Path):
+    job, rows, source = pool
+    budget, made = chosen(job, tmp_path)
+    read = [row for row in rows if row["label"] is not None]
+    counts = confused(source)
+    given_T = np.array([*by_class(rows).values(), len(rows) - len(read)])
+    wanted = estimated(CLASSES, given_T, counts)
+    assert budget.n == N and budget.quota is not None
+    assert budget.quota.shares == pytest.approx(wanted.shares) and budget.quota.basis == "confusion"
+    quotas = dict(zip(CLASSES, allocate(wanted.shares, given_T[:-1], N).tolist(), strict=True))
+    assert ids(made["trust"]) == ids(made["trust_gold"]) == best(read, raw, quotas)
+    assert ids(made["internal_confidence"]) == best(read, lambda row: row["mean_logprob"], quotas)
+    for arm in ("trust", "internal_confidence"):
+        assert by_class(made[arm]) == quotas, arm
+    # What trust takes without them is of one class, and the pool's shares are far from that.
+    plain = by_class(sorted(read, key=raw)[-N:])
+    assert plain["joy"] > 0.7 * N and quotas["joy"] < 0.4 * N and min(quotas.values()) >= 3
+    true = np.array([sum(row["gold"] == name for row in rows) for name in CLASSES]) / len(rows)
+    assert np.abs(np.array(wanted.shares) - true).sum() / 2 < 0.1
+    assert np.abs(given_T[:-1] / len(read) - true).sum() / 2 > 0.2  # the teacher's own counts are farther off
+
+
+def test_uniform_draws_are_what_they_are(pool, tmp_path: Path):
+    job, rows, _ = pool
+    _, made = chosen(job, tmp_path)
+    read = [row for row in rows if row["label"] is not None]
+    everything = {None: NUM_POOL, **dict.fromkeys(CLASSES, NUM_POOL)}
+    assert ids(made["naive"]) == ids(made["ground_truth"]) == best(rows, draw, everything)[:N]
+    assert ids(made["naive_parsed"]) == best(read, draw, everything)[:N]
+
+
+def test_places_without_a_row_go_to_the_others(pool, tmp_path: Path):
+    job, rows, _ = pool
+    read = [row for row in rows if row["label"] is not None]
+    has = by_class(read)
+    budget, made = chosen(job, tmp_path, {"optimism": 1.0, "anger": 1.0}, budget={"n": has["optimism"] * 4})
+    quotas = by_class(made["trust"])
+    assert budget.quota is not None and budget.quota.basis == "given" and budget.quota.shares == (0.5, 0.0, 0.5, 0.0)
+    assert quotas["optimism"] == has["optimism"] and quotas["anger"] == min(has["anger"], 3 * has["optimism"])
+    assert len(made["trust"]) == budget.n and ids(made["trust"]) == best(read, raw, quotas)
+    with pytest.raises(
+        BudgetError, match=f"arm trust: .*n = {NUM_POOL:,} is more than the {len(read):,} of {NUM_POOL:,}"
+    ):
+        chosen(job, tmp_path / "n", arms=("trust",), budget={"n": NUM_POOL})
+
+
+def test_a_cap_bounds_the_places_of_a_class(pool, tmp_path: Path):
+    job, rows, _ = pool
+    read = [row for row in rows if row["label"] is not None]
+    budget, made = chosen(job, tmp_path, arms=("trust", "naive"), max_per_label=25)
+    assert budget.n == N and max(by_class(made["trust"]).values()) == 25
+    assert ids(made["trust"]) == best(read, raw, by_class(made["trust"]))
+    budget, made = chosen(job, tmp_path / "less", arms=("trust", "naive_parsed"), max_per_label=10)
+    assert (budget.n, budget.asked) == (40, N) and by_class(made["trust"]) == dict.fromkeys(CLASSES, 10)
+
+
+def test_rows_above_a_threshold_keep_their_classes(pool, tmp_path: Path):
+    job, rows, _ = pool
+    passing = [row for row in rows if row["label"] is not None and row["trust_trust"] >= 0.9]
+    budget, made = chosen(job, tmp_path, arms=("trust",), budget={"threshold": 0.9})
+    assert budget.quota is None and {*ids(made["trust"])} == {*ids(passing)}
+    with pytest.raises(BudgetError, match=r"quota: classes cannot have places of their own in budget\.threshold"):
+        chosen(job, tmp_path / "no", {"joy": 1.0}, arms=("trust",), budget={"threshold": 0.9})
+
+
+def test_ray_tasks_choose_the_same_rows(pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_ray: None):
+    job, _, _ = pool
+    _, made = chosen(job, tmp_path / "one", arms=("trust",))
+    monkeypatch.setattr(scans, "ROWS_IN_PROCESS", 100)
+    monkeypatch.setattr(scans, "ROWS_A_TASK", 150)
+    _, again = chosen(job, tmp_path / "many", arms=("trust",))
+    assert again == made
+
+
+def settings(**changes: Any) -> SelectionConfig:
+    return SelectionConfig.model_validate({"budget": {"n": 5}, **changes})
+
+
+def test_which_runs_have_quotas():
+    domain = get_domain(DOMAIN)
+    assert divided(settings(), domain) == CLASSES and divided(settings(quota={"joy": 2}), domain) == CLASSES
+    assert divided(settings(budget={"share": 0.1}), domain) == CLASSES
+    for without in ({"quota": "none"}, {"budget": {"risk": {"alpha": 0.1}}}, {"budget": {"threshold": 0.5}}):
+        assert divided(settings(**without), domain) is None
+    assert divided(settings(), get_domain(DomainConfig(name="chess"))) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quota": {"Joy": 1}}, "selection.quota: 'Joy' is none of the 4 classes; did you mean 'joy'"),
+        ({"quota": {"xxx": 1}}, "there are anger, joy, optimism, sadness"),
+        (
+            {"max_per_label": 3, "max_per_label_by": "text"},
+            "max_per_label_by counts by 'text'; .* set selection.quota: none",
+        ),
+    ],
+)
+def test_quotas_that_do_not_go_with_the_domain_are_refused(changes: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        divided(settings(**changes), get_domain(DOMAIN))
+    with pytest.raises(ConfigError, match="domain chess has no closed set of labels; leave it out"):
+        divided(settings(quota={"joy": 1}), get_domain(DomainConfig(name="chess")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quota": {}}, "gives no places"),
+        ({"quota": {"a": 0}}, "gives no places"),
+        ({"quota": {"a": -1, "b": 3}}, "gives no places; give each class a number"),
+        ({"quota": {"a": "many"}}, "gives no places"),
+        ({"quota": "some"}, "'auto' or 'none'"),
+        (
+            {"quota": {"a": 1}, "budget": {"risk": {"alpha": 0.1}}},
+            "in budget.risk, where all rows above a cut are taken",
+        ),
+        (
+            {"quota": {"a": 1}, "arms": ["trust", "trust@stratified"]},
+            "arm trust@stratified divides its places by another",
+        ),
+    ],
+)
+def test_quotas_that_cannot_be_are_refused(changes: dict[str, Any], words: str):
+    with pytest.raises(ValidationError, match=words):
+        settings(**changes)
+
+
+def test_classes_that_are_numbers_are_read():
+    assert settings(quota={0: 1, 1: 3}).quota == {"0": 1.0, "1": 3.0}
+    assert "quota" not in settings().model_dump(mode="json") and settings(quota="none").model_dump()["quota"] == "none"
+
+
+def test_filters_have_no_quotas():
+    with pytest.raises(ValidationError, match="quota: a filter decides row by row"):
+        KeepConfig.model_validate({"n": 5, "quota": "auto"})
