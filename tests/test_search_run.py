@@ -1,6 +1,7 @@
 """``curate tune`` from the command line: killed and gone on, its page, its best.yaml in a run, and what is refused."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -73,6 +74,18 @@ def test_a_search_has_a_page_and_a_run_with_its_best_yaml_fits_the_same(local_ra
     mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
     assert mine != theirs
     assert (mine / "weights.safetensors").read_bytes() == (theirs / "weights.safetensors").read_bytes()
+
+
+def test_a_file_that_was_replaced_before_its_groups_are_read_is_refused(local_ray: Any, tmp_path: Path) -> None:
+    config = load_config(configuration(tmp_path, tune={**TUNE, "groups": "subject"}))
+    run_part(config, "grade-source", alone=False)  # and the driver dies here
+    path = tmp_path / "sums.jsonl"
+    found = path.stat()
+    path.write_text(path.read_text().replace('"subject": "6"', '"subject": "5"'))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert path.stat().st_size == found.st_size
+    with pytest.raises(SourceError, match="it has the size and the time of then, and other bytes"):
+        run_search(config)
 
 
 @pytest.mark.slow  # tests/tune/test_search.py goes on from the files of a search that was cut off

@@ -230,6 +230,7 @@ def _search(generation: Generation, labels: Out, grades: Out) -> Search:
         labels=labels,
         grades=grades,
         groups=groups,
+        contents=[] if groups is None else [file.content for file in generation.files],
         stored=list(stored(config)),
         tune=tune.model_copy(update={"space": spelled_out(tune.space)}),
         trust=config.fitting.without({"search"}),

@@ -1,5 +1,6 @@
 """The search for a trust function: a stage of a run, or the last one of ``curate tune``."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,7 +9,7 @@ import yaml
 from curation.arms import fitted_of
 from curation.config import RiskConfig, RunConfig, TrustConfig, TuneConfig
 from curation.refs import TableRef, TrustRef
-from curation.rundir.graph import Done, In, Stage
+from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stages.fit import FitTrust
@@ -47,6 +48,8 @@ class Search(Stage):
     grades: In[TableRef]
     groups: dict[str, Any] | None
     """``column``, ``id_column`` and ``files`` of the source rows' groups, which no fold divides."""
+    contents: list[str] = setting(default_factory=list)
+    """The digests of the bytes of ``groups``' files, in their order."""
     stored: list[str]
     """States, and ``token_logprobs``, that the labels have."""
     tune: TuneConfig
@@ -75,7 +78,7 @@ class Search(Stage):
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
         space, objective = _asked(tune, trust, tuple(self.stored), self.share, self.risk)
-        group_of = None if self.groups is None else _groups(self.grades, **self.groups)
+        group_of = None if self.groups is None else _groups(self.grades, contents=self.contents, **self.groups)
         source, num_left_out = read_source(self.labels, self.grades, space.inputs, groups=group_of)
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
@@ -149,13 +152,16 @@ def _asked(
     return Space.of(tune.space, trust, stored=stored), objective
 
 
-def _groups(grades: TableRef, column: str, id_column: str | None, files: list[dict[str, Any]]) -> dict[int, str]:
+def _groups(
+    grades: TableRef, *, column: str, id_column: str | None, files: list[dict[str, Any]], contents: Sequence[str]
+) -> dict[int, str]:
     """The group of every graded source row.
 
     Raises:
-        SourceError: the files have no such column.
+        SourceError: the files have no such column, or one is another than the run found.
     """
     from curation.domains.grading import read_grades
     from curation.sources import SourceFile, values_of
 
-    return values_of(map(SourceFile.from_json, files), column, read_grades(grades).row_ids_N, id_column)
+    found = SourceFile.with_contents(files, contents)
+    return values_of(found, column, read_grades(grades).row_ids_N, id_column)
