@@ -14,6 +14,7 @@ from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating, analysing, reporting
+from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
@@ -185,9 +186,10 @@ def _at_work(
 ) -> Iterator[tuple[Opened, Run]]:
     """The run directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
 
-    Without work Ray is not started and no model is loaded, as both take longer than the look. ``searching``: the
-    section ``tune`` is checked before anything is done. ``redo``: stages to do again. ``redo_by``: the command that
-    does so, of the run directory, for messages; None where none takes these stages.
+    Without work Ray is not started and no model is loaded, as both take longer than the look. With work the first lines
+    say which type each ``dtype: auto`` stands for. ``searching``: the section ``tune`` is checked before anything is
+    done. ``redo``: stages to do again. ``redo_by``: the command that does so, of the run directory, for messages; None
+    where none takes these stages.
     """
     before = as_recorded(config)
     if redo or before is None or _has_work(before, stages):
@@ -205,6 +207,8 @@ def _at_work(
         opened.manifest.require_here()
         works, hosts = bool(redo) or _has_work(opened, stages), None
         if works:
+            for line in types_taken(config):
+                say(line)
             hosts = stack.enter_context(started(config.ray, capacity.needs(config)))
         opened.save()
         if again := _redone(opened, redo):

@@ -14,6 +14,8 @@ from curation.rundir.manifest import Manifest
 from curation.storage import conditional
 from curation.tables import io
 
+BASES = Path(__file__).parents[3] / "examples" / "bases"
+
 
 def config_of(directory: Path) -> RunConfig:
     rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(40)]
@@ -30,6 +32,15 @@ def config_of(directory: Path) -> RunConfig:
             "selection": {"budget": {"n": 5}, "arms": ["naive", "internal_confidence"]},
         }
     )
+
+
+def test_the_first_line_of_a_run_says_what_type_auto_stands_for(local_ray, tmp_path: Path, capsys):
+    config = config_of(tmp_path)
+    teacher = {"model": {"path": str(BASES / "teacher")}}
+    with_model = RunConfig.model_validate({**config.model_dump(mode="json", exclude_unset=True), "teacher": teacher})
+    with _at_work(with_model, wait=False):
+        first = capsys.readouterr().err.splitlines()[0]
+    assert first.endswith("teacher.dtype: auto is float32 (teacher), since no GPU is asked for (actors.num_gpus: 0)")
 
 
 def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(local_ray, tmp_path: Path):
