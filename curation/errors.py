@@ -27,6 +27,10 @@ class ModelError(UserError):
     """A model path or hub id does not load for its purpose."""
 
 
+class StartError(ModelError):
+    """A model did not start in this process; it may in another one, on another node or when memory is free."""
+
+
 class RunDirError(UserError):
     """A run directory belongs to another configuration or is in use by another driver."""
 

@@ -87,6 +87,8 @@ PRODUCED = {
     "its weights are pickled": "curation/models/test_hostile_models.py::test_no_load_reaches_a_pickle",
     "belongs to another configuration": "curation/test_cli.py::"
     "test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake",
+    "the model did not start on ... in ... tries in a row": "curation/passes/test_starts.py::"
+    "test_a_node_on_which_no_model_starts_is_named_in_the_end",
     "an actor's process died ... times in a row": "curation/stages/test_label.py::"
     "test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_committed",
     "poison": "curation/stages/test_label.py::test_poison_rows_are_found_named_and_passed_by",

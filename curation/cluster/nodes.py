@@ -90,6 +90,14 @@ def name(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 
 
+def here() -> str:
+    """The node of this process in words."""
+    import ray
+
+    mine = ray.get_runtime_context().get_node_id()
+    return next(name(node) for node in living() if node["NodeID"] == mine)
+
+
 def installed() -> Callable[[], dict[str, str]]:
     """The question for a process's versions: of packages, and a digest of this project's code."""
     packages, code = ask_versions(), CODE
@@ -143,12 +151,8 @@ def require_here(versions: Mapping[str, str]) -> None:
     Raises:
         ClusterError: they differ; the message has the node's address and both versions.
     """
-    import ray
-
     if differing := differences(versions, installed()()):
-        here = ray.get_runtime_context().get_node_id()
-        node = next(name(node) for node in living() if node["NodeID"] == here)
-        raise ClusterError(f"{node}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}")
+        raise ClusterError(f"{here()}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}")
 
 
 def require_same_versions() -> None:

@@ -99,7 +99,9 @@ class ActorsConfig(Section):
     nothing asks the model again, or the next stage needs their room, and those beyond ``min`` where Ray Data sees no
     work for them."""
     max_restarts: Annotated[int, Field(ge=0)] = 8
-    """How often in a row an actor's process may die before it has done anything, until the run gives up."""
+    """How often in a row an actor's process may die before it has done anything, until the run gives up. A model that
+    does not start there (vLLM's engine, or a GPU without memory) ends its process: the next one may be on another node.
+    """
     max_row_retries: Annotated[int, Field(ge=0)] = 1
     """How often a row is tried again whose process died on it alone, before it is an error row (``poison``)."""
     hang_seconds: Annotated[float, Field(gt=0)] = 7200

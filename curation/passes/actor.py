@@ -4,7 +4,7 @@ A dataset of Ray Data maps its rows, which are chunks, by this class. One call w
 one small row, the names of the fragments that it wrote. A process serves pass after pass, and several at once if they
 ask the same model. If a process dies, Ray restarts it and replays its calls, without a limit; the desk
 (:mod:`curation.passes.desk`) sets one. It also tells the new process what is done, and which row kills
-(:mod:`curation.passes.bisection` finds it). A process whose model hangs ends itself.
+(:mod:`curation.passes.bisection` finds it). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import astuple
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import ray
 from ray import cloudpickle
 
 from curation.cluster import nodes
-from curation.errors import RunFailedError
+from curation.errors import RunFailedError, StartError
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk
 from curation.passes.desk import BEAT_SECONDS, Handout, Pass
@@ -128,13 +128,22 @@ class ModelActor:
                 if (known := ray.get(self._desk.job.remote(pass_id, self._id))) is None:
                     return None
                 this, (job,) = known
-                self._sessions[pass_id] = _Session(this, ray.get(job), self._models)
+                try:
+                    self._sessions[pass_id] = _Session(this, ray.get(job), self._models)
+                except StartError as error:
+                    self._end(pass_id, error)
                 self._sessions[pass_id].worker.alive = self._watch.alive
                 self._sessions[pass_id].worker.answered = self._count
             self._sessions.move_to_end(pass_id)
             while len(self._sessions) > KEPT_PASSES:
                 self._sessions.popitem(last=False)
             return self._sessions[pass_id]
+
+    def _end(self, pass_id: str, why: StartError) -> NoReturn:
+        """End the process, in which a model did not start: Ray starts another one, where there is room."""
+        ray.get(self._desk.unstarted.remote(pass_id, self._id, nodes.here(), str(why)))
+        os.write(2, f"{why}\n".encode())
+        os._exit(1)
 
     def _count(self, rows: int) -> None:
         self._watch.alive()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from curation.cluster import nodes
 from curation.config import ActorsConfig
-from curation.errors import RunFailedError
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.passes.starts import Starts
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class Look:
     actor_seconds: float = 0.0
     """The time of actors that the pass has used; see :meth:`Desk.look`."""
     suspects: tuple[Suspect, ...] = ()
+    unstarted: tuple[str, ...] = ()
+    """Where and why the model does not start, a sentence for each actor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class _UnderWay:
     jobs: "list[ray.ObjectRef[Any]]"
     rows: OpenRows
     cutter: Cutter
+    starts: Starts
     again: deque[Chunk] = field(default_factory=deque)
     """Chunks to hand out before new ones are cut."""
     handed: dict[int, _Handed] = field(default_factory=dict)
@@ -107,8 +110,6 @@ class _UnderWay:
     """Knowledge by the name of a chunk, where a process has begun it."""
     finished: "OrderedDict[str, bytes]" = field(default_factory=OrderedDict)
     """Chunks written last."""
-    starts: dict[str, int] = field(default_factory=dict)
-    """How often each actor's process began this pass since it last got something done."""
     answered: int = 0
     actor_seconds: float = 0.0
 
@@ -158,7 +159,7 @@ class Desk:
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look_after())
         self._divide()  # the time since the last pass is not this one's
-        mine = self._passes[this.id] = _UnderWay(this, jobs, rows, cutter)
+        mine = self._passes[this.id] = _UnderWay(this, jobs, rows, cutter, Starts(this.actors.max_restarts))
         for suspect in suspects:
             if rows.set_apart(suspect.chunk):
                 mine.again.append(suspect.chunk)
@@ -199,6 +200,7 @@ class Desk:
             chunks_left=len(handed) + len(mine.again) + mine.cutter.chunks(mine.rows.left),
             chunks_in_flight=sum(given.actor is not None for given in handed),
             actor_seconds=mine.actor_seconds,
+            unstarted=mine.starts.words,
             suspects=tuple(
                 Suspect(chunk=given.handout.chunk, known=known.to_json())
                 for given in handed
@@ -278,14 +280,13 @@ class Desk:
         """
         if (mine := self._passes.get(pass_id)) is None:
             return None
-        num_starts, most = mine.starts.get(actor, 0), mine.this.actors.max_restarts
-        if num_starts > most:
-            raise RunFailedError(
-                f"an actor's process died {num_starts} times in a row before it had done anything "
-                f"(teacher.actors.max_restarts: {most}); its last lines are in Ray's logs, worker-*.err"
-            )
-        mine.starts[actor] = num_starts + 1
+        mine.starts.begin(actor)
         return mine.this, mine.jobs
+
+    async def unstarted(self, pass_id: str, actor: str, node: str, why: str) -> None:
+        """The model of a pass did not start in an actor's process on a node, and the process ends."""
+        if (mine := self._passes.get(pass_id)) is not None:
+            mine.starts.refuse(actor, node, why)
 
     async def begin(self, handout: Handout, actor: str) -> Narrowing | bytes | None:
         """An actor begins a chunk: what earlier processes knew of it, or what was written of it; None for a new one."""
@@ -304,7 +305,7 @@ class Desk:
     async def got_on(self, pass_id: str, actor: str) -> None:
         """An actor's process has done something."""
         if (mine := self._passes.get(pass_id)) is not None:
-            mine.starts[actor] = 0
+            mine.starts.got_on(actor)
 
     async def finish(self, handout: Handout, num_rows: int, written: bytes) -> None:
         """A chunk is written."""

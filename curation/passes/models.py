@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from curation.config import AskConfig
+from curation.errors import StartError
 from curation.refs import ModelRef, fingerprint
 from curation.teachers import Teacher, engine_key, load_teacher
 from curation.teachers.reward import RewardModel
@@ -28,7 +29,11 @@ class Models:
         self._held: Any = None
 
     def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
-        """The teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says."""
+        """The teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says.
+
+        Raises:
+            StartError: it did not start in this process, and may in another one.
+        """
         key = fingerprint([engine_key(engine), None if model is None else model.to_json()])
         held: Teacher = self._get(key, lambda: load_teacher(engine, model))
         return held.asked(config)
@@ -40,7 +45,13 @@ class Models:
     def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:
         if self._key != key:
             self._drop()
-            self._held = load()
+            try:
+                self._held = load()
+            except RuntimeError as error:
+                if not _is_of_device(error):
+                    raise
+                words = next(iter(str(error).strip().splitlines()), "")
+                raise StartError(f"the device gave {type(error).__name__}: {words}") from error
             self._key = key
             self.num_starts += 1
             self.facts = dict(getattr(self._held, "facts", {}))
@@ -57,3 +68,9 @@ class Models:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _is_of_device(error: RuntimeError) -> bool:
+    """Whether a GPU has no memory left, or fails: both may be of this process or this node alone."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError)

@@ -57,6 +57,8 @@ class Tally:
         self._deaths_before = 0
         self._done, self._rows, self._total, self._told_deaths = done, done, total, 0
         self._errors: Counter[str] = Counter()
+        self._unstarted: set[str] = set()
+        """Tries to start a model that were told."""
         self._oldest: float | None = None
         self._last_commit = time.monotonic()
         self._lock = threading.Lock()
@@ -106,6 +108,9 @@ class Tally:
         try:
             look = self._look()
             with self._lock:
+                for words in set(look.unstarted) - self._unstarted:
+                    logger.warning("%s", words)
+                self._unstarted |= {*look.unstarted}
                 standing = self._standing(look)
                 if self._update is not None:
                     self._update(standing)

@@ -25,7 +25,7 @@ from typing import Any
 
 from curation.config import AskConfig
 from curation.config.states import others_of
-from curation.errors import ConfigError, CurationError, ModelError
+from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.models import load_model, load_tokenizer
 from curation.models.loading import engine_arguments, from_pretrained, saved_from
 from curation.refs import ModelRef
@@ -102,8 +102,9 @@ class Engine:
 
         Raises:
             ConfigError: a wrong engine argument.
-            ModelError: the engine does not start (with the last lines that it logged), or this version of vLLM lacks
-                what the tap reads.
+            StartError: the engine does not start in this process (with the last lines that it logged).
+            ModelError: vLLM cannot run the model as asked, on whichever node, or this version of vLLM lacks what the
+                tap reads.
         """
         os.environ.update(ENVIRONMENT)
         for name, value in OFFLINE_BY_DEFAULT.items():
@@ -117,16 +118,19 @@ class Engine:
         self._ids: dict[str, str] = {}
         """The engine's ids, by our names, of requests that the tap holds."""
         self._step_began: float | None = None
+        settings = None
         try:
             with _log_to(self._log.fileno()), _weights(config, model) as weights:
-                self._engine = self._in_thread(_start, config, weights, max_positions)
+                settings = self._in_thread(_settings, config, weights, max_positions)
+                self._engine = self._in_thread(_started, settings)
                 lacks_layers = self._rpc("tap_lacks_layers")[0] if others_of(config.states) else None
                 keep = (list(config.states), ring, config.token_logprobs)
                 lacks = [] if lacks_layers else self._rpc("tap_install", *keep)[0]
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             if isinstance(error, CurationError):
                 raise
-            raise ModelError(
+            # A value that vLLM refuses before it looks at the device is refused everywhere.
+            raise (ModelError if settings is None and isinstance(error, ValueError) else StartError)(
                 f"model {model.base!r}: vLLM's engine did not start: {_first_line(error)}; "
                 f"it logged last:\n{self.tail()}"
             ) from error
@@ -275,11 +279,11 @@ def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) 
     return frozenset(ids)
 
 
-def _start(config: AskConfig, weights: ModelRef, max_positions: int | None) -> Any:
+def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -> Any:
+    """The configuration that vLLM makes of the arguments."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.llm_engine import LLMEngine
 
     given = engine_arguments(weights) | config.vllm.engine
     if current_platform.is_cpu():
@@ -297,7 +301,14 @@ def _start(config: AskConfig, weights: ModelRef, max_positions: int | None) -> A
         **given,
     )
     # The context decides on defaults: as for ``LLM.generate``, for throughput.
-    return LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
+    return arguments.create_engine_config(UsageContext.LLM_CLASS)
+
+
+def _started(settings: Any) -> Any:
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    return LLMEngine.from_vllm_config(settings, usage_context=UsageContext.LLM_CLASS, disable_log_stats=True)
 
 
 @contextlib.contextmanager

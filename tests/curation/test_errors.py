@@ -11,6 +11,7 @@ USER_ERRORS = {
     "ConfigError",
     "SourceError",
     "ModelError",
+    "StartError",
     "RunDirError",
     "DegenerateSourceError",
     "BudgetError",

@@ -41,12 +41,12 @@ def test_vllm_knows_the_variables_that_are_set():
 
 
 DIES = """
-from curation.errors import ModelError
+from curation.errors import StartError
 from curation.refs import ModelRef
 from tests.with_vllm.conftest import start
 try:
     start(ModelRef(base={base!r}), num_gpu_blocks_override=2, block_size=32)
-except ModelError as error:
+except StartError as error:
     print("REFUSED", error)
 """
 
@@ -70,8 +70,9 @@ def scratch(tmp_path_factory, family, **shape):
 
 def test_a_model_that_vllm_cannot_run_is_refused(tmp_path_factory):
     ref = scratch(tmp_path_factory, "openai-gpt", n_embd=32, n_layer=1, n_head=2, n_positions=96)
-    with pytest.raises(ModelError, match="vLLM's engine did not start"):
+    with pytest.raises(ModelError, match="vLLM's engine did not start") as refused:
         start(ref)
+    assert refused.type is ModelError, "another process would refuse it, too"
 
 
 def test_auto_falls_back_where_vllm_has_no_such_model(tmp_path_factory, requests):
