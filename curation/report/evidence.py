@@ -65,6 +65,18 @@ class Foreseen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Control:
+    """A plain classifier of words beside trust, on the same held-out labelled rows (``curation.report.control``)."""
+
+    accuracy: Estimate
+    """The share of all rows on which it is right."""
+    top: Estimate
+    """The share right of its surest rows, by its own labels."""
+    trust_top: Estimate
+    """The share right of as many rows that trust puts first, by the teacher's labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Repeats:
     """The labelled rows that trust was to be fitted on, and the questions that they ask."""
 
@@ -136,6 +148,8 @@ class Evidence:
     """``None`` where labels are no closed set."""
     gold_student: GoldStudent | None = None
     """``None`` where it or its base was not tested."""
+    control: Control | None = None
+    """``None`` where labels are no closed set, or few are known."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as a JSON object."""

@@ -22,6 +22,7 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.metrics import Estimate
 from curation.report import measures
 from curation.report.class_table import as_evidence
+from curation.report.control import control
 from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, foreseen, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
@@ -95,7 +96,20 @@ def evidence(
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
         else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),
     )
-    return weigh(material)
+    found = weigh(material)
+    if held is None:
+        return found
+    share, function = len(trust_M) / max(num_pool, 1), ARMS[arm].trust
+    plain = control(
+        run.prepared["source"],
+        run.domain,
+        held.judged.readable,
+        function,
+        share,
+        seed=run.seed,
+        confidence=CONFIDENCE,
+    )
+    return replace(found, control=plain)
 
 
 def foreseen_purities(

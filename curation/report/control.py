@@ -1,0 +1,105 @@
+"""A control without a teacher: words of the text in a logistic regression, fitted on the labelled rows.
+
+Where labels are a closed set it takes seconds. If its surest rows are right more often than those that trust puts
+first, the teacher and its trust add nothing, and the verdict says so. Out-of-fold: no row is judged by a model that has
+seen its label.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.domains import Domain, attempt
+from curation.hashing import derive, hash_unit
+from curation.metrics import Estimate, proportion
+from curation.refs import TableRef
+from curation.report.evidence import Control, Evidence, difference
+from curation.report.headline import percent
+from curation.report.levels import CARE, Finding
+from curation.report.rows import Bools, Floats, Judged
+from curation.tables import io
+
+MOST_ROWS = 2_000
+"""The most labelled rows that are read, drawn by a hash of the row id."""
+FEW_ROWS = 50
+NUM_FOLDS = 5
+MOST_WORDS = 50_000
+"""Columns of the classifier: words and pairs of words."""
+WORD = r"(?u)\b\w+\b"
+"""A word; scikit-learn's own pattern leaves out those of one letter."""
+
+
+def control(
+    examples: TableRef, domain: Domain, held: Judged, function: str, share: float, *, seed: int, confidence: float
+) -> Control | None:
+    """The control of a trust function; ``None`` where labels are no closed set, or fewer than ``FEW_ROWS`` are known.
+
+    Args:
+        examples: the labelled rows with their gold labels.
+        domain: theirs.
+        held: parsed rows with an honest score, one a question.
+        function: the trust function.
+        share: the share of the pool that is selected; as large a part of these rows is compared.
+        seed: of the folds and the draw.
+        confidence: of the intervals.
+    """
+    if domain.closed_labels() is None or function not in held.scores:
+        return None
+    needed = ["row_id", "gold", *domain.columns.names]
+    if not {*needed} <= {*io.open_table(examples).schema.names}:
+        return None
+    near_N = hash_unit(held.row_ids_N, derive(seed, "control"))
+    ids_N = np.sort(held.row_ids_N[np.argsort(near_N)[:MOST_ROWS]])
+    rows = io.take(examples, ids_N, needed).to_pylist()
+    asked = {row["row_id"]: (attempt(domain.prompt, row)[0], row["gold"]) for row in rows}
+    known = {row_id: pair for row_id, pair in asked.items() if None not in pair}
+    held = held.subset(np.isin(held.row_ids_N, [*known]))
+    texts, gold = zip(*(known[row_id] for row_id in held.row_ids_N.tolist()), strict=True) if known else ((), ())
+    if len(texts) < FEW_ROWS or len({*gold}) < 2:
+        return None
+    right_N, sure_N = _out_of_fold(texts, np.array(gold), derive(seed, "control folds"))
+    num_top = max(1, round(share * len(held)))
+
+    def best(score_N: Floats, correct_N: Bools) -> Estimate:
+        first_M = np.argsort(-score_N, kind="stable")[:num_top]
+        return proportion(int(correct_N[first_M].sum()), num_top, confidence=confidence)
+
+    return Control(
+        accuracy=proportion(int(right_N.sum()), len(held), confidence=confidence),
+        top=best(sure_N, right_N),
+        trust_top=best(held.scores[function].raw_N, held.correct_N),
+    )
+
+
+def plain_words(evidence: Evidence) -> Finding | None:
+    """A classifier that needs no teacher and is right more often on the rows that it is surest of."""
+    found = evidence.control
+    if found is None or difference(found.top, found.trust_top).low <= 0:
+        return None
+    return CARE, (
+        f"a plain classifier of words, fitted on the same labelled rows, is right on {percent(found.top.value)} of the "
+        f"{found.top.n:,} that it is surest of; of those that trust puts first {percent(found.trust_top.value)} are "
+        f"right (held-out rows, {found.accuracy.n:,} in all)"
+    )
+
+
+def _out_of_fold(texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int) -> tuple[Bools, Floats]:
+    """Whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N]."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import KFold
+    from sklearn.pipeline import make_pipeline
+
+    right_N, sure_N = np.zeros(len(texts), dtype=np.bool_), np.zeros(len(texts))
+    folds = KFold(NUM_FOLDS, shuffle=True, random_state=seed % (1 << 32))
+    for fitted_M, held_M in folds.split(texts):
+        if len({*gold_N[fitted_M]}) < 2:
+            continue
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_WORDS, token_pattern=WORD)
+        model = make_pipeline(words, LogisticRegression(C=10.0, max_iter=1000))
+        model.fit([texts[place] for place in fitted_M], gold_N[fitted_M])
+        given_MC = model.predict_proba([texts[place] for place in held_M])
+        right_N[held_M] = model.classes_[given_MC.argmax(axis=1)] == gold_N[held_M]
+        sure_N[held_M] = given_MC.max(axis=1)
+    return right_N, sure_N
