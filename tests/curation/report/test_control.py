@@ -49,7 +49,7 @@ def test_numbers_equal_those_of_scikit_learns_cross_validation(tmp_path: Path) -
     examples, held, texts = made(tmp_path, 300)
     domain = Classification(classes=CLASSES)
     found = control(examples, domain, held, "trust", 0.25, seed=SEED, confidence=0.95)
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=50_000, token_pattern=WORD)
+    words = TfidfVectorizer(sublinear_tf=True, max_features=50_000, token_pattern=WORD)
     model = make_pipeline(words, LogisticRegression(C=10.0, max_iter=1000))
     gold = np.array([CLASSES[number % 3] for number in range(300)])
     folds = KFold(5, shuffle=True, random_state=derive(SEED, "control folds") % (1 << 32))
