@@ -1,0 +1,183 @@
+"""Cuts the power under a run again and again: the part of ``python -m benchmarks.chaos --power-cuts 50``.
+
+A run of a scripted teacher over sums is started. At a random moment after it began to work it and its Ray are killed at
+once, and its directory becomes what the disk holds (``benchmarks.synced``). The same command goes on, without any
+other. A run that ends is checked, and the next one begins, until the power was cut as often as was asked.
+
+Checked: what was committed before a cut is there after it, each row once, and is not labelled again; no command but
+`run` is needed; each run that ends has the selections of one that was left alone, and `curate verify` finds it whole.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lance
+import psutil
+
+from benchmarks import synced
+from curation.tables.contents import VERSIONS, version_of
+from tests.sums_run import NUM_SOURCE, SumsRun
+
+NUM_POOL = 4_000
+WAIT_SECONDS = 12.0
+"""The power is cut so long after a driver began to work at most; labelling takes about eight."""
+EARLY = 0.1
+"""The share of the cuts that may hit a driver while it starts."""
+LABELS = "gen-0/label-pool-*/labels.lance"
+MAX_SECONDS = 300.0
+"""A driver that commits nothing for so long hangs."""
+
+
+@dataclass
+class Found:
+    """What the cuts did."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+class CutRun(SumsRun):
+    """A run whose processes note what they wait for."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        super().__init__(
+            directory,
+            num_pool=NUM_POOL,
+            actors={"min": 2, "max": 2},
+            seconds_per_row=0.004,
+            sections={"ray": {"num_cpus": 2}},
+        )
+        self.notes = directory / "notes"
+        self.environment = synced.environment(self.directory, self.notes)
+
+    def begin(self) -> "subprocess.Popen[bytes]":
+        """A driver that takes notes."""
+        return self.start("--wait", **self.environment)
+
+    def selections(self) -> dict[str, bytes]:
+        """The selected rows by arm."""
+        return {path.name: path.read_bytes() for path in sorted(self.directory.glob("gen-0/select-*/*.jsonl"))}
+
+    def promised(self) -> set[int]:
+        """Rows of the pool whose commit has ended: those of the newest whole version but one, as commits wait in turn.
+
+        The kill may have come while a version was written, so it may be torn, and so is each older one that a cut tore.
+        """
+        whole: list[set[int]] = []
+        for home in self.directory.glob(LABELS):
+            paths = (home / VERSIONS).glob("*.manifest")
+            numbers = sorted(filter(None, (version_of(f"{VERSIONS}/{path.name}") for path in paths)), reverse=True)
+            for number in numbers:
+                with suppress(OSError, ValueError, RuntimeError):
+                    rows = lance.dataset(str(home), version=number).to_table(columns=["row_id"])
+                    whole.append(set(rows["row_id"].to_pylist()))
+                if len(whole) == 2:
+                    return whole[1]
+        return set()
+
+    def log_bytes(self) -> int:
+        """The length of the file of events."""
+        path = self.directory / "events.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def is_at_work(self, length: int) -> bool:
+        """Whether labels of the pool are there, and events were added since the file had this length."""
+        return self.log_bytes() > length and any(self.directory.glob(f"{LABELS}/{VERSIONS}/*.manifest"))
+
+
+def cut_power(directory: Path, num_cuts: int, seed: int) -> Found:
+    """Cut the power under runs in a directory so often; what was wrong."""
+    found, chance = Found(), random.Random(seed)
+    quiet = CutRun(directory / "quiet")
+    assert quiet.begin().wait(MAX_SECONDS) == 0, quiet.errors()
+    expected = quiet.selections()
+    assert expected, "a run that was left alone has selections"
+    while found.counts["power cuts"] < num_cuts and len(found.wrong) < 5:
+        run = CutRun(directory / f"run-{found.counts['runs']}")
+        _drive(run, found, num_cuts, chance)
+        found.wrong += [f"{run.directory.parent.name}: {line}" for line in _check(run, expected)]
+        found.counts["runs"] += 1
+    return found
+
+
+def _drive(run: CutRun, found: Found, num_cuts: int, chance: random.Random) -> None:
+    """Start the driver until one ends by itself, cutting the power meanwhile; a failure is noted and ends it."""
+    marks: list[tuple[set[int], int]] = []
+    while True:
+        driver = run.begin()
+        struck = found.counts["power cuts"] < num_cuts and _strike(run, driver, chance)
+        code = driver.wait(None if struck else MAX_SECONDS)
+        if not struck:
+            log = run.labelled()
+            again = sum(len(before.intersection(log[length:])) for before, length in marks)
+            found.wrong += [f"{again} rows were labelled again that were committed before a cut"] if again else []
+            found.wrong += [f"exit code {code}: {run.errors()[-500:]}"] if code else []
+            return
+        before, length = run.promised(), len(run.labelled())
+        stage = _last_stage(run)
+        how = synced.Cut(new_names=chance.choice([0.0, 0.5, 1.0]), zeros=chance.random() < 0.3)
+        synced.cut(run.directory, run.notes, how, chance)
+        marks.append((before, length))
+        found.counts["power cuts"] += 1
+        found.counts[f"at {stage}"] += 1
+        print(
+            f"cut {found.counts['power cuts']} at {stage}, {len(before):,} rows committed, {how}: {run.directory}",
+            flush=True,
+        )
+
+
+def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Random) -> bool:
+    """Kill a driver and its Ray at a random moment after it began to work; False where it ended before."""
+    begun, length = time.monotonic(), run.log_bytes()
+    if chance.random() > EARLY:
+        while driver.poll() is None and not run.is_at_work(length) and time.monotonic() - begun < MAX_SECONDS:
+            time.sleep(0.05)
+    until = time.monotonic() + chance.uniform(0, WAIT_SECONDS)
+    while driver.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    if driver.poll() is not None:
+        return False
+    alive = [psutil.Process(driver.pid)]
+    alive += alive[0].children(recursive=True)
+    for sign in (signal.SIGSTOP, signal.SIGKILL):  # at once: none may see that another one is gone
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(sign)
+    driver.wait()
+    psutil.wait_procs(alive[1:], timeout=10)
+    return True
+
+
+def _last_stage(run: CutRun) -> str:
+    """The stage that was begun last, as far as the events can be read."""
+    found = "the start"
+    for line in (run.directory / "events.jsonl").read_text(errors="replace").splitlines():
+        with suppress(ValueError):
+            event = json.loads(line)
+            found = event["stage"] if event["event"] == "started" else found
+    return found
+
+
+def _check(run: CutRun, expected: dict[str, bytes]) -> list[str]:
+    """What is wrong with a run that has ended."""
+    wrong = []
+    ids = run.committed()
+    if ids != list(range(NUM_SOURCE, NUM_SOURCE + NUM_POOL)) and ids != run.pool():
+        wrong.append(f"{NUM_POOL} rows in, {len(ids)} out, {len(set(ids))} different")
+    if run.selections() != expected:
+        wrong.append("its selections are not those of the run that was left alone")
+    command = [str(Path(sys.executable).with_name("curate")), "verify", str(run.directory)]
+    told = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    if told.returncode:
+        wrong.append(f"`curate verify`: {told.stdout[-500:]}")
+    return wrong
