@@ -212,7 +212,9 @@ def cut_power(num_cuts: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         found = power_cuts.cut_power(Path(name), num_cuts, seed)
     print(", ".join(f"{number} {what}" for what, number in sorted(found.counts.items())))
-    print("\n".join(found.wrong) if found.wrong else "every row once, nothing that was committed lost or labelled again")
+    print(
+        "\n".join(found.wrong) if found.wrong else "every row once, nothing that was committed lost or labelled again"
+    )
     return 1 if found.wrong else 0
 
 
