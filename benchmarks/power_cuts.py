@@ -33,8 +33,8 @@ WAIT_SECONDS = 12.0
 EARLY = 0.1
 """The share of the cuts that may hit a driver while it starts."""
 LABELS = "gen-0/label-pool-*/labels.lance"
-MAX_SECONDS = 300.0
-"""A driver that commits nothing for so long hangs."""
+MAX_SECONDS = 600.0
+"""A driver that does nothing for so long hangs."""
 
 
 @dataclass
@@ -85,14 +85,15 @@ class CutRun(SumsRun):
                     return whole[1]
         return set()
 
-    def log_bytes(self) -> int:
-        """The length of the file of events."""
-        path = self.directory / "events.jsonl"
-        return path.stat().st_size if path.exists() else 0
+    def num_versions(self) -> int:
+        """The number of versions of the pool's labels: the first is empty, and each commit adds one."""
+        return len(list(self.directory.glob(f"{LABELS}/{VERSIONS}/*.manifest")))
 
-    def is_at_work(self, length: int) -> bool:
-        """Whether labels of the pool are there, and events were added since the file had this length."""
-        return self.log_bytes() > length and any(self.directory.glob(f"{LABELS}/{VERSIONS}/*.manifest"))
+    def is_at_work(self, num_versions: int) -> bool:
+        """Whether this driver committed labels, where there were so many versions before, or all were there."""
+        manifest = self.directory / "manifest.json"
+        is_labelled = manifest.is_file() and '"gen-0/label-pool"' in manifest.read_text()
+        return is_labelled or self.num_versions() > max(1, num_versions)
 
 
 def cut_power(directory: Path, num_cuts: int, seed: int) -> Found:
@@ -138,9 +139,9 @@ def _drive(run: CutRun, found: Found, num_cuts: int, chance: random.Random) -> N
 
 def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Random) -> bool:
     """Kill a driver and its Ray at a random moment after it began to work; False where it ended before."""
-    begun, length = time.monotonic(), run.log_bytes()
+    begun, before = time.monotonic(), run.num_versions()
     if chance.random() > EARLY:
-        while driver.poll() is None and not run.is_at_work(length) and time.monotonic() - begun < MAX_SECONDS:
+        while driver.poll() is None and not run.is_at_work(before) and time.monotonic() - begun < MAX_SECONDS:
             time.sleep(0.05)
     until = time.monotonic() + chance.uniform(0, WAIT_SECONDS)
     while driver.poll() is None and time.monotonic() < until:
