@@ -1,8 +1,8 @@
 """Cuts the power under a run again and again: the part of ``python -m benchmarks.chaos --power-cuts 50``.
 
-A run of a scripted teacher over sums is started. At a random moment after it began to work it and its Ray are killed at
-once, and its directory becomes what the disk holds (``benchmarks.synced``). The same command goes on, without any
-other. A run that ends is checked, and the next one begins, until the power was cut as often as was asked.
+A run of a scripted teacher over sums is started. At a random moment after it began to work it and Ray's workers are
+killed at once, and its directory becomes what the disk holds (``benchmarks.synced``). The same command goes on, without
+any other. A run that ends is checked, and the next one begins, until the power was cut as often as was asked.
 
 Checked: what was committed before a cut is there after it, each row once, and is not labelled again; no command but
 `run` is needed; each run that ends has the selections of one that was left alone, and `curate verify` finds it whole.
@@ -19,6 +19,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lance
 import psutil
@@ -48,21 +49,19 @@ class Found:
 class CutRun(SumsRun):
     """A run whose processes note what they wait for."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, address: str) -> None:
         directory.mkdir()
         super().__init__(
             directory,
             num_pool=NUM_POOL,
             actors={"min": 2, "max": 2},
             seconds_per_row=0.004,
-            sections={"ray": {"num_cpus": 2}},
         )
-        self.notes = directory / "notes"
-        self.environment = synced.environment(self.directory, self.notes)
+        self.address = address
 
     def begin(self) -> "subprocess.Popen[bytes]":
-        """A driver that takes notes."""
-        return self.start("--wait", **self.environment)
+        """A driver that takes notes, as its environment says."""
+        return self.start("--wait", "--address", self.address)
 
     def selections(self) -> dict[str, bytes]:
         """The selected rows by arm."""
@@ -98,20 +97,33 @@ class CutRun(SumsRun):
 
 def cut_power(directory: Path, num_cuts: int, seed: int) -> Found:
     """Cut the power under runs in a directory so often; what was wrong."""
+    from ray.cluster_utils import Cluster
+
+    (runs := directory / "runs").mkdir()
+    notes = directory / "notes"
+    os.environ |= {"RAY_AUTH_MODE": "disabled", **synced.environment(runs, notes)}
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 3})
+    try:
+        return _cut_power(runs, notes, cluster.address, num_cuts, seed)
+    finally:
+        cluster.shutdown()
+
+
+def _cut_power(directory: Path, notes: Path, address: str, num_cuts: int, seed: int) -> Found:
     found, chance = Found(), random.Random(seed)
-    quiet = CutRun(directory / "quiet")
+    quiet = CutRun(directory / "quiet", address)
     assert quiet.begin().wait(MAX_SECONDS) == 0, quiet.errors()
     expected = quiet.selections()
     assert expected, "a run that was left alone has selections"
     while found.counts["power cuts"] < num_cuts and len(found.wrong) < 5:
-        run = CutRun(directory / f"run-{found.counts['runs']}")
-        _drive(run, found, num_cuts, chance)
+        run = CutRun(directory / f"run-{found.counts['runs']}", address)
+        _drive(run, notes, found, num_cuts, chance)
         found.wrong += [f"{run.directory.parent.name}: {line}" for line in _check(run, expected)]
         found.counts["runs"] += 1
     return found
 
 
-def _drive(run: CutRun, found: Found, num_cuts: int, chance: random.Random) -> None:
+def _drive(run: CutRun, notes: Path, found: Found, num_cuts: int, chance: random.Random) -> None:
     """Start the driver until one ends by itself, cutting the power meanwhile; a failure is noted and ends it."""
     marks: list[tuple[set[int], int]] = []
     while True:
@@ -127,7 +139,7 @@ def _drive(run: CutRun, found: Found, num_cuts: int, chance: random.Random) -> N
         before, length = run.promised(), len(run.labelled())
         stage = _last_stage(run)
         how = synced.Cut(new_names=chance.choice([0.0, 0.5, 1.0]), zeros=chance.random() < 0.3)
-        synced.cut(run.directory, run.notes, how, chance)
+        synced.cut(run.directory, notes, how, chance)
         marks.append((before, length))
         found.counts["power cuts"] += 1
         found.counts[f"at {stage}"] += 1
@@ -138,7 +150,7 @@ def _drive(run: CutRun, found: Found, num_cuts: int, chance: random.Random) -> N
 
 
 def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Random) -> bool:
-    """Kill a driver and its Ray at a random moment after it began to work; False where it ended before."""
+    """Kill a driver and Ray's workers at a random moment after it began to work; False where it ended before."""
     begun, before = time.monotonic(), run.num_versions()
     if chance.random() > EARLY:
         while driver.poll() is None and not run.is_at_work(before) and time.monotonic() - begun < MAX_SECONDS:
@@ -148,8 +160,7 @@ def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Rando
         time.sleep(0.01)
     if driver.poll() is not None:
         return False
-    alive = [psutil.Process(driver.pid)]
-    alive += alive[0].children(recursive=True)
+    alive = [psutil.Process(driver.pid), *_workers()]
     for sign in (signal.SIGSTOP, signal.SIGKILL):  # at once: none may see that another one is gone
         for process in alive:
             with suppress(psutil.NoSuchProcess):
@@ -157,6 +168,18 @@ def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Rando
     driver.wait()
     psutil.wait_procs(alive[1:], timeout=10)
     return True
+
+
+def _workers() -> list[psutil.Process]:
+    """The processes of Ray that write: the children of its raylet."""
+    family = psutil.Process().children(recursive=True)
+    return [child for child in family if "ray::" in _words(child) or "default_worker.py" in _words(child)]
+
+
+def _words(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _last_stage(run: CutRun) -> str:

@@ -112,15 +112,12 @@ class Cut:
 
 
 def cut(directory: Path, notes: Path, how: Cut, chance: random.Random) -> None:
-    """Change a directory that no process writes to any more to what a power cut leaves, and begin new notes."""
+    """Change a directory that no process writes to any more to what a power cut leaves, all of which is then there."""
     disk = Disk.of(notes)
     left = directory.with_name(f"{directory.name}.left")
     _lay_out(directory, left, disk, how, chance)
     shutil.rmtree(directory)
     left.rename(directory)
-    shutil.rmtree(notes / LINKS)
-    (notes / JOURNAL).unlink(missing_ok=True)
-    (notes / LINKS).mkdir()
     _note_all(directory, notes)
 
 
