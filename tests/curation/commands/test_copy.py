@@ -162,3 +162,9 @@ def test_the_configuration_and_times_go_along(made: Path, tmp_path: Path):
     copy(made, new := tmp_path / "new")
     assert f"run_dir: {new}" in (new / "config.yaml").read_text()
     assert (new / file.relative_to(made)).stat().st_mtime_ns == 10**18 + 1
+
+
+def test_a_configuration_that_grows_without_end_is_refused(made: Path, tmp_path: Path):
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)]
+    (made / "config.yaml").write_text("a0: &a0 x\n" + "".join(levels))
+    assert "config.yaml: line 6: holds more than 100,000 values" in refused(made, tmp_path / "new")
