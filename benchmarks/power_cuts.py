@@ -171,9 +171,9 @@ def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Rando
 
 
 def _workers() -> list[psutil.Process]:
-    """The processes of Ray that write: the children of its raylet."""
-    family = psutil.Process().children(recursive=True)
-    return [child for child in family if "ray::" in _words(child) or "default_worker.py" in _words(child)]
+    """Ray's workers, which write; without its agents the node would be given up."""
+    words = {child: _words(child) for child in psutil.Process().children(recursive=True)}
+    return [child for child, text in words.items() if text.startswith("ray::") and "Agent" not in text]
 
 
 def _words(process: psutil.Process) -> str:
