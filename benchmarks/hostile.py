@@ -5,10 +5,9 @@
 
 Each case of models, settings and files changes a good run over the shipped puzzles (``benchmarks.hostile_case``). It is
 refused where `curate validate`, `plan` or `run` ends with code 2 and one line that says what the case expects, and
-nothing of the input ran. Packages of strangers are refused in the same way by `curate verify` and `filter`.
-Rows go through a whole run in each format: as data, or refused as error rows. Damaged
-directories of a run are refused by the commands that read them or by `curate verify`, and mended by what those say; or
-their run gives the right result at once.
+nothing of the input ran. Packages of strangers are refused in the same way by `curate verify` and `filter`. Rows go
+through a whole run in each format: as data, or refused as error rows. Damaged directories of a run are refused by the
+commands that read them or by `curate verify`, and mended by what those say, or give the right result at once.
 """
 
 import argparse
