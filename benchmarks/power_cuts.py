@@ -28,8 +28,8 @@ from benchmarks import synced
 from curation.tables.contents import VERSIONS, version_of
 from tests.sums_run import SumsRun
 
-NUM_POOL = 4_000
-WAIT_SECONDS = 12.0
+NUM_POOL = 3_000
+WAIT_SECONDS = 8.0
 """The power is cut so long after a driver began to work at most; labelling takes about eight."""
 EARLY = 0.1
 """The share of the cuts that may hit a driver while it starts."""
@@ -88,11 +88,16 @@ class CutRun(SumsRun):
         """The number of versions of the pool's labels: the first is empty, and each commit adds one."""
         return len(list(self.directory.glob(f"{LABELS}/{VERSIONS}/*.manifest")))
 
-    def is_at_work(self, num_versions: int) -> bool:
-        """Whether this driver committed labels, where there were so many versions before, or all were there."""
+    def num_events(self) -> int:
+        """The length of the file of events."""
+        path = self.directory / "events.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def is_at_work(self, num_versions: int, num_events: int) -> bool:
+        """Whether this driver committed labels, or had none to commit and began another stage."""
         manifest = self.directory / "manifest.json"
         is_labelled = manifest.is_file() and '"gen-0/label-pool"' in manifest.read_text()
-        return is_labelled or self.num_versions() > max(1, num_versions)
+        return (is_labelled and self.num_events() > num_events) or self.num_versions() > max(1, num_versions)
 
 
 def cut_power(directory: Path, num_cuts: int, seed: int) -> Found:
@@ -151,9 +156,9 @@ def _drive(run: CutRun, notes: Path, found: Found, num_cuts: int, chance: random
 
 def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Random) -> bool:
     """Kill a driver and Ray's workers at a random moment after it began to work; False where it ended before."""
-    begun, before = time.monotonic(), run.num_versions()
+    begun, before = time.monotonic(), (run.num_versions(), run.num_events())
     if chance.random() > EARLY:
-        while driver.poll() is None and not run.is_at_work(before) and time.monotonic() - begun < MAX_SECONDS:
+        while driver.poll() is None and not run.is_at_work(*before) and time.monotonic() - begun < MAX_SECONDS:
             time.sleep(0.05)
     until = time.monotonic() + chance.uniform(0, WAIT_SECONDS)
     while driver.poll() is None and time.monotonic() < until:

@@ -221,7 +221,7 @@ def text_of(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
         ModelError: the tokenizer gave up on them.
     """
     with _without_panic(tokenizer):
-        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
 @contextmanager
