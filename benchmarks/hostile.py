@@ -5,9 +5,9 @@
 
 Each case of models, settings and files changes a good run over the shipped puzzles (``benchmarks.hostile_case``). It is
 refused where `curate validate`, `plan` or `run` ends with code 2 and one line that says what the case expects, and
-nothing of the input ran. Rows go through a whole run in each format: as data, or refused as error rows. Damaged
-directories of a run are refused by the commands that read them or by `curate verify`, and mended by what those say; or
-their run gives the right result at once.
+nothing of the input ran. Packages of strangers are refused in the same way by `curate verify` and `filter`. Rows go
+through a whole run in each format: as data, or refused as error rows. Damaged directories of a run are refused by the
+commands that read them or by `curate verify`, and mended by what those say, or give the right result at once.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from benchmarks import hostile_directories, hostile_rows
+from benchmarks import hostile_directories, hostile_packages, hostile_rows
 from benchmarks.hostile_case import RAN, Case, write_config
 from benchmarks.hostile_models import MODELS
 from benchmarks.hostile_rows import FILES
@@ -29,10 +29,11 @@ from benchmarks.tiny_model import make_tiny_model
 
 SUITES: dict[str, Sequence[Case]] = {"models": MODELS, "settings": SETTINGS, "files": FILES}
 WHOLE: dict[str, Callable[[Path], Counter[str]]] = {
+    "packages": hostile_packages.try_all,
     "rows": hostile_rows.try_all,
     "directories": hostile_directories.try_all,
 }
-"""Suites that finish runs."""
+"""Suites with commands of their own; rows and directories finish runs."""
 VERBS = ("validate", "plan", "run")
 OUTCOMES = ("refused", "refused otherwise", "carried through", "failed", "traceback", "ran code")
 ROWS = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
@@ -78,7 +79,9 @@ def main() -> None:
         for suite in chosen:
             if suite in WHOLE:
                 (below := Path(directory) / suite).mkdir()
-                counts[suite, "run"] = WHOLE[suite](below)
+                counts[suite, " and ".join(hostile_packages.VERBS) if suite == "packages" else "run"] = WHOLE[suite](
+                    below
+                )
                 continue
             for verb in VERBS:
                 counts[suite, verb] = Counter()

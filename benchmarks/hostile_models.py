@@ -151,6 +151,10 @@ def _wider(header: dict[str, Any]) -> None:
     header["model.norm.weight"]["shape"] = [2**40]
 
 
+def _promised(header: dict[str, Any]) -> None:
+    header["model.norm.weight"]["shape"] = [10**6, 10**6]
+
+
 def _moved(header: dict[str, Any]) -> None:
     entry = header["model.norm.weight"]
     entry["data_offsets"] = [0, entry["data_offsets"][1] - entry["data_offsets"][0]]
@@ -189,6 +193,19 @@ def pickled_adapter(folder: Path) -> Settings:
     (folder / "adapter/adapter_model.safetensors").unlink()
     (folder / "adapter/adapter_model.bin").write_bytes(pickle.dumps(Payload(folder)))
     return _settings(folder, adapter=str(folder / "adapter"))
+
+
+def gguf(folder: Path) -> Settings:
+    """Weights in GGUF alone."""
+    (folder / "model/model.safetensors").unlink()
+    (folder / "model/model-Q4_K_M.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
+    return _settings(folder)
+
+
+def gguf_file(folder: Path) -> Settings:
+    """A file of GGUF in place of a folder."""
+    (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
+    return _settings(folder, path=str(folder / "model.gguf"))
 
 
 def no_config(folder: Path) -> Settings:
@@ -259,6 +276,7 @@ MODELS = (
         says="its header is not JSON",
     ),
     Case(name="tensor wider than its bytes", make=header_of(_wider), says="has 128 bytes"),
+    Case(name="header of 10^12 numbers", make=header_of(_promised), says="of F32 .* has 128 bytes"),
     Case(name="tensors that overlap", make=header_of(_moved), says="overlap or leave a gap"),
     Case(name="missing shard", make=missing_shard, says="which model.safetensors.index.json names"),
     Case(name="shard without a tensor of the index", make=missing_tensor, says="lacks 1 of the tensors"),
@@ -275,6 +293,8 @@ MODELS = (
         make=bytes_of(lambda content: content[:-1], "adapter/adapter_model.safetensors"),
         says="header tells of",
     ),
+    Case(name="weights in GGUF", make=gguf, says="its weights are GGUF"),
+    Case(name="a file of GGUF", make=gguf_file, says=r"is a file; .*GGUF"),
     Case(name="no config.json", make=no_config, says="has no config.json"),
     Case(name="config.json cut", make=file_of("model/config.json", '{"model_type": "qw'), says="is no JSON object"),
     Case(name="config.json a list", make=file_of("model/config.json", "[]"), says="is no JSON object"),

@@ -27,7 +27,46 @@ def _under_a_file(folder: Path) -> str:
     return str(folder / "file" / "run")
 
 
+def base(text: str) -> Callable[[Path], Settings]:
+    """A file below the configuration with this text."""
+
+    def make(folder: Path) -> Settings:
+        (folder / "base.yaml").write_text(text)
+        return {"base": str(folder / "base.yaml")}
+
+    return make
+
+
+_BOMB = "".join(
+    [f"a0: &a0 [{', '.join('x' * 10)}]\n"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)]
+)
+"""Ten anchors of ten references each: 10^9 values."""
+_CHAIN = "a0: &a0 {b: 1}\n" + "".join(f"a{n}: &a{n} {{b: *a{n - 1}}}\n" for n in range(1, 60))
+"""Anchors that nest sixty levels deep, of which each line has two."""
 SETTINGS = (
+    Case(name="YAML of 10^9 values", make=base(_BOMB), says="base.yaml: line .*more than 100,000 values"),
+    Case(
+        name="YAML of 10^9 merged keys",
+        make=base(_BOMB.replace("[", "[{c: 1}, ", 1) + "d:\n  <<: *a8\n"),
+        says="base.yaml: .*(more than 100,000 values|is not YAML)",
+    ),
+    Case(
+        name="YAML nested 100,000 deep", make=base("a: " + "[" * 100_000 + "]" * 100_000), says="deeper than 50 levels"
+    ),
+    Case(
+        name="YAML nested by indentation",
+        make=base("".join(" " * n + "a:\n" for n in range(900))),
+        says="deeper than 50",
+    ),
+    Case(name="YAML nested by anchors", make=base(_CHAIN), says="deeper than 50 levels"),
+    Case(name="YAML anchor within itself", make=base("a: &a [*a]"), says="stands within &a itself"),
+    Case(name="YAML of 2 MB", make=base("# " + "x" * 2**21), says="a configuration may have"),
+    Case(
+        name="YAML that makes an object",
+        make=base("a: !!python/object/apply:os.system [touch ran]"),
+        says="base.yaml: line 1: .*no key takes one|is not YAML",
+    ),
+    Case(name="YAML number of 10^6 digits", make=base("seed: " + "9" * 10**6), says="base.yaml: |seed: "),
     Case(name="seed of 2^70", make=keys(seed=2**70), says="seed: 1180591620717411303424"),
     Case(name="seed below 0", make=keys(seed=-1), says="seed: -1"),
     Case(name="2^70 rows", make=keys(selection__budget={"n": 2**70}), says="selection.budget"),

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file, save
 from sealed_package import sealed
 from tiny_package import sums
 
@@ -107,6 +109,15 @@ def mutant(good: TrustPackage, folder: Path, rng: random.Random, secret: str) ->
         whole = bytearray((Path(good.uri) / name).read_bytes())
         whole[rng.randrange(min(len(whole), 400))] = rng.randrange(256)
         files[name] = bytes(whole[: rng.choice([len(whole), len(whole) // 2, 8, 0])])
+
+    elif rng.random() < 0.2:
+        name = rng.choice(["trust/weights.safetensors", "shift.safetensors"])
+        tensors = load_file(Path(good.uri) / name)
+        at = rng.choice(sorted(tensors))
+        odd = [np.full_like(tensors[at], np.nan), tensors[at].astype(np.uint8), np.zeros((10**12, 0)), np.zeros(3),
+               np.zeros((3, 3, 3), np.float16), np.full_like(tensors[at], np.inf)]  # fmt: skip
+        tensors[rng.choice([at, "new"])] = rng.choice(odd)
+        files[name] = save(tensors)
 
     def change(told: dict[str, Any]) -> None:
         for _ in range(rng.choice([0, 1, 1, 2, 4])):

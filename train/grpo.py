@@ -168,7 +168,7 @@ def reinforce(
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
     try:
-        trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
+        unfinished.resume(trainer)
     finally:
         rollouts.close()
     history = steps_of(trainer.state.log_history)

@@ -6,12 +6,18 @@ is removed after the new one is sealed, and what is not sealed is never read.
 """
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from curation.errors import TrainingError
 from curation.storage import durable
 from curation.storage.paths import write_atomically
+
+if TYPE_CHECKING:
+    import transformers
 
 SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""
@@ -43,6 +49,21 @@ class Partial:
     def last_checkpoint(self) -> str | None:
         """The newest good checkpoint of ``transformers.Trainer``; ``None`` where there is none."""
         return next((str(path) for path in self._newest_first() if _is_good(path)), None)
+
+    def resume(self, trainer: "transformers.Trainer") -> None:
+        """Train from the newest good checkpoint on; torch's files in it are read without running code (weights_only).
+
+        Raises:
+            TrainingError: somebody else wrote one of them.
+        """
+        checkpoint = self.last_checkpoint
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except pickle.UnpicklingError as error:
+            raise TrainingError(
+                f"{checkpoint}: holds a file that no training wrote, and nothing of it was run; remove {self.folder} "
+                "and give the same command: the training begins anew"
+            ) from error
 
     def seal(self, checkpoint: Path) -> None:
         """Declare a checkpoint complete, once its files are on the disk."""

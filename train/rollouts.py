@@ -20,6 +20,7 @@ from transformers import (
 
 from curation.config.grpo import RolloutsConfig
 from curation.hashing import hash64, hash_unit
+from curation.models import text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -130,7 +131,7 @@ class TransformersRollouts:
         return ended(tokens, logprobs, self._ends, self._config.stop, self._text)
 
     def _text(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        return text_of(self._tokenizer, tokens)
 
 
 def ended(

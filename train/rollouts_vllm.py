@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.escaping import logger_of
+from curation.models import text_of
 from curation.models.loading import engine_arguments
 from curation.refs import ModelRef
 from curation.teachers.vllm_choice import is_installed
@@ -212,7 +213,7 @@ class VllmRollouts:
         return found._replace(truncated=found.truncated and output.finish_reason == "length")
 
     def _text(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        return text_of(self._tokenizer, tokens)
 
 
 def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:

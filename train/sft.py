@@ -234,7 +234,7 @@ def fine_tune(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
+    unfinished.resume(trainer)
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     record = TrainingRecord(
         num_rows=num_rows,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 from curation.errors import ModelError
-from curation.models import as_user_turns, text_ids
+from curation.models import as_user_turns, text_ids, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,8 +82,7 @@ def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[s
     end = _end(tokenizer)
     if not completions:
         return []
-    ids: list[list[int]] = tokenizer(list(completions), add_special_tokens=False)["input_ids"]
-    return [[*completion, end] for completion in ids]
+    return [[*completion, end] for completion in token_ids(tokenizer, completions, special=False)]
 
 
 def _end(tokenizer: "PreTrainedTokenizerBase") -> int:

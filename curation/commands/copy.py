@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from curation.config.files import mapping
 from curation.config.filter import WORK
 from curation.errors import RunDirError
 from curation.refs import fingerprint, leaves
@@ -227,7 +228,7 @@ def _copy_file(path: Path, to: Path, size: int) -> None:
 
 def _write_config(partial: Path, moved: _Moved) -> None:
     if (partial / CONFIG).is_file():
-        config = moved.here(yaml.safe_load((partial / CONFIG).read_text()))
+        config = moved.here(mapping(partial / CONFIG, "copy the run again"))
         write_atomically(partial / CONFIG, yaml.safe_dump(config, sort_keys=False))
 
 

@@ -19,7 +19,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
-from curation.package import TrustPackage
+from curation.package import TrustPackage, check_content
 from curation.refs import ModelRef
 from curation.sources.missing import present
 from curation.stages.deal import schema_problem
@@ -69,6 +69,7 @@ class Scorer:
         runs: FilterTeacherConfig | None = None,
         id_column: str | None = None,
     ) -> None:
+        check_content(package)
         description = package.description
         ask = (runs or FilterTeacherConfig()).asking(description.ask)
         num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())

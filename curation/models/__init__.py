@@ -1,13 +1,14 @@
 """Causal language models: resolve, create from scratch, load. A ``ModelRef`` names a model's weights everywhere."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from curation.config import ModelConfig
 from curation.config.states import beyond
-from curation.errors import ModelError
+from curation.errors import ModelError, is_panic
 from curation.models.adapters import adapted
 from curation.models.loading import (
     check_adapter,
@@ -202,6 +203,44 @@ def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "Pr
             )
 
 
+def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
+    """Token ids of texts, with ``special`` those that the tokenizer puts around them.
+
+    Raises:
+        ModelError: the tokenizer gave up on a text.
+    """
+    with _without_panic(tokenizer):
+        ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
+    return ids
+
+
+def text_of(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
+    """The text of tokens, without special ones.
+
+    Raises:
+        ModelError: the tokenizer gave up on them.
+    """
+    with _without_panic(tokenizer):
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+@contextmanager
+def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
+    """Patterns of a ``tokenizer.json`` are a stranger's, and some take ever longer on some texts.
+
+    The library ends a match after ten million steps back, by a panic, which is no ``Exception``.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise ModelError(
+            f"model {tokenizer.name_or_path!r}: its tokenizer gives up on a text ({first_line(error)}); a pattern of "
+            "its tokenizer.json takes too many steps there, so mend that pattern or give another model"
+        ) from None
+
+
 def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
     """Token ids of texts that something is to follow.
 
@@ -210,7 +249,7 @@ def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, spec
     """
     if not texts:
         return []
-    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
+    ids = token_ids(tokenizer, texts, special=special)
     for tokens in ids if special else ():
         while tokens and tokens[-1] == tokenizer.eos_token_id:
             tokens.pop()

@@ -127,6 +127,11 @@ def check_files(ref: ModelRef) -> None:
         check_adapter(ref.adapter)
     path = place(ref.base)
     if path.exists():
+        if isinstance(path, Path) and not path.is_dir():
+            raise ModelError(
+                f"model {ref.base!r} is a file; a model is a directory with config.json and safetensors, and one "
+                "file of all (GGUF) is not read: give the directory that it was made from"
+            )
         if not (path / "config.json").is_file():
             raise ModelError(f"model {ref.base!r} has no config.json; give a directory that save_pretrained made")
         if object_in(path / "config.json") is None:

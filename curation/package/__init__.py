@@ -17,6 +17,7 @@ that it names is registered, of this version or of an installed package, or allo
 (``curation.package.code``).
 """
 
+from curation.package.content import check_content
 from curation.package.description import (
     CalibrationRows,
     Cascade,
@@ -49,6 +50,7 @@ __all__ = [
     "Sample",
     "TrustPackage",
     "asked",
+    "check_content",
     "check_fits",
     "check_runs",
     "check_verdict",

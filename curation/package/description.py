@@ -141,7 +141,7 @@ class Description(Section):
     teacher_digests: dict[str, str] = Field(default={})
     """``curation.storage.digest.model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub id is
     known by its commit (``teacher.revision``)."""
-    state_size: int
+    state_size: Annotated[int, Field(ge=0, le=1 << 20)]
     """Numbers of one hidden state."""
     ask: AnswersConfig
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.

@@ -35,6 +35,8 @@ OF_CASCADE = (HELD_OUT, f"{FIRST}/{saved.WEIGHTS}", f"{FIRST}/{saved.DESCRIPTION
 NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change: nothing reads them."""
+MAX_ROWS = 10_000_000
+"""The most rows of a package's tables."""
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
 CASCADED = pa.schema(
     [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
@@ -88,7 +90,7 @@ class TrustPackage:
                 "reads), and export it"
             )
         with self._reading(HELD_OUT):
-            table = pq.read_table(fetched(self.uri) / HELD_OUT, schema=CASCADED)
+            table = _rows(fetched(self.uri) / HELD_OUT, CASCADED)
             first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
             asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
         return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
@@ -106,7 +108,7 @@ class TrustPackage:
                 "by n, share or threshold"
             )
         with self._reading(CALIBRATION):
-            table = pq.read_table(fetched(self.uri) / CALIBRATION, schema=CALIBRATED)
+            table = _rows(fetched(self.uri) / CALIBRATION, CALIBRATED)
             raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
             return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
 
@@ -136,6 +138,17 @@ class TrustPackage:
             raise PackageError(
                 f"{self.uri}: {name} is not what {PACKAGE} tells ({error}); copy or export the package again"
             ) from error
+
+
+def _rows(path: Path, schema: pa.Schema) -> pa.Table:
+    """The rows of a file; equal numbers take no space in it, so that a few bytes may hold more than the memory.
+
+    Raises:
+        ValueError: they are too many.
+    """
+    if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
+        raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
+    return pq.read_table(path, schema=schema)
 
 
 def write(

@@ -3,6 +3,7 @@
 A pipe or a device may not end, so it is not read.
 """
 
+import ctypes
 import errno
 import os
 import stat
@@ -26,6 +27,8 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     return cast(BinaryIO, os.fdopen(number, "wb" if flags & os.O_WRONLY else "rb", buffering=0))
 
 
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE."""
 CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 """Errors that some network file systems answer for a folder, and all of them for a folder of somebody else."""
 
@@ -64,3 +67,22 @@ def sync_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in CANNOT:
             raise
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Give each of two files or folders the name of the other at once; False where the system cannot.
+
+    See renameat2(2) of Linux, which Python lacks; some network file systems refuse it.
+
+    Raises:
+        OSError: one of them is not there, or may not be renamed.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))

@@ -17,6 +17,8 @@ MODEL, ADAPTER = "model", "adapter_model"
 """The names of a model's and of an adapter's files of weights, without their endings."""
 INDEX = f"{MODEL}.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+GGUF = ".gguf"
+"""Quantised weights of llama.cpp: their numbers are others than those of the model that they were made from."""
 MAX_HEADER = 100_000_000
 """Bytes of the longest header that the library reads."""
 BITS = {
@@ -60,6 +62,8 @@ def _sizes(folder: Place) -> dict[str, int]:
 
 def _no_weights(folder: Place, whole: str, sizes: Mapping[str, int]) -> str:
     pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
+    if others := sorted(name for name in sizes if name.lower().endswith(GGUF)):
+        return f"{folder}: its weights are GGUF ({', '.join(others[:3])}), which are not read"
     if not pickled:
         return f"{folder}: has no weights, no {whole} and no index of several such files"
     return (

@@ -27,6 +27,7 @@ from transformers import (
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import layers_of, positions_of
 from curation.hashing import hash64
+from curation.models import text_of
 from curation.teachers import Gate
 from curation.teachers.completions import (
     Array,
@@ -216,7 +217,7 @@ class Decoder:
         return self._piece_texts[token]
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        return text_of(self._tokenizer, tokens)
 
 
 class _States:

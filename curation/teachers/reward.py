@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ModelError
-from curation.models import here, load_tokenizer
+from curation.models import here, load_tokenizer, token_ids
 from curation.models.loading import load_weights
 from curation.models.own_code import check_head
 from curation.refs import ModelRef
@@ -51,7 +51,7 @@ class RewardModel:
         reward_N = np.full(len(pairs), np.nan, dtype=np.float32)
         texts = [self._text(prompt, completion) for prompt, completion in pairs]
         special = self._tokenizer.chat_template is None  # a template writes special tokens itself
-        tokens = self._tokenizer(texts, add_special_tokens=special, verbose=False)["input_ids"] if texts else []
+        tokens = token_ids(self._tokenizer, texts, special=special) if texts else []
         fits = [place for place, ids in enumerate(tokens) if 0 < len(ids) <= (self._max_positions or len(ids))]
         fits.sort(key=lambda place: len(tokens[place]), reverse=True)
         while fits:

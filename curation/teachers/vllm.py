@@ -21,7 +21,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.states import parse, positions_of, ranks_of
 from curation.errors import ModelError
 from curation.hashing import hash64
-from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer
+from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request
 from curation.teachers.completions import (
@@ -252,7 +252,7 @@ class _Stream:
         part.tokens = kept
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self._teacher.tokenizer.decode(tokens, skip_special_tokens=True))
+        return text_of(self._teacher.tokenizer, tokens)
 
     def _collect(self) -> None:
         """Take what the tap kept of the parts that ended; ask again for what it could not keep."""

@@ -53,7 +53,9 @@ class BoostedTrees(StateTrust):
         self._size = size
         self._weights = dict(weights)
         node = {name: self._weights[name].numpy() for name in NODES}
-        self._trees = [_Tree.at(node, int(root)) for root in self._weights["roots_T"]]
+        _check_nodes(node, size)
+        left = set(range(len(node["is_leaf"])))
+        self._trees = [_Tree.at(node, int(root), left) for root in self._weights["roots_T"]]
         self._baseline = float(self._weights["baseline"])
 
     @property
@@ -132,6 +134,20 @@ class BoostedTrees(StateTrust):
         return cls(weights, description["size"], description["inputs"], description["fit"], calibration)
 
 
+def _check_nodes(node: Mapping[str, npt.NDArray[Any]], size: int) -> None:
+    """Refuse nodes whose arrays differ in length, or that compare a column which no row has.
+
+    Raises:
+        ValueError: as above.
+    """
+    lengths = {name: of.shape for name, of in node.items()}
+    if len(set(lengths.values())) != 1 or len(next(iter(lengths.values()))) != 1:
+        raise ValueError(f"its nodes have the shapes {lengths}")
+    inner = ~node["is_leaf"].astype(np.bool_)
+    if len(odd := node["feature"][inner & ((node["feature"] < 0) | (node["feature"] >= size))]):
+        raise ValueError(f"a node compares the number {odd[0]} of a row, which has {size}")
+
+
 class _Tree:
     """A tree by the leaves that each inner node rules out, in words of ``WORD`` leaves from left to right.
 
@@ -150,13 +166,20 @@ class _Tree:
         )
 
     @classmethod
-    def at(cls, node: Mapping[str, npt.NDArray[Any]], root: int) -> Self:
-        """The tree whose root is the node ``root``, of the nodes' arrays."""
+    def at(cls, node: Mapping[str, npt.NDArray[Any]], root: int, left: set[int]) -> Self:
+        """The tree whose root is the node ``root``, of the nodes' arrays; its nodes are removed from ``left``.
+
+        Raises:
+            ValueError: a node is reached twice, or is none. Such nodes are no trees, and walking them might never end.
+        """
         tests: list[tuple[int, float]] = []
         spans: list[tuple[int, int]] = []
         values: list[float] = []
 
         def walk(at: int) -> None:
+            if at not in left:
+                raise ValueError(f"the node {at} is reached twice, or is none")
+            left.remove(at)
             if node["is_leaf"][at]:
                 values.append(float(node["value"][at]))
                 return

@@ -15,6 +15,7 @@ from torch.nn.functional import logsigmoid
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
 from curation.trust.folded import FoldedNets
+from curation.trust.network import with_weights
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.states import StateTrust
 
@@ -64,12 +65,13 @@ class DeepEnsemble(StateTrust):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
         """The trust function on the CPU."""
-        nets = []
+        if description["num_members"] > len(weights):
+            raise ValueError(f"it names {description['num_members']:,} networks and holds {len(weights):,} tensors")
+        nets, architecture = [], description["architecture"]
         for m in range(description["num_members"]):
-            net = NeuralTrustNet(Architecture(**description["architecture"]))
             prefix = f"{m}."
-            net.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
-            nets.append(net)
+            own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+            nets.append(with_weights(lambda: NeuralTrustNet(Architecture(**architecture)), architecture, own))
         return cls(nets, description["inputs"], description["fit"], Calibration(**description["calibration"]))
 
 

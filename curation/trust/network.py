@@ -1,7 +1,7 @@
 """Trust functions that are one network: its standardised inputs, and how such a function scores and is saved."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Generic, Self, TypeVar
 
@@ -37,6 +37,7 @@ class TrustNet(nn.Module):
 
 
 Net = TypeVar("Net", bound=TrustNet)
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class NetTrust(StateTrust, Generic[Net]):
@@ -76,6 +77,29 @@ class NetTrust(StateTrust, Generic[Net]):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
         """The trust function on the CPU."""
-        net = cls.net_of(description["architecture"])
-        net.load_state_dict(weights)
+        net = with_weights(lambda: cls.net_of(description["architecture"]), description["architecture"], weights)
         return cls(net, description["inputs"], description["fit"], Calibration(**description["calibration"]))
+
+
+def with_weights(make: Callable[[], Module], architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Module:
+    """A network with saved weights, which takes memory only once its shapes are those of the weights.
+
+    Args:
+        make: gives the network, not fitted yet.
+        architecture: its own, as read from JSON; whoever wrote the file may have promised any size.
+        weights: its parameters and buffers.
+
+    Raises:
+        ValueError: the architecture is another one than that of the weights.
+    """
+    if architecture["depth"] > len(weights):
+        raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
+    with torch.device("meta"):
+        shapes = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    if other := sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name)):
+        name = other[0]
+        raise ValueError(f"{name} has the shape {found.get(name)}, and its architecture asks for {shapes.get(name)}")
+    net = make()
+    net.load_state_dict(weights)
+    return net

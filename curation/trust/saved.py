@@ -46,7 +46,8 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], dict[str, Any]], Fitted]
     try:
         weights = safetensors.torch.load_file(directory / WEIGHTS)
         return make(weights, read_json(directory / DESCRIPTION))
-    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+            SafetensorError) as error:  # fmt: skip
         raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 import train.callbacks
 import train.sft
+from benchmarks.hostile_case import RAN
+from benchmarks.hostile_models import Payload
 from curation.config import SftConfig
 from curation.errors import TrainingError
 from curation.models import create, load_model
@@ -255,3 +258,22 @@ def test_sigterm_saves_a_checkpoint_before_the_worker_ends(
     if num_workers == 1:
         assert equal(weights, straight)
     assert all(torch.allclose(weights[key], straight[key], atol=1e-5) for key in weights)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
+@pytest.mark.parametrize("write", [torch.save, lambda what, path: path.write_bytes(pickle.dumps(what))])
+def test_a_pickle_in_place_of_a_checkpoints_file_does_not_run(
+    case: Case, monkeypatch: pytest.MonkeyPatch, name: str, write: Any
+) -> None:
+    with pytest.raises(Killed):
+        case.dies("killed", 14, monkeypatch)
+    partial = Partial(case.directory / "killed", "")
+    checkpoint = partial.checkpoints / "checkpoint-6"
+    write(Payload(case.directory), checkpoint / name)
+    partial.seal(checkpoint)
+    if name == "training_args.bin":  # nobody reads it
+        case.train("killed")
+    else:
+        with pytest.raises(TrainingError, match=r"checkpoint-6: holds a file that no training wrote.*give the same"):
+            case.train("killed")
+    assert not (case.directory / RAN).exists()

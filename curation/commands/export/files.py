@@ -20,7 +20,7 @@ from curation.refs import ModelRef
 from curation.storage import durable
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
-from curation.storage.files import sync_folder
+from curation.storage.files import exchange, sync_folder
 from curation.storage.paths import Place, Remote, place, remove, require_reachable
 
 CARD, LINEAGE = "README.md", "lineage.json"
@@ -122,10 +122,13 @@ def _beside(target: Place) -> Iterator[Path]:
 
 def _move(folder: Path, target: Path) -> None:
     durable.sync_tree(folder)
-    old = folder.with_name(f"{folder.name}.old")
-    if target.is_dir():
+    old = folder
+    if not target.is_dir():
+        folder.rename(target)
+    elif not exchange(folder, target):  # for a moment there is none
+        old = folder.with_name(f"{folder.name}.old")
         target.rename(old)
-    folder.rename(target)
+        folder.rename(target)
     sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 

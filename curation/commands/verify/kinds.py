@@ -8,7 +8,7 @@ from pathlib import Path
 from curation.commands.verify.check import Damage, Verified, verify_run
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
-from curation.package import load
+from curation.package import check_content, load
 from curation.pipeline.filter.output import MANIFEST, load_content
 from curation.refs import TableRef
 from curation.storage.cache import fetched
@@ -100,6 +100,7 @@ def _verify_package(home: Place, allow_code: Collection[str]) -> Verified:
     begun, found = time.monotonic(), Verified(target=str(home))
     try:
         package = load(home, allow_code=allow_code)
+        check_content(package)
         files = json.loads((fetched(package.uri) / "package.json").read_text())["files"].values()
         found.files, found.bytes = len(files) + 1, sum(file["bytes"] for file in files)
     except PackageError as error:

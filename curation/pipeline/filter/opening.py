@@ -14,7 +14,7 @@ from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
 from curation.models import named
-from curation.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
+from curation.package import TrustPackage, check_content, check_fits, check_runs, check_verdict, load, teacher_of
 from curation.pipeline.filter.cascade import Settled, settle
 from curation.pipeline.filter.output import check_home
 from curation.pipeline.filter.stages import CUT, Described, Round, describe
@@ -82,6 +82,7 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     if (warning := check_verdict(package, anyway=config.anyway)) is not None:
         say(f"warning: {warning}")
     teacher = teacher_here(config, package)
+    check_content(package)
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
         raise _inside(config, config.pool.path)

@@ -3,16 +3,18 @@
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lance
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.fuzz.sealed_run import break_off, outputs, run, started
+from benchmarks.fuzz.sealed_run import NUM_ROWS, break_off, outputs, run, started
 from curation.cli import main
 from curation.commands import copy as copying
 from curation.commands.verify.kinds import verify
+from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 
@@ -162,3 +164,26 @@ def test_the_configuration_and_times_go_along(made: Path, tmp_path: Path):
     copy(made, new := tmp_path / "new")
     assert f"run_dir: {new}" in (new / "config.yaml").read_text()
     assert (new / file.relative_to(made)).stat().st_mtime_ns == 10**18 + 1
+
+
+def test_a_configuration_that_grows_without_end_is_refused(made: Path, tmp_path: Path):
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)]
+    (made / "config.yaml").write_text("a0: &a0 x\n" + "".join(levels))
+    assert "config.yaml: line 6: holds more than 100,000 values" in refused(made, tmp_path / "new")
+
+
+def test_an_original_and_its_copy_may_be_driven_at_once(made: Path, tmp_path: Path):
+    copy(made, new := tmp_path / "new")
+    twin = shutil.copytree(made, tmp_path / "twin")  # by cp: its records name the original's files
+    text = (twin / "manifest.json").read_bytes()
+    for directory in (made, new):
+        Manifest.load(directory).redo(["gen-0/label", "gen-0/trust", "gen-0/select"])
+    with ThreadPoolExecutor() as pool:
+        drivers = [pool.submit(run, directory) for directory in (made, new)]
+    assert [driver.exception() for driver in drivers] == [None, None]
+    for directory in (made, new):
+        ids = lance.dataset(outputs(directory, "gen-0/label")["labels"]["uri"]).to_table(columns=["row_id"])["row_id"]
+        assert sorted(ids.to_pylist()) == [n for n in range(NUM_ROWS) if n != 7] and damage(directory) == []
+    with pytest.raises(RunDirError, match="curate copy"):
+        Manifest.load(twin).require_here()  # as every driver does first
+    assert (twin / "manifest.json").read_bytes() == text and damage(made) == []

@@ -1,0 +1,53 @@
+"""Tokenizers whose patterns take ever longer on some texts: the model is named, and no process dies of it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curation.errors import ModelError
+from curation.models import load_tokenizer, resolve, text_ids, text_of, token_ids
+from train.tokens import completion_ids
+
+EXPLODES = r"(?:.|\s|.)*[^\s\S]"
+"""No text has it, and there are ever more ways to find that out."""
+
+
+def hostile(good: str, folder: Path, part: str, value: dict[str, Any]) -> Any:
+    shutil.copytree(good, folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), part: value}))
+    return load_tokenizer(resolve(str(folder)))
+
+
+@pytest.mark.parametrize("part, value", [
+    ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": EXPLODES}, "behavior": "Isolated", "invert": False}),
+    ("normalizer", {"type": "Replace", "pattern": {"Regex": EXPLODES}, "content": ""}),
+])  # fmt: skip
+def test_a_pattern_that_explodes_on_a_text_names_the_model(
+    tiny_model: Any, tmp_path: Path, part: str, value: dict[str, Any]
+) -> None:
+    tokenizer = hostile(tiny_model.base, tmp_path / "model", part, value)
+    text = "a long text on which it explodes, of a row"
+    for use in (
+        lambda: token_ids(tokenizer, [text], special=True),
+        lambda: text_ids(tokenizer, [text], special=True),
+        lambda: completion_ids(tokenizer, [text]),
+    ):
+        with pytest.raises(ModelError, match=r"its tokenizer gives up on a text \(.*retry-limit.*give another model"):
+            use()
+    assert token_ids(tokenizer, ["ab"], special=True), "a short one is read"
+
+
+def test_a_decoder_that_explodes_names_the_model(tiny_model: Any, tmp_path: Path) -> None:
+    decoder = {"type": "Replace", "pattern": {"Regex": EXPLODES}, "content": ""}
+    good = load_tokenizer(tiny_model)
+    tokens = [n for n in range(len(good)) if n not in good.all_special_ids] * 9
+    assert text_of(good, tokens) == good.decode(tokens)
+    tokenizer = hostile(tiny_model.base, tmp_path / "model", "decoder", {"type": "Sequence", "decoders": [
+        {"type": "Fuse"}, decoder,
+    ]})  # fmt: skip
+    with pytest.raises(ModelError, match="its tokenizer gives up on a text"):
+        text_of(tokenizer, tokens)
