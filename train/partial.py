@@ -80,10 +80,12 @@ class Partial:
                 shutil.rmtree(path, ignore_errors=True)
 
     def finish(self, save: Callable[[Path], None]) -> None:
-        """Write the result with ``save``, put it in its place at once, and remove the folder."""
+        """Write the result with ``save``, put it in its place at once, and remove the folder once it is on the disk."""
         save(self.folder / "result")
+        durable.sync_tree(self.folder / "result")
         shutil.rmtree(self._output, ignore_errors=True)
         (self.folder / "result").rename(self._output)
+        durable.sync_names(self._output.parent)
         shutil.rmtree(self.folder)
 
     def _newest_first(self) -> list[Path]:

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.storage.digest import file_sha256
+from curation.storage.durable import sync_names
+from curation.storage.files import sync_file
 from curation.storage.paths import Place, Remote
 
 
@@ -30,7 +32,10 @@ class Written:
 
 
 def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> Written:
-    """Write the batches as ``parquet`` or ``jsonl``, and put the whole file in place; replaces one of that name."""
+    """Write the batches as ``parquet`` or ``jsonl``, and put the whole file in place; replaces one of that name.
+
+    A local file is on the disk, content and name, when this returns.
+    """
     if isinstance(target, Remote):
         with tempfile.TemporaryDirectory(prefix="curation-") as folder:
             local = Path(folder) / target.name
@@ -41,7 +46,9 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         written = _write(batches, schema, temporary, target.name, form)
+        sync_file(temporary)
         temporary.replace(target)
+        sync_names(target.parent)
         return written
     finally:
         temporary.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from benchmarks.fuzz.sealed_run import run
@@ -12,6 +13,7 @@ from curation.rundir.sealed import Sealed
 from curation.storage import durable
 from curation.storage.paths import write_atomically
 from curation.tables.contents import files_of
+from curation.tables.files import write_file
 from train.partial import Partial
 
 
@@ -70,3 +72,22 @@ def test_a_checkpoint_is_sealed_once_its_files_are_on_the_disk(tmp_path, waited_
     partial.seal(checkpoint)
     sealed = next(number for number, path in enumerate(waited_for) if "sealed.json" in path.name)
     assert {checkpoint / "weights", checkpoint / "deep/state", checkpoint / "deep"} <= set(waited_for[:sealed])
+
+
+def test_a_filters_file_is_on_the_disk_before_it_is_named(tmp_path, waited_for):
+    rows = pa.record_batch({"row_id": [1, 2]})
+    write_file([rows], rows.schema, tmp_path / "out" / "part.parquet", "parquet")
+    assert waited_for[0].name.startswith(".part.parquet") and waited_for[1:3] == [tmp_path / "out", tmp_path]
+
+
+def test_a_training_is_on_the_disk_before_its_checkpoints_go(tmp_path, waited_for):
+    partial = Partial(tmp_path / "student", "stamp")
+    partial.prepare()
+
+    def save(path: Path) -> None:
+        path.mkdir()
+        (path / "weights").write_text("weights")
+
+    partial.finish(save)
+    assert waited_for[:2] == [partial.folder / "result" / "weights", partial.folder / "result"]
+    assert tmp_path in waited_for[2:] and not partial.folder.exists()
