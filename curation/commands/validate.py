@@ -20,6 +20,7 @@ from curation.sources import discover, split_sizes
 from curation.stages.cap_keys import check_by
 from curation.stages.class_quota import divided, in_words
 from curation.stages.fit import check_settings
+from curation.stages.keep import check_kept
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
@@ -51,6 +52,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
         check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
         yield Checked("source", f"source {name}: {len(items)} files, {rows:,} rows")
+    check_kept(config.selection.keep, files[config.splits.pool.source])
     taken = deals.taken(files)
     sizes = split_sizes(config, files, taken)
     for name, num_rows in sizes.items():

@@ -11,6 +11,20 @@ from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
 """Arms that a run with an audit set has beside the default arms."""
+COLUMNS = (
+    "row_id",
+    "arm",
+    "rank",
+    "trust",
+    "prompt",
+    "completion",
+    "label",
+    "label_source",
+    "completion_source",
+    "teacher",
+    "generation",
+)
+"""Columns of every selection (``tables.schemas.SELECTION``)."""
 CUTS = ("risk", "threshold")
 """Budgets that take all rows above a cut, so that no class has places of its own."""
 
@@ -209,6 +223,9 @@ class SelectionConfig(Section):
     in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
     whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
     ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
+    keep: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in ``gen-N/keep/<arm>.parquet``
+    and ``.jsonl``. They are read back at the end: naming others later labels nothing again."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
@@ -234,6 +251,10 @@ class SelectionConfig(Section):
         _refuse_one_column(self.used)
         if self.max_per_label is None and self.max_per_label_by != "label":
             raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")
+        if taken := [name for name in self.keep if name in COLUMNS]:
+            raise ValueError(f"keep: {taken[0]!r} is a column that every selection has; rename it in the pool's files")
+        if len(set(self.keep)) != len(self.keep):
+            raise ValueError("keep: names a column twice")
         if isinstance(self.quota, dict):
             self._quotas_are_possible()
         reference = ARMS[self.budget.reference]

@@ -80,6 +80,7 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
         tables=tables,
         sizes={**sizes, "pool": sizes["pool"] // config.num_shares},
         files=files[config.splits.source.source],
+        pool_files=files[config.splits.pool.source],
     )
     return _Describing(config, replace(first, base=_base(first, 0, ()))).chain(preparing, tables)
 

@@ -22,6 +22,7 @@ from curation.stages.budget import Scored
 from curation.stages.chooser import Choice, ChoiceByClass, declared
 from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust
+from curation.stages.keep import Keep
 from curation.stages.label import Label
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.project import Project
@@ -133,6 +134,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         "formats": {arm: selected.out("arms", arm) for arm in config.selection.arms},
         "budget": selected.out("budget"),
         "dropped": selected.value("dropped"),
+        **_kept(generation, selected),
         "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,
@@ -290,6 +292,23 @@ def _lengths(generation: Generation, labels: Mapping[str, Out], longest: Limit) 
     return found
 
 
+def _kept(generation: Generation, selected: Select) -> dict[str, Out]:
+    """The selected rows with the columns of the pool's files that are named; nothing where none is."""
+    config = generation.config
+    if not config.selection.keep:
+        return {}
+    stage = Keep(
+        name=generation.name("keep"),
+        selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
+        columns=list(config.selection.keep),
+        id_column=config.sources[config.splits.pool.source].id_column,
+        files=[file.to_json() for file in generation.pool_files],
+        contents=[file.content for file in generation.pool_files],
+        num_rows=None if config.selection.budget.n is None else config.selection.budget.n,
+    )
+    return {"kept": stage.value("files")}
+
+
 def _selected(
     generation: Generation,
     teacher: TeacherUse,
@@ -319,7 +338,7 @@ def _selected(
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts", "quota"}),
+            selection=selection.without({"gold_rollouts", "quota", "keep"}),
             declared=declared(selection),
             seed=config.seed,
         )
@@ -341,7 +360,7 @@ def _selected(
         generation.name("rollouts"),
         choice=chosen,
         unscored=choice(labels),
-        selection=selection.without({"quota"}),
+        selection=selection.without({"quota", "keep"}),
         teacher=teacher,
         decoding=config.teacher.decoding,
         seed=generation.seed("rollouts"),

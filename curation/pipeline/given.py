@@ -40,6 +40,7 @@ class Generation:
     """Rows of the splits; of the pool those of the generation's share."""
     files: Sequence[SourceFile] = ()
     """Files of the source split."""
+    pool_files: Sequence[SourceFile] = ()
     base: Model | None = None
     """The model that its students are trained from; ``None`` where none are."""
     branch: str = ""

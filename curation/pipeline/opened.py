@@ -17,6 +17,7 @@ from curation.sources import check_unchanged, discover, split_sizes
 from curation.stages.cap_keys import check_by
 from curation.stages.class_quota import divided
 from curation.stages.fit import check_settings
+from curation.stages.keep import check_kept
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
@@ -73,6 +74,7 @@ def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
     divided(config.selection, get_domain(config.domain_of("pool")))
     check_settings(config.trust)
+    check_kept(config.selection.keep, files[config.splits.pool.source])
     chain = describe(config, files, deals)
     return Opened(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
 

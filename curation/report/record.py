@@ -115,6 +115,8 @@ class GenerationRecord:
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """The arms that dropped out, since they could not be measured, and why, in words."""
+    kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Files of the selected rows with columns of the user's (``curation.stages.keep``), by arm."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from curation.sources.files import check_unchanged, discover, nearest, require_columns
 from curation.sources.ids import check_unique, row_ids
+from curation.sources.kept import as_kept, kept_fields
 from curation.sources.lookup import values_of
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
@@ -16,12 +17,14 @@ __all__ = [
     "Permutation",
     "SourceFile",
     "Stretch",
+    "as_kept",
     "assign",
     "assignment_of",
     "check_unchanged",
     "check_unique",
     "discover",
     "grouped",
+    "kept_fields",
     "nearest",
     "raw_rows",
     "read_rows",

@@ -6,7 +6,6 @@ without a search.
 """
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from curation.rundir.run import Task
 from curation.sources import (
     SourceFile,
     Stretch,
+    as_kept,
     grouped,
+    kept_fields,
     raw_rows,
     read_rows,
     require_columns,
@@ -44,8 +45,6 @@ from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
 
 CHUNK_ROWS = 50_000
-_TEXTS = ("text", "json")
-"""The types of columns in files that name none (``SourceFile.schema``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class PoolRows:
             SourceError: files disagree about the type of a kept column.
         """
         own = get_domain(self.domain).columns
-        kept = [pa.field(name, self._type(name)) for name in self.columns if name not in own.names]
+        kept = kept_fields(self.files, [name for name in self.columns if name not in own.names])
         return schemas.examples(pa.schema([*own, *kept]), gold=False)
 
     def check(self) -> None:
@@ -94,19 +93,6 @@ class PoolRows:
         """The path of each row's file."""
         places_N = np.searchsorted([file.index for file in self.files], row_ids_N >> schemas.FILE_SHIFT)
         return pa.array([file.path for file in self.files], pa.string()).take(pa.array(places_N))
-
-    def _type(self, name: str) -> pa.DataType:
-        found = {file.schema[name]: file.path for file in self.files if name in file.schema}
-        named = {"string" if kind in _TEXTS else kind: path for kind, path in found.items()}
-        if len(named) > 1:
-            (first, one), (second, other), *_ = named.items()
-            raise SourceError(
-                f"{other}: column {name!r} is {second}, and {first} in {one}; give the files one type, or leave it out"
-            )
-        try:
-            return pa.type_for_alias(next(iter(named)))
-        except ValueError:
-            return pa.string()  # of a list or struct: as JSON
 
 
 class ReadPool(Stage):
@@ -243,24 +229,11 @@ def _batches(part: Stretch, job: _Job) -> Iterator[pa.RecordBatch]:
         columns = [
             pa.array(row_ids(part.file, start, start + batch.num_rows, None)),
             *pa.RecordBatch.from_pylist(examples, schema=own).columns,
-            *(_as(batch.column(field.name), field.type) for field in kept),
+            *(as_kept(batch.column(field.name), field.type) for field in kept),
             pa.array(problems, pa.string()),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=job.schema)
         start += batch.num_rows
-
-
-def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values in the column's type; what has no name in Arrow (lists, structs, mixed JSON) as JSON text."""
-    if values.type == kind:
-        return values
-    if pa.types.is_string(kind) and not pa.types.is_string(values.type):
-        texts = [
-            value if value is None or isinstance(value, str) else json.dumps(value, default=str)
-            for value in values.to_pylist()
-        ]
-        return pa.array(texts, kind)
-    return values.cast(kind)
 
 
 def _errors(ref: TableRef) -> dict[str, int]:

@@ -6,9 +6,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from curation.commands.init.table import Table
+from curation.commands.init.table import Table, is_id
 from curation.commands.init.task import Task
 from curation.config.inputs import COMMA
+from curation.config.selection import COLUMNS
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
@@ -43,7 +44,7 @@ trust:
 selection:
   budget: {{n: {max(1, _pool_rows(task) // 5)}}}    # rows to keep: a fifth of the pool
   arms: [naive, internal_confidence, trust]
-
+{_keep(task)}
 generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
 """
 
@@ -78,6 +79,13 @@ def _splits(task: Task) -> str:
 def _pool_rows(task: Task) -> int:
     num_rows = task.labelled.num_rows
     return num_rows - min(MOST_ROWS, int(num_rows * FEW_ROWS)) if task.unlabelled is None else task.unlabelled.num_rows
+
+
+def _keep(task: Task) -> str:
+    """The line of the columns that tell the pool's rows apart; nothing without one."""
+    pool = task.unlabelled or task.labelled
+    ids = [name for name in pool.columns if is_id(name) and name not in COLUMNS]
+    return f"  keep: {_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
 
 
 def _source(table: Table, folder: Path) -> str:

@@ -1,9 +1,9 @@
 """JSON made by columns is what ``json.dumps`` makes of each row."""
 
+import datetime
 import json
 
 import pyarrow as pa
-import pytest
 
 from curation.refs import ListDigest, fingerprint
 from curation.tables import json_text
@@ -22,8 +22,13 @@ def test_objects_are_those_of_dumps() -> None:
     texts = {name: json_text.values(table[name]) for name in table.column_names}
     assert json_text.objects(texts) == [json.dumps(row) for row in table.to_pylist()]
     assert json_text.objects({name: values[:0] for name, values in texts.items()}) == []
-    with pytest.raises(TypeError, match="bool"):
-        json_text.values(pa.chunked_array([[True]]))
+
+
+def test_other_types_are_texts_and_what_is_no_number_is_null() -> None:
+    day = pa.array([datetime.date(2026, 1, 2), None])
+    assert json_text.values(pa.chunked_array([day])) == ['"2026-01-02"', "null"]
+    assert json_text.values(pa.chunked_array([[True, None]])) == ["true", "null"]
+    assert json_text.values(pa.chunked_array([[float("nan"), float("inf"), 0.5]])) == ["null", "null", "0.5"]
 
 
 def test_a_digest_takes_texts() -> None:

@@ -1,0 +1,124 @@
+"""The selected rows with columns of the user's files, such as ids of their own: read back at the end.
+
+Only the ids of selected rows are held, 8 bytes each and as much to find them; the pool's files are read once.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.rundir.graph import Done, InEach, Stage, setting
+from curation.rundir.run import Task
+from curation.sources import SourceFile, as_kept, kept_fields, read_rows, require_columns, row_ids
+from curation.storage.cache import staged
+from curation.storage.paths import Place
+from curation.tables import io, json_text, schemas
+
+PART_ROWS = 1 << 14
+"""Rows that are looked up and written at a time: a row group of the Parquet file."""
+
+
+def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
+    """Refuse columns to keep that a file of the pool lacks, or of which files disagree.
+
+    Raises:
+        SourceError: names the file, the column, and the nearest one that the file has.
+    """
+    if columns:
+        require_columns(files, [columns])
+        kept_fields(files, columns)
+
+
+class Keep(Stage):
+    """Writes the rows of every arm once more, with columns of the pool's files (``selection.keep``).
+
+    Raises:
+        SourceError: files disagree about the type of a column, or changed since the run began.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        files: dict[str, dict[str, str]]
+        """``parquet`` and ``jsonl`` by arm: the columns of a selection, then those that are kept."""
+
+    selected: InEach[TableRef | None]
+    """Selections by arm; null for one that dropped out."""
+    columns: list[str]
+    id_column: str | None
+    files: list[dict[str, Any]]
+    """The :class:`curation.sources.SourceFile` of each of the pool's files, as JSON."""
+    contents: list[str] = setting(default_factory=list)
+    """The digests of the files' bytes, in their order."""
+
+    def run(self, task: Task) -> Done:
+        """Read the columns of all selected rows, and write each arm's files."""
+        files = SourceFile.with_contents(self.files, self.contents)
+        selections = {arm: table for arm, table in self.selected.items() if table is not None}
+        ids = [io.read(table, ["row_id"])["row_id"].to_numpy() for table in selections.values()]
+        wanted_M = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *ids]))
+        fields = kept_fields(files, self.columns)
+        schema = pa.schema([schemas.ROW_ID, *fields])
+        found: list[Int64s] = []
+        parts = _rows(files, fields, wanted_M, self.id_column, found)
+        kept = io.write_parts(parts, schema, str(task.directory / "kept.lance"))
+        ids_M = np.concatenate([np.empty(0, dtype=np.int64), *found])
+        order_M = np.argsort(ids_M, kind="stable")
+        made: dict[str, dict[str, str]] = {}
+        for arm, table in selections.items():
+            joined = _joined(table, kept, ids_M[order_M], order_M)
+            made[arm] = _written(joined, pa.schema([*schemas.SELECTION, *fields]), task.directory, arm)
+            task.say(f"{arm}: rows with {', '.join(self.columns)} in {made[arm]['parquet']} and .jsonl")
+        return Done(outputs=self.Made(files=made), rows=len(ids_M))
+
+
+def _rows(
+    files: Sequence[SourceFile],
+    fields: Sequence[pa.Field],
+    wanted_M: Int64s,
+    id_column: str | None,
+    found: list[Int64s],
+) -> Iterator[pa.Table]:
+    """The wanted rows of the files with these columns, in the files' order; their ids are added to ``found``."""
+    names = [field.name for field in fields]
+    for file in files:
+        start = 0
+        for batch in read_rows(file, columns=names):
+            ids_B = row_ids(file, start, start + batch.num_rows, id_column)
+            start += batch.num_rows
+            (at_M,) = np.nonzero(np.isin(ids_B, wanted_M, assume_unique=True))
+            taken = batch.take(pa.array(at_M))
+            columns = [as_kept(taken.column(field.name), field.type) for field in fields]
+            found.append(ids_B[at_M])
+            yield pa.table([pa.array(ids_B[at_M]), *columns], schema=pa.schema([schemas.ROW_ID, *fields]))
+
+
+def _joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int64s) -> Iterator[pa.Table]:
+    """The rows of a selection by rank, each with its kept columns; ``order_M``: the kept row of each sorted id."""
+    for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS):
+        rows = pa.table(batch.cast(schemas.SELECTION))
+        ids_M = rows["row_id"].to_numpy()
+        beside = io.take_offsets(kept, order_M[np.searchsorted(sorted_M, ids_M)]).drop_columns(["row_id"])
+        for name in beside.column_names:
+            rows = rows.append_column(beside.schema.field(name), beside[name])
+        yield rows
+
+
+def _written(parts: Iterator[pa.Table], schema: pa.Schema, directory: Place, arm: str) -> dict[str, str]:
+    """Write the rows as ``<arm>.parquet`` and ``<arm>.jsonl``."""
+    targets = {end: directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
+    with ExitStack() as stack:
+        path, text = (stack.enter_context(staged(target)) for target in targets.values())
+        writer = stack.enter_context(pq.ParquetWriter(path, schema))
+        lines = stack.enter_context(text.open("w"))
+        for part in parts:
+            writer.write_table(part.cast(schema))
+            values = {name: json_text.values(part[name]) for name in part.column_names}
+            lines.write("".join(f"{line}\n" for line in json_text.objects(values)))
+    return {end: str(target) for end, target in targets.items()}

@@ -1,0 +1,118 @@
+"""Columns of the user's files beside the selected rows: a run, then other columns, which do nothing else again."""
+
+import csv
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from curation.cli import main
+
+pytestmark = pytest.mark.timeout(900)
+NUM_LABELLED, NUM_POOL, N = 160, 400, 60
+
+
+def curate(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def write_csv(path: Path, num_rows: int, *, seed: int, first: int) -> dict[str, dict[str, str]]:
+    """Rows with an id that is a text, labels of which three quarters are right, and a confidence that tells."""
+    rng, rows = random.Random(seed), []
+    for number in range(first, first + num_rows):
+        gold, right = rng.choice(["spam", "ham"]), rng.random() < 0.75
+        rows.append(
+            {
+                "key": f"mail-{number:04d}",
+                "text": f"message {number} about {gold}",
+                "label": gold,
+                "answer": gold if right else {"spam": "ham", "ham": "spam"}[gold],
+                "sure": f"{rng.gauss(0.8 if right else 0.5, 0.15):.4f}",
+                "url": f"https://example.org/{number}" if number % 3 else "",
+            }
+        )
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return {row["text"]: row for row in rows}
+
+
+def config(folder: Path, keep: list[str]) -> str:
+    found: dict[str, Any] = {
+        "name": "mail",
+        "run_dir": str(folder / "run"),
+        "domain": {"name": "classification", "classes": ["spam", "ham"]},
+        "teacher": {"backend": "given", "completion": "answer", "confidence": "sure"},
+        "sources": {name: {"path": str(folder / f"{name}.csv")} for name in ("labelled", "pool")},
+        "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}},
+        "selection": {"arms": ["naive", "trust"], "budget": {"n": N}, "keep": keep},
+        "generations": [],
+        "ray": {"num_cpus": 2},
+    }
+    (folder / "mail.yaml").write_text(yaml.safe_dump(found))
+    return str(folder / "mail.yaml")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keep")
+
+
+@pytest.fixture(scope="module")
+def pool(folder: Path) -> dict[str, dict[str, str]]:
+    write_csv(folder / "labelled.csv", NUM_LABELLED, seed=0, first=0)
+    rows = write_csv(folder / "pool.csv", NUM_POOL, seed=1, first=5000)
+    curate("run", config(folder, ["key"]))
+    return rows
+
+
+def kept(folder: Path) -> Path:
+    record = json.loads((folder / "run" / "manifest.json").read_text())["stages"]["gen-0/keep"]
+    return Path(record["outputs"]["files"]["trust"]["parquet"]).parent
+
+
+def test_every_selected_row_has_the_users_own_id(folder: Path, pool: dict[str, dict[str, str]]) -> None:
+    for arm in ("naive", "trust"):
+        (selected,) = (folder / "run" / "gen-0").glob(f"select*/{arm}.parquet")
+        rows, before = pq.read_table(kept(folder) / f"{arm}.parquet"), pq.read_table(selected)
+        assert rows.column_names == [*before.column_names, "key"] and rows.drop_columns(["key"]).equals(before)
+        for row in rows.to_pylist():
+            text = row["prompt"].removeprefix("Text: ").partition("\n")[0]
+            assert row["key"] == pool[text]["key"] and pool[text]["answer"] == row["label"]
+        lines = [json.loads(line) for line in (kept(folder) / f"{arm}.jsonl").read_text().splitlines()]
+        assert [line["key"] for line in lines] == rows["key"].to_pylist() and len(lines) == N
+
+
+def test_other_columns_are_read_back_and_nothing_else_is_done_again(
+    folder: Path, pool: dict[str, dict[str, str]]
+) -> None:
+    before = json.loads((folder / "run" / "manifest.json").read_text())["stages"]
+    curate("run", config(folder, ["key", "url"]))
+    after = json.loads((folder / "run" / "manifest.json").read_text())["stages"]
+    assert {name for name in after if after[name]["started"] != before[name]["started"]} == {"gen-0/keep"}
+    rows = {row["key"]: row["url"] for row in pq.read_table(kept(folder) / "trust.parquet").to_pylist()}
+    urls = {row["key"]: row["url"] or None for row in pool.values()}
+    assert len(rows) == N and all(url == urls[key] for key, url in rows.items())
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (["Key"], "pool.csv: has no column 'Key' (it has: key, text, label, answer, sure, url); did you mean 'key'?"),
+        (["label"], "keep: 'label' is a column that every selection has; rename it in the pool's files"),
+        (["key", "key"], "keep: names a column twice"),
+    ],
+)
+def test_wrong_columns_are_refused_before_anything_is_done(
+    folder: Path, pool: dict[str, dict[str, str]], keep: list[str], message: str
+) -> None:
+    for verb in ("validate", "run"):
+        assert message in " ".join(curate(verb, config(folder, keep), code=2).split())
