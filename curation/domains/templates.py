@@ -29,13 +29,70 @@ MOST_SOURCE = 100_000
 ROW = "row"
 """The name under which a template finds all columns, for those whose names are no identifiers: ``row['the text']``."""
 
-_FILTERS = (
-    "abs capitalize count default d dictsort escape e first float int items last length list lower map max min "
-    "reject rejectattr reverse select selectattr sort string striptags title tojson trim unique upper wordcount"
-).split()
+_FILTERS = [
+    "abs",
+    "capitalize",
+    "count",
+    "default",
+    "d",
+    "dictsort",
+    "escape",
+    "e",
+    "first",
+    "float",
+    "int",
+    "items",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "reverse",
+    "select",
+    "selectattr",
+    "sort",
+    "string",
+    "striptags",
+    "title",
+    "tojson",
+    "trim",
+    "unique",
+    "upper",
+    "wordcount",
+]
 _METHODS = frozenset(
-    "strip lstrip rstrip upper lower title capitalize split rsplit splitlines partition rpartition startswith endswith "
-    "removeprefix removesuffix count find rfind isdigit isalpha get items keys values isoformat".split()
+    [
+        "strip",
+        "lstrip",
+        "rstrip",
+        "upper",
+        "lower",
+        "title",
+        "capitalize",
+        "split",
+        "rsplit",
+        "splitlines",
+        "partition",
+        "rpartition",
+        "startswith",
+        "endswith",
+        "removeprefix",
+        "removesuffix",
+        "count",
+        "find",
+        "rfind",
+        "isdigit",
+        "isalpha",
+        "get",
+        "items",
+        "keys",
+        "values",
+        "isoformat",
+    ]
 )
 _NODES: tuple[type[nodes.Node], ...] = (
     nodes.Template,
@@ -140,8 +197,8 @@ class _Budget(threading.local):
         self.left -= amount
         if self.left < 0:
             raise RowError(
-                f"too_long: the template makes more than {MOST_WORK:,} characters for this row (a turn of a loop counts "
-                f"as {TURN:,})"
+                f"too_long: the template makes more than {MOST_WORK:,} characters for this row (a turn of a loop "
+                f"counts as {TURN:,})"
             )
 
 
@@ -230,6 +287,9 @@ class _Environment(SandboxedEnvironment):
         """Data may be read; of methods only the named ones."""
         safe = super().is_safe_attribute(obj, attr, value)
         return safe and (not callable(value) or attr in _METHODS)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """None: ``format`` is no method of the language, as a width makes a text of any length."""
 
     def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
         """The result of a method, which costs as many characters as the text or list has whose method it is."""

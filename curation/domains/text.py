@@ -109,9 +109,7 @@ class Text(Domain):
             raise verdict
         return verdict
 
-    def check(
-        self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
-    ) -> list[Verdict]:
+    def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
         """A verdict for each row, by the rule or the command; an unparsed label is wrong.
 
         Raises:

@@ -1,9 +1,12 @@
 """The grades of a split's labels: right or wrong by the domain's rule and, where it is asked, a judge."""
 
+from typing import Any
+
 from curation.config import AskConfig
+from curation.domains import get_domain
 from curation.pipeline.given import Generation
 from curation.rundir.graph import Out
-from curation.stages.grade import Grade
+from curation.stages.grade import Grade, GradeByCommand
 from curation.stages.judge import Judge
 
 
@@ -11,14 +14,17 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
-    grades = Grade(
-        name=generation.name(f"grade-{stage}"),
-        labels=labels,
-        gold=gold,
-        examples=examples,
-        domain=domain,
-        num_rows=generation.sizes[split],
-    ).out("grades")
+    arguments: dict[str, Any] = {
+        "name": generation.name(f"grade-{stage}"),
+        "labels": labels,
+        "gold": gold,
+        "examples": examples,
+        "domain": domain,
+        "num_rows": generation.sizes[split],
+    }
+    checker = None if domain.command is None else getattr(get_domain(domain), "checker", None)
+    made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
+    grades = made.out("grades")
     judge = config.judge
     if judge is None or split not in judge.splits:
         return grades

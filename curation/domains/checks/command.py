@@ -3,9 +3,7 @@
 A command is run for a batch of rows. Where that fails (it hangs, crashes, prints another number of lines or something
 that is no verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
 
-Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the number
-of processes, the size of files and of what is printed, no network, no writing outside a temporary working folder, an
-environment of ``PATH`` alone. What the system cannot limit is said once in the log. Not prevented: reading what its user
+Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the
 may read, and, where the system has no user namespaces, writing where its user may write.
 """
 
@@ -19,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,7 +29,7 @@ logger = logger_of(__name__)
 
 REMOVED = "command"
 """The option ``check`` of a trust package whose run graded by a command: a package brings none."""
-FILE_BYTES = 64 * 2**20
+FILE_BYTES = 16 * 2**20
 """The largest file that a command may write."""
 LINE_BYTES, MORE_BYTES = 1_000, 100_000
 """What a command may print: so much a row, and so much more."""
@@ -75,7 +74,11 @@ class CommandCheck:
             raise ConfigError(f"check.command: {command!r} is no list of words; give e.g. [python, check.py]")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ConfigError(f"check.seconds: {seconds!r} is no time for a batch; give a positive number")
-        for name, value, least in (("batch_rows", batch_rows, 1), ("memory_mb", memory_mb, 16), ("processes", processes, 1)):
+        for name, value, least in (
+            ("batch_rows", batch_rows, 1),
+            ("memory_mb", memory_mb, 16),
+            ("processes", processes, 1),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
         self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
@@ -93,7 +96,9 @@ class CommandCheck:
             path = Path(word)
             is_file = path.is_absolute() and path.is_file()
             if place == 0 and not is_file and shutil.which(word, path=_path()) is None:
-                raise ConfigError(f"check.command: {word!r} is no program that is found here; correct it, or install it")
+                raise ConfigError(
+                    f"check.command: {word!r} is no program that is found here; correct it, or install it"
+                )
             if place and not is_file and _is_script(word):
                 raise ConfigError(f"check.command: the file {word!r} is not there; correct the path")
             data = path.read_bytes() if is_file else word.encode()
@@ -179,7 +184,12 @@ class CommandCheck:
             (folder / "err").open("wb") as stderr,
             (folder / "status").open("wb") as status,
         ):
-            limits = {**self._limits, "seconds": math.ceil(seconds) + 1, "status": status.fileno(), "parent": os.getpid()}
+            limits = {
+                **self._limits,
+                "seconds": math.ceil(seconds) + 1,
+                "status": status.fileno(),
+                "parent": os.getpid(),
+            }
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_LAUNCH), json.dumps(limits), *self.command],
                 stdin=stdin,
@@ -195,10 +205,8 @@ class CommandCheck:
             except subprocess.TimeoutExpired:
                 return 0, True
             finally:
-                try:
+                with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
-                except ProcessLookupError:
-                    pass
                 process.wait()
 
 

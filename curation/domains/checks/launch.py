@@ -1,8 +1,9 @@
-"""Starts a user's checking command within limits. Run as a script: ``launch.py LIMITS COMMAND...``; standard library only.
+"""Starts a user's checking command within limits; a script of the standard library alone.
 
-``LIMITS`` is a JSON object: ``parent``, the process whose end ends all, ``seconds`` (of processor time a process), ``memory_bytes`` (of address space a process),
-``file_bytes`` (of each file written), ``processes`` (alive at once), and ``status``, the number of an open file in which
-this writes what was limited and why the command was ended, as JSON.
+Run as ``launch.py LIMITS COMMAND...``. ``LIMITS`` is a JSON object: ``parent``, the process whose end ends all,
+``seconds`` (of processor time a process), ``memory_bytes`` (of address space a process), ``file_bytes`` (of each file
+written), ``processes`` (alive at once), and ``status``, the number of an open file in which this writes what was
+limited and why the command was ended, as JSON.
 
 Where the system lets it (Linux, user namespaces or root), the command has a network without any interface, sees no
 other processes, and may write to its working folder alone. Killing the first process of its process table kills all of
@@ -17,6 +18,10 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
+from typing import Any
+
+Limits = dict[str, Any]
 
 NEWUSER, NEWNET, NEWPID, NEWIPC, NEWNS = 0x10000000, 0x40000000, 0x20000000, 0x08000000, 0x00020000
 ALL = NEWNET | NEWPID | NEWIPC
@@ -29,7 +34,7 @@ NOBODY = 65534
 CANNOT_START = 127
 
 
-def call(name, *arguments):
+def call(name: str, *arguments: Any) -> bool:
     """A function of the C library; whether it succeeded."""
     try:
         return getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) == 0
@@ -37,26 +42,21 @@ def call(name, *arguments):
         return False
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     """Write a setting of the kernel, where it lets this process."""
-    try:
-        with open(path, "w") as file:
-            file.write(text)
-    except OSError:
-        pass
+    with suppress(OSError), open(path, "w") as file:
+        file.write(text)
 
 
-def hurry():
+def hurry() -> int:
     """Come before the command's processes, so that they are counted however many they are; returns the old niceness."""
     before = os.nice(0)
-    try:
-        os.nice(-20)  # root's, whom the kernel's limit does not hold for
-    except OSError:
-        pass
+    with suppress(OSError):
+        os.nice(-20)  # root may, for whom the kernel's limit does not hold
     return before
 
 
-def isolate():
+def isolate() -> dict[str, bool]:
     """Leave network and process table; returns which were left."""
     uid, gid = os.geteuid(), os.getegid()
     if call("unshare", NEWUSER | ALL):
@@ -70,13 +70,13 @@ def isolate():
     return {"network": call("unshare", NEWNET), "processes": False}
 
 
-def set_read_only(path, flags, read_only):
+def set_read_only(path: bytes, flags: int, read_only: bool) -> bool:
     """Set or clear that a mount is read-only."""
     attributes = (ctypes.c_uint64 * 4)(READ_ONLY * read_only, READ_ONLY * (not read_only), 0, 0)
     return call("syscall", MOUNT_SETATTR, HERE, path, flags, ctypes.byref(attributes), ctypes.sizeof(attributes))
 
 
-def close_files():
+def close_files() -> bool:
     """Make all files read-only but for the working folder, and show no other process; whether that was possible."""
     folder = os.getcwd().encode()
     is_done = (
@@ -92,7 +92,7 @@ def close_files():
     return is_done
 
 
-def limit(limits, others):
+def limit(limits: Limits, others: int) -> None:
     """Limit this process and those that it starts."""
     for name, most in (
         (resource.RLIMIT_CPU, limits["seconds"]),
@@ -108,7 +108,7 @@ def limit(limits, others):
     call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def pids():
+def pids() -> list[int]:
     """All processes that are seen."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -116,7 +116,7 @@ def pids():
         return []
 
 
-def num_of_user():
+def num_of_user() -> int:
     """The processes and threads of this user, which the kernel counts against the limit."""
     found = 0
     for pid in pids():
@@ -128,7 +128,7 @@ def num_of_user():
     return found
 
 
-def of_command(pid, table, first):
+def of_command(pid: int, table: str | None, first: int) -> bool:
     """Whether a process is the command's: of its process table, or else of this session."""
     try:
         if table is not None:
@@ -138,7 +138,7 @@ def of_command(pid, table, first):
         return False
 
 
-def too_many(table, first, most):
+def too_many(table: str | None, first: int, most: int) -> bool:
     """Whether the command has more processes than allowed; counting ends there."""
     found = 0
     for pid in reversed(pids()):
@@ -148,7 +148,7 @@ def too_many(table, first, most):
     return False
 
 
-def start(limits, command, others, niceness, is_alone):
+def start(limits: Limits, command: list[str], others: int, niceness: int, is_alone: bool) -> None:
     """The command's process: in a process table of its own the second one, for whose end the first one waits."""
     call("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     tell(limits, files=is_alone and close_files())
@@ -168,18 +168,18 @@ def start(limits, command, others, niceness, is_alone):
             os._exit(code_of(status))
 
 
-def tell(limits, **facts):
+def tell(limits: Limits, **facts: Any) -> None:
     """Write to the file of the status."""
     os.write(limits["status"], json.dumps(facts).encode() + b"\n")
 
 
-def code_of(status):
+def code_of(status: int) -> int:
     """The exit code of a wait status; of a signal as a shell has it."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def main():
+def main() -> int:
     """Run the command, and exit as it does."""
     limits, command = json.loads(sys.argv[1]), sys.argv[2:]
     call("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -194,10 +194,8 @@ def main():
         start(limits, command, others, niceness, isolated["processes"])
     table = None
     if isolated["processes"]:
-        try:
+        with suppress(OSError):
             table = os.readlink(f"/proc/{first}/ns/pid")
-        except OSError:
-            pass
     look = LEAST_LOOK
     while True:
         pid, ended = os.waitpid(first, os.WNOHANG)

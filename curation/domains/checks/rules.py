@@ -13,7 +13,10 @@ from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
 PATTERN_SECONDS = 1.0
-"""Seconds that one match of a pattern may take."""
+"""Seconds after which a match of a pattern is given up; the package looks at the clock now and then, so it may be some
+seconds more."""
+MOST_MATCHED = 20_000
+"""Characters of a completion that is matched."""
 MOST_PATTERN = 10_000
 """Characters of a pattern."""
 _NUMBER = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d{1,300})(?:\.\d{1,300})?(?:[eE][-+]?\d{1,4})?")
@@ -83,12 +86,9 @@ class Number(_Rule):
         """Whether the numbers are equal, up to the tolerance."""
         if (wanted := _NUMBER.fullmatch(reference.strip())) is None:
             raise RowError(f"bad_reference: {quoted(reference)} is not a number")
-        found = None
-        for found in _NUMBER.finditer(completion):
-            pass
-        if found is None:
+        if not (found := _NUMBER.findall(completion)):
             return False
-        gold, answer = _decimal(wanted[0]), _decimal(found[0])
+        gold, answer = _decimal(wanted[0]), _decimal(found[-1])
         return gold == answer or abs(gold - answer) <= max(self._absolute, self._relative * abs(gold))
 
 
@@ -117,6 +117,8 @@ class Pattern(_Rule):
     def right(self, completion: str, reference: str) -> bool:
         """Whether it matches."""
         pattern = self._pattern or _compiled(reference.strip())
+        if len(completion) > MOST_MATCHED:
+            raise RowError(f"check_failed: a completion of more than {MOST_MATCHED:,} characters is not matched")
         try:
             return pattern.fullmatch(completion.strip(), timeout=PATTERN_SECONDS) is not None
         except TimeoutError:
