@@ -291,7 +291,7 @@ class _Environment(SandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> None:
         """None: ``format`` is no method of the language, as a width makes a text of any length."""
 
-    def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:
         """The result of a method, which costs as many characters as the text or list has whose method it is."""
         _spend_on(getattr(function, "__self__", None))
         return _made(super().call(context, function, *arguments, **named))
@@ -357,7 +357,8 @@ def _columns(tree: nodes.Template) -> set[str]:
     if ROW not in names:
         return names
     keys, uses = set(), 0
-    for node in tree.find_all((nodes.Getitem, nodes.Getattr)):
+    reads: list[Any] = [*tree.find_all(nodes.Getitem), *tree.find_all(nodes.Getattr)]
+    for node in reads:
         if isinstance(node.node, nodes.Name) and node.node.name == ROW:
             key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
             if isinstance(key, str):
@@ -372,7 +373,8 @@ def _counted(tree: nodes.Template) -> nodes.Template:
     """The template whose loops count their turns, and whose ``~`` counts characters."""
     for node in tree.find_all(nodes.For):
         node.iter = _filter(node.iter, "_turns")
-    return _without_concat(tree)
+    counted: nodes.Template = _without_concat(tree)
+    return counted
 
 
 def _without_concat(node: Any) -> Any:
@@ -384,5 +386,5 @@ def _without_concat(node: Any) -> Any:
     return _filter(nodes.List(node.nodes, lineno=node.lineno), "_concat") if isinstance(node, nodes.Concat) else node
 
 
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filter(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)

@@ -1,7 +1,7 @@
 """Checks: how a completion of the domain ``text`` is graded against its row's reference answer."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from curation.domains.checks.command import REMOVED, CommandCheck, Removed
 from curation.domains.checks.rules import Equal, Json, Normalised, Number, Pattern
@@ -16,7 +16,7 @@ Verdict = bool | RowError
 class Check(Protocol):
     """Grades completions."""
 
-    needs_rows: bool
+    needs_rows: ClassVar[bool]
     """Whether it is given the rows' columns."""
 
     def __call__(

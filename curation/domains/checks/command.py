@@ -3,8 +3,10 @@
 A command is run for a batch of rows. Where that fails (it hangs, crashes, prints another number of lines or something
 that is no verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
 
-Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the
-may read, and, where the system has no user namespaces, writing where its user may write.
+Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the number
+of processes, the size of files and of what is printed, no network, no writing outside a temporary working folder, an
+environment of ``PATH`` alone. What the system cannot limit is said once in the log. Not prevented: reading files that
+its user may read, and, where the system has no namespaces, writing where its user may write.
 """
 
 import hashlib

@@ -37,7 +37,7 @@ CANNOT_START = 127
 def call(name: str, *arguments: Any) -> bool:
     """A function of the C library; whether it succeeded."""
     try:
-        return getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) == 0
+        return bool(getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) == 0)
     except (OSError, AttributeError):
         return False
 
