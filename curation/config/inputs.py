@@ -181,6 +181,16 @@ class RowsConfig(Root):
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     splits: SplitsConfig
 
+    @property
+    def ungraded(self) -> dict[str, Any]:
+        """``domain`` and ``sources`` without checks: no row depends on them (:attr:`DomainConfig.ungraded`)."""
+        own = {name: source.domain.ungraded for name, source in self.sources.items() if source.domain is not None}
+        sources = {
+            name: source.model_copy(update={"domain": own[name]}) if name in own else source
+            for name, source in self.sources.items()
+        }
+        return {"domain": self.domain.ungraded, "sources": sources}
+
     def domain_of(self, split: str) -> DomainConfig:
         """The task interface of a split's rows: its source's if that names one, else the run's.
 

@@ -349,12 +349,7 @@ class RunConfig(RowsConfig):
     @property
     def rows(self) -> RowsConfig:
         """The rows of the split."""
-        own = {name: source.domain.ungraded for name, source in self.sources.items() if source.domain is not None}
-        sources = {
-            name: source.model_copy(update={"domain": own[name]}) if name in own else source
-            for name, source in self.sources.items()
-        }
-        changed = {"domain": self.domain.ungraded, "sources": sources, "splits": self.splits.dealt}
+        changed = {"splits": self.splits.dealt, **self.ungraded}
         return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields} | changed)
 
     @property
