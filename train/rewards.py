@@ -49,9 +49,7 @@ def grade(domain: Domain, tasks: Sequence[Task], texts: Sequence[str], *, format
 
 
 def _graded(label: str | None, problem: str, verdict: bool | RowError, format_reward: float) -> Graded:
-    if isinstance(verdict, RowError):
-        problem = message(verdict)
-    if problem:
-        return Graded(0.0, False, False, problem)
+    if problem or isinstance(verdict, RowError):
+        return Graded(0.0, False, False, problem or message(verdict))
     parsed = label is not None
-    return Graded(float(verdict) + format_reward * parsed, bool(verdict), parsed, None)
+    return Graded(float(verdict) + format_reward * parsed, verdict, parsed, None)

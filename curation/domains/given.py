@@ -80,8 +80,12 @@ class GivenLabels:
         asked = [place for place, gold in enumerate(golds) if gold not in (RIGHT, WRONG)]
         pairs = zip(labels, golds, strict=True)
         found: list[bool | RowError] = [label is not None and gold == RIGHT for label, gold in pairs]
-        parts = ([values[place] for place in asked] for values in (labels, golds, examples))
-        for place, verdict in zip(asked, self._domain.check(*parts), strict=True):
+        verdicts = self._domain.check(
+            [labels[place] for place in asked],
+            [golds[place] for place in asked],
+            [examples[place] for place in asked],
+        )
+        for place, verdict in zip(asked, verdicts, strict=True):
             found[place] = verdict
         return found
 

@@ -67,7 +67,7 @@ def _domains(value: Any) -> Iterator[tuple[str, str, Collection[str]]]:
 
 
 def _command(domain: Any) -> Any:
-    """What a domain, or one that it is made of, says to run."""
+    """The command that a domain, or one that it is made of, says to run."""
     if isinstance(domain, Mapping):
         for key, value in domain.items():
             if key == "check" and isinstance(value, Mapping) and "command" in value:

@@ -150,7 +150,8 @@ def _both(labels: TableRef, gold: TableRef) -> Int64s:
         io.read(table, ["row_id"], condition)["row_id"].to_numpy()
         for table, condition in ((labels, io.answered(labels)), (gold, "gold IS NOT NULL"))
     ]
-    return np.intersect1d(*ids)
+    both_N: Int64s = np.intersect1d(*ids)
+    return both_N
 
 
 def _check(ids_M: Int64s, tables: tuple[TableRef, TableRef, TableRef], domain: DomainConfig, checker: str) -> pa.Table:

@@ -34,7 +34,7 @@ REMOVED = "command"
 FILE_BYTES = 16 * 2**20
 """The largest file that a command may write."""
 LINE_BYTES, MORE_BYTES = 1_000, 100_000
-"""What a command may print: so much a row, and so much more."""
+"""Bytes that a command may print: so many a row, and so many more."""
 LEAST_ALONE, SHARE_ALONE = 10.0, 10
 """A row alone has ten times its share of the batch's time, and at least ten seconds where a batch has more."""
 MOST_FAILED = 20
@@ -245,7 +245,7 @@ def _failed(error: _Failed) -> RowError:
 
 
 def _facts(path: Path) -> Mapping[str, Any]:
-    """What the launcher tells."""
+    """The facts that the launcher tells."""
     found: dict[str, Any] = {}
     for line in path.read_text().splitlines():
         found |= json.loads(line)

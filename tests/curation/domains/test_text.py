@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.registry import DOMAINS
+from train.rewards import Task, grade
 
 PROMPT = "{{ a }} plus {{ b }}?"
 
@@ -107,3 +109,42 @@ def test_a_pattern_that_explodes_is_an_error_row_in_bounded_time() -> None:
     assert time.monotonic() - start < 60
     (verdict,) = domain("regex").check(["a" * 20_001], ["a+"], [{}])
     assert isinstance(verdict, RowError) and "more than 20,000 characters" in str(verdict)
+
+
+def test_the_parts_of_a_configuration_that_grade() -> None:
+    check = {"command": ["python", "check.py"], "seconds": 5}
+    config = DomainConfig.model_validate({"name": "text", "prompt": PROMPT, "reference": "sum", "check": check})
+    assert config.command == ["python", "check.py"]
+    assert config.ungraded.options == {"prompt": PROMPT, "reference": "sum"}
+    assert config.portable.options["check"] == "command" and config.portable.command is None
+    assert config.with_command(["sh"]).options["check"] == {"command": ["sh"], "seconds": 5}
+    other = DomainConfig(name="chess")
+    assert other.ungraded is other.portable is other and other.command is None
+    with pytest.raises(ConfigError, match="a trust package brings none"):
+        get_domain(config.portable).check(["1"], ["1"], [{"fields": "{}"}])
+
+
+def test_two_answers_agree_without_running_a_command() -> None:
+    made = domain({"command": ["no-such-program"]})
+    assert made.is_correct("It is 7.", "it is  7") and not made.is_correct("8", "7") and not made.is_correct(None, "7")
+
+
+def test_rewards_come_from_the_check(tmp_path: Path) -> None:
+    (tmp_path / "check.py").write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    row = json.loads(line)\n"
+        "    print(json.dumps(int(row['completion']) == row['row']['a'] + row['row']['b']))\n"
+    )
+    made = domain({"command": ["python", str(tmp_path / "check.py")]})
+    example = made.read({"a": 3, "b": 4, "sum": 7})
+    tasks = [Task(row_id=n, prompt=[], example=example, label=label) for n, label in enumerate("7777")]
+    tasks[3] = Task(row_id=3, prompt=[], example=example, label=None)
+    found = grade(made, tasks, [" 7", " 8", " seven", " 7"], format_reward=0.25)
+    assert [(reward.reward, reward.right, reward.parsed) for reward in found] == [
+        (1.25, True, True),
+        (0.25, False, True),
+        (0.0, False, False),
+        (0.25, False, True),
+    ]
+    assert (found[2].problem or "").startswith("check_failed: ")

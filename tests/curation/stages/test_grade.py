@@ -192,7 +192,8 @@ def test_a_command_goes_on_after_what_is_committed(local_ray, tmp_path: Path, mo
     domain = get_domain(config)
     ids = list(range(60))
     read = [{"row_id": n, **domain.read({"n": n}), "gold": str(n), "error": None} for n in ids]
-    examples = save(tmp_path, "examples", pa.Table.from_pylist(read, schema=schemas.examples(domain.columns, gold=True)))
+    schema = schemas.examples(domain.columns, gold=True)
+    examples = save(tmp_path, "examples", pa.Table.from_pylist(read, schema=schema))
     weak = [{"row_id": n, "label": None if n == 7 else str(n), "error": None} for n in ids]
     weak_schema = pa.schema([("row_id", pa.int64()), ("label", pa.string()), ("error", pa.string())])
     labels = save(tmp_path, "labels", pa.Table.from_pylist(weak, schema=weak_schema))
