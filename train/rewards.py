@@ -49,7 +49,9 @@ def grade(domain: Domain, tasks: Sequence[Task], texts: Sequence[str], *, format
 
 
 def _graded(label: str | None, problem: str, verdict: bool | RowError, format_reward: float) -> Graded:
-    if problem or isinstance(verdict, RowError):
-        return Graded(0.0, False, False, problem or message(verdict))
+    if isinstance(verdict, RowError):
+        return Graded(0.0, False, False, message(verdict))
+    if problem:
+        return Graded(0.0, False, False, problem)
     parsed = label is not None
     return Graded(float(verdict) + format_reward * parsed, verdict, parsed, None)
