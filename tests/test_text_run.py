@@ -134,6 +134,17 @@ def test_bad_configurations_are_named_before_anything_is_labelled(folder: Path) 
         assert result.exit_code == 2 and words in result.output, (setting, result.output)
 
 
+def test_the_status_can_be_told_where_the_program_is_gone(folder: Path) -> None:
+    program = folder / "check.py"
+    program.rename(folder / "away.py")
+    try:
+        assert "checker was" in done("status", str(folder / "sums.yaml"))
+        result = curate("run", str(folder / "sums.yaml"))
+        assert result.exit_code == 2 and "check.py' is not there" in result.output
+    finally:
+        (folder / "away.py").rename(program)
+
+
 def test_a_package_of_the_run_brings_no_command(folder: Path) -> None:
     done("export-trust", str(folder / "run"), "-o", str(folder / "package"))
     described = (folder / "package" / "package.json").read_text()

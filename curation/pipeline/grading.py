@@ -2,12 +2,35 @@
 
 from typing import Any
 
-from curation.config import AskConfig
+from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
+from curation.errors import ConfigError
 from curation.pipeline.given import Generation
 from curation.rundir.graph import Out
 from curation.stages.grade import Grade, GradeByCommand
 from curation.stages.judge import Judge
+
+GONE = "not there"
+"""The digest of a program that is not there: the status of a run that was graded by it can still be told."""
+
+
+def checker_of(domain: DomainConfig) -> str | None:
+    """A digest of the program that grades a domain's rows; ``None`` where none does.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    return None if domain.command is None else getattr(get_domain(domain), "checker", None)
+
+
+def require_checkers(config: RunConfig) -> None:
+    """Refuse a run whose rows are graded by a program that is not there.
+
+    Raises:
+        ConfigError: names it.
+    """
+    for split in config.splits.named():
+        checker_of(config.domain_of(split))
 
 
 def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
@@ -22,7 +45,10 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
         "domain": domain,
         "num_rows": generation.sizes[split],
     }
-    checker = None if domain.command is None else getattr(get_domain(domain), "checker", None)
+    try:
+        checker = checker_of(domain)
+    except ConfigError:
+        checker = GONE
     made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
     grades = made.out("grades")
     judge = config.judge
