@@ -38,7 +38,7 @@ def check_of(value: Any) -> Check:
     """
     if value == REMOVED:
         return Removed()
-    if isinstance(value, str):
+    if isinstance(value, str) and value in _RULES:
         value = {value: {}}
     if isinstance(value, Mapping) and "command" in value:
         return _made(CommandCheck, "command", value)
