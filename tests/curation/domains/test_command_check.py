@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from curation.domains.checks import command
 from curation.domains.checks.command import CommandCheck
 from curation.errors import ConfigError, RowError
 
@@ -189,8 +190,6 @@ def test_secrets_of_the_environment_are_not_passed_on(checker: Checker, monkeypa
 
 
 def test_what_cannot_be_limited_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    from curation.domains.checks import command
-
     command._say_unlimited.cache_clear()
     with caplog.at_level(logging.WARNING):
         command._say_unlimited("network", "files")
@@ -215,3 +214,33 @@ def test_temporary_folders_are_removed(checker: Checker, tmp_path: Path, monkeyp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
     assert asked(checker("open('x', 'w')\nprint('true')"), ["1"]) == [True]
     assert not list((tmp_path / "t").iterdir())
+
+
+@pytest.fixture
+def without_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that grants no namespace."""
+    source, begins = command._LAUNCH.read_text(), "def isolate() -> dict[str, bool]:\n"
+    assert source.count(begins) == 1
+    nothing = '    return {"network": False, "processes": False}\n\n\ndef granted() -> dict[str, bool]:\n'
+    launcher = tmp_path / "launch.py"
+    launcher.write_text(source.replace(begins, begins + nothing))
+    monkeypatch.setattr(command, "_LAUNCH", launcher)
+    command._say_unlimited.cache_clear()
+
+
+def test_without_namespaces_the_other_limits_hold(
+    checker: Checker, without_namespaces: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert asked(checker("for row in rows: print('true')"), ["1", "2"]) == [True, True]
+        assert asked(checker("print('true')"), ["1"]) == [True]
+    said = [record for record in caplog.records if "run trusted programs only" in record.getMessage()]
+    assert len(said) == 1 and "it can use the network" in said[0].getMessage()
+    for source, words in (
+        ("while True: pass", "longer than 2 s"),
+        ("held = bytearray(4 * 2**30)", "MemoryError"),
+        ("while True:\n    try:\n        os.fork()\n    except OSError:\n        pass", "processes|longer than"),
+    ):
+        (verdict,) = asked(checker(source, seconds=2), ["1"])
+        assert any(word in str(verdict) for word in words.split("|")), verdict
+    assert not _running(str(command._LAUNCH.parent))
