@@ -36,6 +36,7 @@ from transformers import PrinterCallback, TrainerCallback, set_seed
 from benchmarks.machine import Busy, quiet
 from benchmarks.pairs import in_turn, spread
 from curation.config.grpo import GrpoConfig
+from curation.domains import Domain
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train.grpo import _arguments, reinforce
@@ -63,6 +64,8 @@ class Turn:
 
 class Words:
     """Answers of words, one of a few wanted ones first."""
+
+    check = Domain.check
 
     def parse(self, completion: str, example: Mapping[str, Any]) -> str | None:
         """The kind of the first word."""

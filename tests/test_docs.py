@@ -228,7 +228,7 @@ def test_the_readme_fits_on_a_screen():
 
 def test_own_data_shows_the_configuration_that_it_runs():
     texts = [text for language, text in blocks(DOCS / "own-data.md") if language == "yaml"]
-    own, _ = texts  # the other is that of tests/test_given_run.py
+    own, *_ = texts  # the others are those of tests/test_given_run.py and tests/test_text_run.py
     assert own == (ROOT / "examples" / "own_data" / "own.yaml").read_text()
 
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from curation.domains import Domain, Example, attempt
+from curation.domains.grading import checked
+from curation.errors import RowError
+from curation.escaping import message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +34,24 @@ class Graded(NamedTuple):
 
 def grade(domain: Domain, tasks: Sequence[Task], texts: Sequence[str], *, format_reward: float) -> list[Graded]:
     """Each answer's reward: 1 if it is right, and ``format_reward`` if a label can be read from it."""
-    return [_grade(domain, task, text, format_reward) for task, text in zip(tasks, texts, strict=True)]
+    read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
+    asked = [
+        place
+        for place, (task, (_, problem)) in enumerate(zip(tasks, read, strict=True))
+        if not problem and task.label is not None
+    ]
+    labels, golds = [read[place][0] for place in asked], [str(tasks[place].label) for place in asked]
+    verdicts = dict(zip(asked, checked(domain, labels, golds, [tasks[place].example for place in asked]), strict=True))
+    return [
+        _graded(label, problem, verdicts.get(place, False), format_reward)
+        for place, (label, problem) in enumerate(read)
+    ]
 
 
-def _grade(domain: Domain, task: Task, text: str, format_reward: float) -> Graded:
-    label, problem = attempt(domain.parse, text, task.example)
-    right = None
-    if not problem and task.label is not None:
-        right, problem = attempt(domain.is_correct, label, task.label)
+def _graded(label: str | None, problem: str, verdict: bool | RowError, format_reward: float) -> Graded:
+    if isinstance(verdict, RowError):
+        return Graded(0.0, False, False, message(verdict))
     if problem:
         return Graded(0.0, False, False, problem)
     parsed = label is not None
-    return Graded(float(bool(right)) + format_reward * parsed, bool(right), parsed, None)
+    return Graded(float(verdict) + format_reward * parsed, verdict, parsed, None)

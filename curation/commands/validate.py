@@ -10,6 +10,7 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
@@ -45,6 +46,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
     tracking.require(config.tracking)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
+    require_checkers(config)
     manifest = Manifest.load(config.directory)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}

@@ -74,7 +74,7 @@ def generates(name: str, options: Mapping[str, Any]) -> bool:
 
     A domain of one's own may: its method ``options`` decides row by row.
     """
-    return name in MOVES or reasons(name, options)
+    return name in (*MOVES, "text") or reasons(name, options)
 
 
 def lists_answers(name: str, options: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -21,8 +22,8 @@ class DomainConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-    """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or
-    ``module:Class``."""
+    """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, ``text``, an entry point's
+    name, or ``module:Class``."""
     given_labels: Annotated[GivenConfig | None, Field(exclude_if=lambda given: given is None)] = None
     """The columns with labels made elsewhere, from ``teacher`` where its backend is ``given``; set its keys."""
 
@@ -30,6 +31,31 @@ class DomainConfig(Section):
     def options(self) -> dict[str, Any]:
         """The keyword arguments of the domain's class."""
         return dict(self.model_extra or {})
+
+    @property
+    def command(self) -> list[str] | None:
+        """The words of the command by which the domain ``text`` grades; ``None`` where no command does."""
+        check = self.options.get("check")
+        return check["command"] if isinstance(check, Mapping) and isinstance(check.get("command"), list) else None
+
+    @property
+    def ungraded(self) -> Self:
+        """The same without the check of the domain ``text``: rows and labels stay as they are when it changes."""
+        return self._with_check(None) if self.name == "text" and "check" in self.options else self
+
+    @property
+    def portable(self) -> Self:
+        """The same without a command, for a trust package: that one graded stays to be seen."""
+        return self if self.command is None else self._with_check("command")
+
+    def with_command(self, words: Sequence[str]) -> Self:
+        """The same, graded by another command."""
+        return self._with_check({**self.options["check"], "command": [*words]})
+
+    def _with_check(self, check: Any) -> Self:
+        options = {name: value for name, value in self.options.items() if name != "check"}
+        given = {} if check is None else {"check": check}
+        return type(self).model_validate({"name": self.name, "given_labels": self.given_labels, **options, **given})
 
     @model_validator(mode="before")
     @classmethod
@@ -154,6 +180,16 @@ class RowsConfig(Root):
     domain: DomainConfig = DomainConfig(name="chess")
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     splits: SplitsConfig
+
+    @property
+    def ungraded(self) -> dict[str, Any]:
+        """``domain`` and ``sources`` without checks: no row depends on them (:attr:`DomainConfig.ungraded`)."""
+        own = {name: source.domain.ungraded for name, source in self.sources.items() if source.domain is not None}
+        sources = {
+            name: source.model_copy(update={"domain": own[name]}) if name in own else source
+            for name, source in self.sources.items()
+        }
+        return {"domain": self.domain.ungraded, "sources": sources}
 
     def domain_of(self, split: str) -> DomainConfig:
         """The task interface of a split's rows: its source's if that names one, else the run's.

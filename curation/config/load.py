@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from curation.arms import REFERENCE_ARM
-from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig, strict_yaml
+from curation.config import DomainConfig, ModelConfig, RunConfig, SourceConfig, StudentConfig, strict_yaml
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
@@ -199,6 +199,11 @@ def _absolute(item: Any, root: Place, roots: Roots, at: tuple[str, ...] = ()) ->
 
     if isinstance(item, SourceConfig):
         return item if _is_absolute(item.path) else item.model_copy(update={"path": str(joined("path", item.path))})
+    if isinstance(item, DomainConfig):
+        if (command := item.command) is None:
+            return item
+        places = {word: roots.get((*at, "check", "command", str(place)), root) for place, word in enumerate(command)}
+        return item.with_command([_file_beside(word, places[word]) for word in command])
     if isinstance(item, ModelConfig):
         given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
         relative = {key: joined(key, value) for key, value in given.items() if not _is_absolute(value)}
@@ -214,6 +219,12 @@ def _absolute(item: Any, root: Place, roots: Roots, at: tuple[str, ...] = ()) ->
     if isinstance(item, dict):
         return {name: _absolute(part, root, roots, (*at, str(name))) for name, part in item.items()}
     return item
+
+
+def _file_beside(word: str, root: Place) -> str:
+    """The absolute path of a file beside a configuration; another word of a command as it is."""
+    is_file = isinstance(word, str) and not _is_absolute(word) and isinstance(root, Path) and (root / word).is_file()
+    return str(root / word) if is_file else word
 
 
 def _is_absolute(path: str) -> bool:

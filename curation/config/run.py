@@ -349,9 +349,8 @@ class RunConfig(RowsConfig):
     @property
     def rows(self) -> RowsConfig:
         """The rows of the split."""
-        return RowsConfig(
-            **{name: getattr(self, name) for name in RowsConfig.model_fields} | {"splits": self.splits.dealt}
-        )
+        changed = {"splits": self.splits.dealt, **self.ungraded}
+        return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields} | changed)
 
     @property
     def fitting(self) -> TrustConfig:

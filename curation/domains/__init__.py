@@ -159,6 +159,19 @@ class Domain(ABC):
         """Whether a label is right; an unparsed one is wrong. By default equality."""
         return label == gold
 
+    def check(
+        self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
+    ) -> list[bool | RowError]:
+        """Whether each label is right, or why that cannot be said; the grade stage asks for many rows at once.
+
+        By default :meth:`is_correct` of each row. A domain overrides it whose grading needs the row's other columns, or
+        costs less for many rows than one by one.
+
+        Raises:
+            UserError: nothing can be graded; it ends the stage.
+        """
+        return [_verdict(self, label, gold) for label, gold in zip(labels, golds, strict=True)]
+
     def difficulty(self, example: Example) -> float | None:
         """The difficulty on the domain's own scale, larger is harder; ``None``, as by default, if unknown."""
         return None
@@ -169,6 +182,11 @@ class Domain(ABC):
         By default one token per printable ASCII character, and the line end.
         """
         return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
+
+
+def _verdict(domain: Domain, label: str | None, gold: str) -> bool | RowError:
+    right, problem = attempt(domain.is_correct, label, gold)
+    return RowError(problem) if problem else bool(right)
 
 
 def get_domain(config: DomainConfig) -> Domain:

@@ -1,7 +1,7 @@
 """A domain whose rows bring labels made elsewhere: completion, grade and numbers are columns of the source."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -72,6 +72,22 @@ class GivenLabels:
         if gold in (RIGHT, WRONG):
             return label is not None and gold == RIGHT
         return self._domain.is_correct(label, gold)
+
+    def check(
+        self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
+    ) -> list[bool | RowError]:
+        """The grades of rows that have one, and the domain's verdicts on the others."""
+        asked = [place for place, gold in enumerate(golds) if gold not in (RIGHT, WRONG)]
+        pairs = zip(labels, golds, strict=True)
+        found: list[bool | RowError] = [label is not None and gold == RIGHT for label, gold in pairs]
+        verdicts = self._domain.check(
+            [labels[place] for place in asked],
+            [golds[place] for place in asked],
+            [examples[place] for place in asked],
+        )
+        for place, verdict in zip(asked, verdicts, strict=True):
+            found[place] = verdict
+        return found
 
     def given_completion(self, example: Example) -> str:
         """The completion of a row, as a teacher of the domain would write it.

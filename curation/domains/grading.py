@@ -1,5 +1,6 @@
 """Grading of weak labels by the domain's own rule, and reading of the table of grades."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,8 @@ import pyarrow.compute as pc
 
 from curation.domains import Domain, Example, attempt
 from curation.domains.identity import Identity, question_of
+from curation.errors import RowError, UserError
+from curation.escaping import message
 from curation.refs import TableRef
 from curation.tables import io
 
@@ -37,15 +40,42 @@ def read_grades(grades: TableRef) -> Graded:
     )
 
 
-def grade_pairs(labels: pa.Array, golds: pa.Array, domain: Domain) -> tuple[Bools, list[str | None]]:
-    """Whether each weak label equals its gold label, bool [N], and why the rule could not decide, if it could not."""
-    correct_N = np.zeros(len(labels), dtype=np.bool_)
-    problems: list[str | None] = []
-    for place, (label, gold) in enumerate(zip(labels.to_pylist(), golds.to_pylist(), strict=True)):
-        right, problem = attempt(domain.is_correct, label, gold)
-        correct_N[place] = bool(right)
-        problems.append(problem or None)
-    return correct_N, problems
+def grade_pairs(
+    labels: pa.Array, golds: pa.Array, domain: Domain, examples: Sequence[Example] = ()
+) -> tuple[Bools, list[str | None]]:
+    """Whether each weak label is right by its gold label, bool [N], and why the domain could not decide.
+
+    ``examples`` are the rows, for domains that read them to grade.
+
+    Raises:
+        UserError: the domain can grade nothing.
+    """
+    verdicts = checked(domain, labels.to_pylist(), golds.to_pylist(), examples)
+    problems = [message(verdict) if isinstance(verdict, RowError) else None for verdict in verdicts]
+    return np.array([verdict is True for verdict in verdicts], dtype=np.bool_), problems
+
+
+def checked(
+    domain: Domain, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
+) -> list[bool | RowError]:
+    """A verdict for each row, by :meth:`curation.domains.Domain.check`, which may be users' code.
+
+    Raises:
+        UserError: as the domain raises it.
+    """
+    try:
+        found = [
+            verdict if isinstance(verdict, RowError) else bool(verdict)
+            for verdict in domain.check(labels, golds, examples)
+        ]
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        return [RowError(f"domain_failed: {type(error).__name__}: {message(error)}")] * len(labels)
+    if len(found) != len(labels):
+        problem = f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows"
+        return [RowError(problem)] * len(labels)
+    return found
 
 
 def questions(domain: Domain, examples: list[Example]) -> list[int | None]:

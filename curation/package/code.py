@@ -21,6 +21,12 @@ def refuse_code(uri: str, description: Any, allowed: Collection[str]) -> None:
     for key, name, registered in _named(description):
         if name not in registered and name not in allowed:
             raise _unknown(uri, key, name)
+    domain = description.get("domain") if isinstance(description, Mapping) else None
+    if (command := _command(domain)) is not None:
+        raise PackageError(
+            f"{uri}: its domain brings a command to check answers, {command!r}, and a package never brings one; "
+            "nothing of it was run. Export it again with this version, which leaves it out"
+        )
 
 
 def refuse_maker(uri: str, name: Any, allowed: Collection[str]) -> None:
@@ -58,6 +64,21 @@ def _domains(value: Any) -> Iterator[tuple[str, str, Collection[str]]]:
         yield "domain", name, DOMAINS.keys() | installed(ENTRY_POINTS).keys()
     if isinstance(value, Mapping):
         yield from _domains(value.get("of"))
+
+
+def _command(domain: Any) -> Any:
+    """The command that a domain, or one that it is made of, says to run."""
+    if isinstance(domain, Mapping):
+        for key, value in domain.items():
+            if key == "check" and isinstance(value, Mapping) and "command" in value:
+                return value["command"]
+            if (found := _command(value)) is not None:
+                return found
+    return (
+        next((found for part in domain if (found := _command(part)) is not None), None)
+        if isinstance(domain, list)
+        else None
+    )
 
 
 def _unknown(uri: str, key: str, name: Any) -> PackageError:

@@ -180,7 +180,7 @@ def _labelling(
         examples=generation.tables[split],
         teacher=teacher,
         decoding=config.teacher.decoding,
-        domain=config.domain_of(split),
+        domain=config.domain_of(split).ungraded,
         seed=generation.seed(f"label-{split}"),
         share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
         projection=projection,

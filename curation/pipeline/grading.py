@@ -1,24 +1,56 @@
 """The grades of a split's labels: right or wrong by the domain's rule and, where it is asked, a judge."""
 
-from curation.config import AskConfig
+from typing import Any
+
+from curation.config import AskConfig, DomainConfig, RunConfig
+from curation.domains import get_domain
+from curation.errors import ConfigError
 from curation.pipeline.given import Generation
 from curation.rundir.graph import Out
-from curation.stages.grade import Grade
+from curation.stages.grade import Grade, GradeByCommand
 from curation.stages.judge import Judge
+
+GONE = "not there"
+"""The digest of a program that is not there: the status of a run that was graded by it can still be told."""
+
+
+def checker_of(domain: DomainConfig) -> str | None:
+    """A digest of the program that grades a domain's rows; ``None`` where none does.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    return None if domain.command is None else getattr(get_domain(domain), "checker", None)
+
+
+def require_checkers(config: RunConfig) -> None:
+    """Refuse a run whose rows are graded by a program that is not there.
+
+    Raises:
+        ConfigError: names it.
+    """
+    for split in config.splits.named():
+        checker_of(config.domain_of(split))
 
 
 def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
-    grades = Grade(
-        name=generation.name(f"grade-{stage}"),
-        labels=labels,
-        gold=gold,
-        examples=examples,
-        domain=domain,
-        num_rows=generation.sizes[split],
-    ).out("grades")
+    arguments: dict[str, Any] = {
+        "name": generation.name(f"grade-{stage}"),
+        "labels": labels,
+        "gold": gold,
+        "examples": examples,
+        "domain": domain,
+        "num_rows": generation.sizes[split],
+    }
+    try:
+        checker = checker_of(domain)
+    except ConfigError:
+        checker = GONE
+    made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
+    grades = made.out("grades")
     judge = config.judge
     if judge is None or split not in judge.splits:
         return grades

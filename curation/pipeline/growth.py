@@ -78,7 +78,8 @@ def identity_of(config: RunConfig) -> dict[str, Any]:
     """The part of a run that defines its rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     chosen = {"domain", "seed", "sources", "splits"}
-    return config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
+    rows = config.model_copy(update=config.ungraded)  # another check grades the same rows again
+    return rows.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
 
 
 def deals_of(config: RunConfig, manifest: Manifest) -> Deals:

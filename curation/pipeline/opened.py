@@ -7,6 +7,7 @@ import yaml
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.pipeline.chain import Chain, describe
+from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, deals_of, identity_of
 from curation.pipeline.roles import check_models
 from curation.redaction import redacted_in
@@ -55,6 +56,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     """
     check_models(config)
     get_domain(config.domain)
+    require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}

@@ -89,7 +89,7 @@ def _tests(generation: Generation, name: str, answering: TeacherUse, decoding: s
             "teacher": answering,
             "decoding": drawn,
             "fitted": {},
-            "domain": generation.config.domain_of("test"),
+            "domain": generation.config.domain_of("test").ungraded,
             "seed": generation.seed(stage),
             "asks_teacher": name == "teacher" and generation.index == 0,
             "num_rows": generation.sizes["test"],

@@ -28,11 +28,12 @@ MOST_CHARACTERS = 1200
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Where rows are drawn from: the labels and examples of a split, and its gold labels if they are known."""
+    """Where rows are drawn from: the labels and examples of a split, and gold labels and grades if they are known."""
 
     labels: TableRef
     examples: TableRef
     gold: TableRef | None
+    grades: TableRef | None
 
 
 def samples(
@@ -54,8 +55,10 @@ def samples(
         return None
     rng = np.random.default_rng(derive(run.seed, "rows to look at"))
     audit = run.prepared.get("audit") if "pool" in record.grades else None
-    pool = Drawing(labels=record.labels["pool"], examples=run.prepared["pool"], gold=audit)
-    source = Drawing(labels=record.labels["source"], examples=run.prepared["source"], gold=run.prepared["source"])
+    prepared, grades = run.prepared["pool"], record.grades.get("pool")
+    pool = Drawing(labels=record.labels["pool"], examples=prepared, gold=audit, grades=grades)
+    prepared, grades = run.prepared["source"], record.grades.get("source")
+    source = Drawing(labels=record.labels["source"], examples=prepared, gold=prepared, grades=grades)
     rejected, unparsed = _others(pool, selected_M, num, rng)
     chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
     where, wrong = _wrong(measured, function, num)
@@ -117,6 +120,8 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
     if drawing.gold is not None:
         known = io.read(drawing.gold, columns=["row_id", "gold"], filter=_among(ids)).to_pylist()
         gold = {row["row_id"]: row["gold"] for row in known}
+    graded = [] if drawing.grades is None else io.read(drawing.grades, ["row_id", "correct"], _among(ids)).to_pylist()
+    correct = {row["row_id"]: row["correct"] for row in graded}
     return {
         row_id: {
             "row_id": row_id,
@@ -125,7 +130,7 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
             "label": by_id[row_id]["label"],
             "trust": None if scores[row_id] is None else float(scores[row_id]),
             "gold": gold.get(row_id),
-            "right": _right(run, by_id[row_id]["label"], gold.get(row_id)),
+            "right": correct.get(row_id),
         }
         for row_id in dict.fromkeys(ids)
         if row_id in by_id and row_id in examples
@@ -134,10 +139,6 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
 
 def _prompt(run: RunRecord, example: Mapping[str, Any]) -> str | None:
     return attempt(run.domain.prompt, example)[0]
-
-
-def _right(run: RunRecord, label: str | None, gold: str | None) -> bool | None:
-    return None if gold is None else attempt(run.domain.is_correct, label, gold)[0]
 
 
 def _cut(text: str | None) -> str | None:

@@ -10,14 +10,18 @@ import pyarrow as pa
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
 from curation.domains.grading import grade_pairs, questions
+from curation.errors import ConfigError
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
+from curation.stages.chunked import in_chunks
 from curation.tables import io, schemas
 from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
+CHECKED_ROWS = 200
+"""Rows of a task and of a commit where a command grades."""
 PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
 """The fewest and the most pairs of a weak and a gold label per task; between them the rows make so many tasks."""
 
@@ -41,6 +45,34 @@ class Grade(Stage):
         with task.progress() as update:
             grades = grade(self.labels, self.gold, self.examples, self.domain, uri, progress=update)
         return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
+
+
+class GradeByCommand(Grade):
+    """Grades by a user's command. Rows that are committed when the stage is cut off are not checked again."""
+
+    checker: str
+    """A digest of the command and of its files, so that a changed one grades again."""
+
+    def run(self, task: Task) -> Done:
+        """Run the command on the rows that have no verdict yet."""
+        tables = (self.labels, self.gold, self.examples)
+        with task.progress() as update:
+            verdicts = in_chunks(
+                _check,
+                _both(self.labels, self.gold),
+                (tables, self.domain, self.checker),
+                str(task.directory / "verdicts.lance"),
+                schemas.GRADES,
+                chunk_rows=CHECKED_ROWS,
+                guard=task.guard,
+                progress=update,
+            )
+        in_order = io.read(verdicts).sort_by("row_id").cast(schemas.GRADES)
+        if num_failed := in_order.num_rows - in_order["problem"].null_count:
+            first = next(problem for problem in in_order["problem"].to_pylist() if problem is not None)
+            task.say(f"{num_failed:,} of {in_order.num_rows:,} rows could not be checked; the first: {first}")
+        grades = io.write(in_order, str(task.directory / "grades.lance"))
+        return Done(outputs=self.Made(grades=grades), rows=in_order.num_rows)
 
 
 def grade(
@@ -91,17 +123,48 @@ def _grade(
 ) -> pa.Table:
     """Grades of the rows with both an answer and a gold label, in their order; the rows lie there in each table."""
     (labels, gold, examples), (in_labels_M, in_gold_M, in_examples_M) = tables, offsets
-    present = io.open_table(labels).schema.names
-    columns = [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
-    weak, right = io.take_offsets(labels, in_labels_M, columns), io.take_offsets(gold, in_gold_M, ["gold"])["gold"]
-    both = pa.array(schemas.are_answered(weak) & right.is_valid().to_numpy())
-    weak, right = weak.filter(both).combine_chunks(), right.filter(both).combine_chunks()
+    weak, right = io.take_offsets(labels, in_labels_M, _columns(labels)), io.take_offsets(gold, in_gold_M, ["gold"])
+    both = pa.array(schemas.are_answered(weak) & right["gold"].is_valid().to_numpy())
     rule = _domain(domain.model_dump_json())
-    correct_N, problems = grade_pairs(weak["label"], right, rule)
     asked = io.take_offsets(examples, in_examples_M[both.to_numpy(zero_copy_only=False)], rule.columns.names)
-    columns_N = [weak["row_id"], pa.array(correct_N), pa.array(np.zeros(len(correct_N), dtype=np.bool_))]
-    columns_N += [pa.array(problems, pa.string()), pa.array(questions(rule, asked.to_pylist()), pa.int64())]
+    return _graded(weak.filter(both), right.filter(both), asked, rule)
+
+
+def _graded(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) -> pa.Table:
+    """Grades of rows, given their labels, gold labels and examples in the same order."""
+    rows = asked.to_pylist()
+    correct_N, problems = grade_pairs(weak["label"], right["gold"], rule, rows)
+    columns_N = [weak["row_id"].combine_chunks(), pa.array(correct_N), pa.array(np.zeros(len(correct_N), np.bool_))]
+    columns_N += [pa.array(problems, pa.string()), pa.array(questions(rule, rows), pa.int64())]
     return pa.table(columns_N, schema=schemas.GRADES)
+
+
+def _columns(labels: TableRef) -> list[str]:
+    present = io.open_table(labels).schema.names
+    return [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
+
+
+def _both(labels: TableRef, gold: TableRef) -> Int64s:
+    """The ids of rows with an answer and a gold label, ascending."""
+    ids = [
+        io.read(table, ["row_id"], condition)["row_id"].to_numpy()
+        for table, condition in ((labels, io.answered(labels)), (gold, "gold IS NOT NULL"))
+    ]
+    both_N: Int64s = np.intersect1d(*ids)
+    return both_N
+
+
+def _check(ids_M: Int64s, tables: tuple[TableRef, TableRef, TableRef], domain: DomainConfig, checker: str) -> pa.Table:
+    """Grades of a chunk's rows by the command, which must be that of the driver."""
+    rule: Any = _domain(domain.model_dump_json())
+    if rule.checker != checker:
+        raise ConfigError(
+            "check.command: the program's files on this machine are not those of the driver; put them on a file system "
+            "that all nodes share"
+        )
+    labels, gold, examples = tables
+    weak, right = io.take(labels, ids_M, _columns(labels)), io.take(gold, ids_M, ["gold"])
+    return _graded(weak, right, io.take(examples, ids_M, rule.columns.names), rule)
 
 
 @lru_cache(maxsize=2)

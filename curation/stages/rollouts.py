@@ -17,6 +17,7 @@ import pyarrow as pa
 from curation.arms import ARMS, Arm
 from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
+from curation.domains.grading import checked
 from curation.hashing import Int64s, derive
 from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, failed
 from curation.passes.models import Models
@@ -307,4 +308,4 @@ class _Sampling:
 
 def _is_right(domain: Domain, completion: str, row: Row) -> bool:
     label, _ = attempt(domain.parse, completion, row)
-    return label is not None and bool(attempt(domain.is_correct, label, row["gold"])[0])
+    return label is not None and checked(domain, [label], [row["gold"]], [row]) == [True]

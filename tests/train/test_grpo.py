@@ -12,7 +12,7 @@ import torch
 
 from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig, RolloutsConfig
-from curation.domains import get_domain
+from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
@@ -46,6 +46,8 @@ SMALL = GrpoConfig(
 
 class Echo:
     """The label is the answer's first digit; right is the same digit."""
+
+    check = Domain.check
 
     def parse(self, completion: str, example: Mapping[str, Any]) -> str | None:
         return completion[:1] or None

@@ -14,7 +14,7 @@ import torch
 
 from curation.config import DomainConfig, LoraConfig
 from curation.config.grpo import GrpoConfig
-from curation.domains import get_domain
+from curation.domains import Domain, get_domain
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
@@ -42,6 +42,8 @@ LORA = {"lora": {"rank": 4, "alpha": 8}, "learning_rate": 5e-2}
 
 class Echo:
     """The label is the answer's first digit; right is the same digit."""
+
+    check = Domain.check
 
     def __init__(self, *, dies_after: int | None = None) -> None:
         self.left = dies_after

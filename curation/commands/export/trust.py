@@ -111,7 +111,7 @@ def _description(
         ask=ask.answers.model_copy(update=kept),
         decoding=DecodingConfig.model_validate(made["decoding"]),
         seed=(fit.labelling if pool is None else pool).inputs["seed"],
-        domain=fit.config.domain_of("pool"),
+        domain=fit.config.domain_of("pool").portable,
         questions=questions_of(fit),
         trust=fit.name,
         kind=fit.described["kind"],

@@ -86,6 +86,17 @@ def test_without_a_grade_the_gold_label_counts() -> None:
     assert made.is_correct("0", "0") and not made.is_correct("1", "0")
 
 
+def test_grades_and_gold_labels_are_checked_together() -> None:
+    made = domain(IRONY, grade="ok")
+    assert made.check(["0", "0", None, "1", "1"], [RIGHT, WRONG, RIGHT, "1", "0"], [{}] * 5) == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
 def test_a_column_of_the_domain_is_not_overwritten() -> None:
     class Own(Domain):
         name = "own"

@@ -54,6 +54,20 @@ def test_code_that_nobody_registered_is_refused_before_it_is_imported(
             raise_damage(read(folder))
 
 
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_command_that_checks_answers_is_refused_whatever_is_allowed(
+    good: TrustPackage, tmp_path: Path, is_inner: bool
+) -> None:
+    check = {"command": ["touch", str(tmp_path / "ran")]}
+    domain: dict[str, Any] = {"name": "text", "prompt": "{{ a }}", "reference": "b", "check": check}
+    domain = {"name": "next_token", "of": domain} if is_inner else domain
+    folder = sealed(good, tmp_path / "copy", lambda told: told.update(domain=domain))
+    for allowed in ((), ("text", "touch")):
+        with pytest.raises(PackageError, match=r"brings a command to check answers.*nothing of it was run"):
+            load(folder, allow_code=allowed)
+    assert not (tmp_path / "ran").exists()
+
+
 def raise_damage(found: object) -> None:
     """What ``verify`` found, as an error."""
     assert isinstance(found, Verified) and found.damage

@@ -1,5 +1,6 @@
 """The grade stage: pairs joined by id, graded in parallel by the domain's own rule; verdicts that overrule it."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import lance
@@ -12,7 +13,7 @@ from curation.domains import Example, Identity, get_domain
 from curation.domains.chess import Chess
 from curation.domains.grading import grade_pairs, read_grades
 from curation.domains.mcqa import Mcqa
-from curation.errors import RowError
+from curation.errors import ConfigError, RowError
 from curation.refs import TableRef
 from curation.stages import grade as stage
 from curation.stages.grade import grade
@@ -158,3 +159,82 @@ def test_a_verdict_overrules_what_was_wrong_and_nothing_else(tmp_path: Path) -> 
     assert judged["judged"].to_pylist() == [False, True, False, False, False]
     assert judged["problem"].to_pylist() == columns["problem"]
     assert judged["question"].to_pylist() == columns["question"]
+
+
+class _Task:
+    """The part of a run's task that the stage uses."""
+
+    guard = staticmethod(lambda: None)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.said = directory, []
+
+    @contextmanager
+    def progress(self):
+        yield lambda at: None
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+def test_a_command_goes_on_after_what_is_committed(local_ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "CHECKED_ROWS", 20)
+    mode, script = tmp_path / "mode", tmp_path / "check.py"
+    script.write_text(
+        f"import json, sys\nmode = open({str(mode)!r}).read()\n"
+        "for line in sys.stdin:\n"
+        "    if mode == 'broken' and json.loads(line)['row']['n'] >= 20:\n        sys.exit('no more')\n"
+        "    print('true' if mode == 'broken' else 'false')\n"
+    )
+    check = {"command": ["python", str(script)]}
+    options = {"name": "text", "prompt": "{{ n }}?", "reference": "answer", "check": check}
+    config = DomainConfig.model_validate(options)
+    domain = get_domain(config)
+    ids = list(range(60))
+    read = [{"row_id": n, **domain.read({"n": n}), "gold": str(n), "error": None} for n in ids]
+    schema = schemas.examples(domain.columns, gold=True)
+    examples = save(tmp_path, "examples", pa.Table.from_pylist(read, schema=schema))
+    weak = [{"row_id": n, "label": None if n == 7 else str(n), "error": None} for n in ids]
+    weak_schema = pa.schema([("row_id", pa.int64()), ("label", pa.string()), ("error", pa.string())])
+    labels = save(tmp_path, "labels", pa.Table.from_pylist(weak, schema=weak_schema))
+    made = stage.GradeByCommand(
+        name="grade", labels=labels, gold=examples, examples=examples, domain=config, checker=domain.checker
+    )
+    (tmp_path / "stage").mkdir()
+    mode.write_text("broken")
+    with pytest.raises(ConfigError, match="fails on each of 20 rows"):
+        made.run(_Task(tmp_path / "stage"))
+    mode.write_text("all wrong")  # no part of the digest, so that it tells who was asked again
+    done = made.run(_Task(tmp_path / "stage"))
+    table = io.read(done.outputs.grades)
+    assert table["row_id"].to_pylist() == ids and table.schema.equals(schemas.GRADES) and done.rows == 60
+    assert table["correct"].to_pylist() == [n < 20 and n != 7 for n in ids]  # an unparsed label is wrong, and not asked
+    assert table["problem"].null_count == 60 and len(set(table["question"].to_pylist())) == 60
+    script.write_text("print('true')")
+    with pytest.raises(ConfigError, match="not those of the driver"):
+        made.run(_Task(tmp_path / "changed"))
+
+
+def test_a_domain_that_grades_many_rows_is_asked_once_and_may_fail() -> None:
+    class Many(Chess):
+        asked = 0
+
+        def check(self, labels, golds, examples):
+            self.asked += 1
+            if len(labels) == 1:
+                raise OSError("no space left")
+            if len(labels) == 3:
+                raise ConfigError("nothing can be graded")
+            return [True] if len(labels) == 2 else [True, RowError("check_failed: x"), False, 1]
+
+    def graded(number: int) -> tuple[list[bool], list[str | None]]:
+        texts = pa.array(["e2e4"] * number)
+        correct_N, problems = grade_pairs(texts, texts, domain, [{}] * number)
+        return correct_N.tolist(), problems
+
+    domain = Many()
+    assert graded(4) == ([True, False, False, True], [None, "check_failed: x", None, None]) and domain.asked == 1
+    assert graded(1) == ([False], ["domain_failed: OSError: no space left"])
+    assert graded(2) == ([False] * 2, ["domain_failed: check gave 1 verdicts for 2 rows"] * 2)
+    with pytest.raises(ConfigError):
+        graded(3)

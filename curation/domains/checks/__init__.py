@@ -1,0 +1,61 @@
+"""Checks: how a completion of the domain ``text`` is graded against its row's reference answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from curation.domains.checks.command import REMOVED, CommandCheck, Removed
+from curation.domains.checks.rules import Equal, Json, Normalised, Number, Pattern
+from curation.errors import ConfigError, RowError
+
+__all__ = ["Check", "Verdict", "check_of"]
+
+Verdict = bool | RowError
+"""Whether a completion is right, or why that cannot be said."""
+
+
+class Check(Protocol):
+    """Grades completions."""
+
+    needs_rows: ClassVar[bool]
+    """Whether it is given the rows' columns."""
+
+    def __call__(
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Verdict]:
+        """A verdict for each completion; ``rows`` are empty where it needs none."""
+        ...
+
+
+_RULES = {"equal": Equal, "normalised": Normalised, "number": Number, "regex": Pattern, "json": Json}
+_KNOWN = (*_RULES, "command")
+
+
+def check_of(value: Any) -> Check:
+    """The check of the option ``check``: a name, or a mapping of one name to its options.
+
+    Raises:
+        ConfigError: there is no such check, or it does not take the options.
+    """
+    if value == REMOVED:
+        return Removed()
+    if isinstance(value, str) and value in _RULES:
+        value = {value: {}}
+    if isinstance(value, Mapping) and "command" in value:
+        return _made(CommandCheck, "command", value)
+    if not isinstance(value, Mapping) or len(value) != 1 or (name := next(iter(value))) not in _RULES:
+        raise ConfigError(
+            f"check: {value!r} is none of {', '.join(_KNOWN)}; give one, or one with its options, as "
+            "{number: {relative: 0.01}} or {command: [python, check.py]}"
+        )
+    options = value[name]
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"check.{name}: {options!r} is no mapping of options; docs/own-data.md lists them")
+    return _made(_RULES[name], name, options)
+
+
+def _made(made_by: Any, name: str, options: Mapping[str, Any]) -> Check:
+    try:
+        check: Check = made_by(**options)
+    except TypeError as error:
+        raise ConfigError(f"check.{name}: does not take {dict(options)!r} ({error}); see docs/own-data.md") from error
+    return check

@@ -1,0 +1,311 @@
+"""The check by a user's own command: JSON lines in, a verdict a line out, in processes with limits.
+
+A command is run for a batch of rows. Where that fails (it hangs, crashes, prints another number of lines or something
+that is no verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
+
+Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the number
+of processes, the size of files and of what is printed, no network, no writing outside a temporary working folder, an
+environment of ``PATH`` alone. What the system cannot limit is said once in the log. Not prevented: reading files that
+its user may read, and, where the system has no namespaces, writing where its user may write.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from curation.errors import ConfigError, RowError
+from curation.escaping import escaped, logger_of, quoted
+
+logger = logger_of(__name__)
+
+REMOVED = "command"
+"""The option ``check`` of a trust package whose run graded by a command: a package brings none."""
+FILE_BYTES = 16 * 2**20
+"""The largest file that a command may write."""
+LINE_BYTES, MORE_BYTES = 1_000, 100_000
+"""Bytes that a command may print: so many a row, and so many more."""
+LEAST_ALONE, SHARE_ALONE = 10.0, 10
+"""A row alone has ten times its share of the batch's time, and at least ten seconds where a batch has more."""
+MOST_FAILED = 20
+"""Rows at the beginning of a batch that fail alone before the command itself is called broken."""
+_LAUNCH = Path(__file__).with_name("launch.py")
+
+
+class _Failed(Exception):
+    """A command failed on some rows; the message says how."""
+
+
+class CommandCheck:
+    """Grades completions by a command.
+
+    Args:
+        command: the program and its arguments; those that name a file beside the configuration become absolute paths.
+        seconds: time for a batch; a row alone has ten times its share, and at least ten seconds of it.
+        batch_rows: rows that one start of the command is given.
+        memory_mb: address space of each of its processes, in MiB.
+        processes: processes and threads that it may have at once.
+
+    Raises:
+        ConfigError: an option is out of its range.
+    """
+
+    needs_rows: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        seconds: float = 60.0,
+        batch_rows: int = 100,
+        memory_mb: int = 1024,
+        processes: int = 32,
+    ) -> None:
+        words = () if isinstance(command, str) else tuple(command)
+        if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
+            raise ConfigError(f"check.command: {command!r} is no list of words; give e.g. [python, check.py]")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ConfigError(f"check.seconds: {seconds!r} is no time for a batch; give a positive number")
+        for name, value, least in (
+            ("batch_rows", batch_rows, 1),
+            ("memory_mb", memory_mb, 16),
+            ("processes", processes, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
+        self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
+        self._limits = {"memory_bytes": memory_mb * 2**20, "processes": processes, "file_bytes": FILE_BYTES}
+
+    @property
+    def digest(self) -> str:
+        """A digest of the command and of the files that its words name.
+
+        Raises:
+            ConfigError: the program, or a script, is not there.
+        """
+        content = hashlib.blake2b(digest_size=16)
+        for place, word in enumerate(self.command):
+            path = Path(word)
+            is_file = path.is_absolute() and path.is_file()
+            if place == 0 and not is_file and shutil.which(word, path=_path()) is None:
+                raise ConfigError(
+                    f"check.command: {word!r} is no program that is found here; correct it, or install it"
+                )
+            if place and not is_file and _is_script(word):
+                raise ConfigError(f"check.command: the file {word!r} is not there; correct the path")
+            data = path.read_bytes() if is_file else word.encode()
+            content.update(f"{len(data)}:".encode() + data)
+        return content.hexdigest()
+
+    def __call__(
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> list[bool | RowError]:
+        """A verdict for each completion; equal ones of equal rows are asked about once.
+
+        Raises:
+            ConfigError: the command cannot be started, or fails on each of the first ``MOST_FAILED`` rows alone.
+        """
+        items = [
+            json.dumps({"completion": completion, "reference": reference, "row": dict(row)}, sort_keys=True)
+            for completion, reference, row in zip(completions, references, rows, strict=True)
+        ]
+        each = list(dict.fromkeys(items))
+        known: dict[str, bool | RowError] = {}
+        for start in range(0, len(each), self._batch_rows):
+            batch = each[start : start + self._batch_rows]
+            known.update(zip(batch, self._verdicts(batch), strict=True))
+        return [known[item] for item in items]
+
+    def _verdicts(self, batch: Sequence[str]) -> list[bool | RowError]:
+        try:
+            return list(self._run(batch, self._seconds))
+        except _Failed as error:
+            first = error
+        if len(batch) == 1:
+            return [_failed(first)]
+        logger.warning("check.command: %s; its %d rows are tried one by one", first, len(batch))
+        found: list[bool | RowError] = []
+        seconds = min(self._seconds, max(LEAST_ALONE, self._seconds * SHARE_ALONE / len(batch)))
+        for item in batch:
+            try:
+                found += self._run([item], seconds)
+            except _Failed as error:
+                found.append(_failed(error))
+            if len(found) == MOST_FAILED and all(isinstance(verdict, RowError) for verdict in found):
+                raise ConfigError(
+                    f"check.command: {' '.join(self.command)} fails on each of {MOST_FAILED} rows that it was given "
+                    f"alone, the last time: {str(found[-1]).partition(': ')[2]}; mend the program (docs/own-data.md "
+                    "says what it reads and prints)"
+                )
+        return found
+
+    def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
+        """The verdicts of one start of the command.
+
+        Raises:
+            _Failed: it gave none.
+            ConfigError: it cannot be started.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="check-"))
+        try:
+            (folder / "work").mkdir()
+            lines = (json.dumps({"id": place, **json.loads(item)}) for place, item in enumerate(items))
+            (folder / "in").write_text("".join(f"{line}\n" for line in lines))
+            code, is_late = self._launched(folder, seconds)
+            facts = _facts(folder / "status")
+            if "cannot_start" in facts:
+                raise ConfigError(f"check.command: {self.command[0]!r} cannot be started: {facts['cannot_start']}")
+            _say_unlimited(*(name for name in ("network", "files", "processes") if not facts.get(name, True)))
+            if is_late:
+                raise _Failed(f"it took longer than {seconds:g} s")
+            if "why" in facts:
+                raise _Failed(f"it {facts['why']}")
+            if (folder / "out").stat().st_size > LINE_BYTES * len(items) + MORE_BYTES:
+                raise _Failed(f"it printed more than {LINE_BYTES:,} bytes a row")
+            if code:
+                raise _Failed(f"it ended with {_ending(code)}{_last_line(folder / 'err')}")
+            return _parsed((folder / "out").read_bytes(), len(items))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _launched(self, folder: Path, seconds: float) -> tuple[int, bool]:
+        """Run the command in ``folder``; its exit code, and whether its time was up."""
+        with (
+            (folder / "in").open("rb") as stdin,
+            (folder / "out").open("wb") as stdout,
+            (folder / "err").open("wb") as stderr,
+            (folder / "status").open("wb") as status,
+        ):
+            limits = {
+                **self._limits,
+                "seconds": math.ceil(seconds) + 1,
+                "status": status.fileno(),
+                "parent": os.getpid(),
+            }
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_LAUNCH), json.dumps(limits), *self.command],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=folder / "work",
+                env={"PATH": _path()},
+                pass_fds=[status.fileno()],
+                start_new_session=True,
+            )
+            try:
+                return process.wait(seconds), False
+            except subprocess.TimeoutExpired:
+                return 0, True
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
+                process.wait()
+
+
+class Removed:
+    """The check of a trust package whose run graded by a command: it can grade nothing."""
+
+    needs_rows: ClassVar[bool] = True
+
+    def __call__(
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> list[bool | RowError]:
+        """Refuse.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "check: these rows are graded by a command, and a trust package brings none; give check: {command: [...]}"
+        )
+
+
+def _path() -> str:
+    """The search path of commands: ``python`` is the one that runs this."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def _is_script(word: str) -> bool:
+    """Whether a word looks like a program's file."""
+    return Path(word).is_absolute() or Path(word).suffix in (".py", ".sh", ".js", ".rb", ".pl", ".R")
+
+
+def _failed(error: _Failed) -> RowError:
+    return RowError(f"check_failed: the command was given this row alone, and {error}")
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    """The facts that the launcher tells."""
+    found: dict[str, Any] = {}
+    for line in path.read_text().splitlines():
+        found |= json.loads(line)
+    return found
+
+
+def _ending(code: int) -> str:
+    """An exit code in words; of a process that a signal ended it is 128 and the signal's number, or minus that."""
+    number = -code if code < 0 else code - 128
+    try:
+        return f"signal {signal.Signals(number).name}"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def _last_line(path: Path) -> str:
+    """The last line of what a command said of its error, in brackets."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2_000))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return f" ({escaped(lines[-1][:200])})" if lines else ""
+
+
+def _parsed(output: bytes, num_rows: int) -> list[bool]:
+    """The verdicts that a command printed.
+
+    Raises:
+        _Failed: their number differs, or a line is none.
+    """
+    lines = output.decode(errors="replace").splitlines()
+    if len(lines) != num_rows:
+        raise _Failed(f"it printed {len(lines):,} lines for {num_rows:,} rows; a verdict a line is wanted")
+    return [_verdict(line, place) for place, line in enumerate(lines)]
+
+
+def _verdict(line: str, place: int) -> bool:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        value = value.get("right") if value.get("id", place) == place else None
+    if not isinstance(value, bool):
+        raise _Failed(
+            f"it printed {quoted(line)} in line {place + 1}, which is no verdict: true, false, or "
+            '{"right": true}, with the row\'s own id if there is one'
+        )
+    return value
+
+
+@cache
+def _say_unlimited(*names: str) -> None:
+    """Say once in each process what the system cannot limit."""
+    words = {
+        "network": "it can use the network",
+        "files": "it can write wherever its user can",
+        "processes": "a process that leaves its session outlives it",
+    }
+    if names:
+        logger.warning(
+            "check.command: this system has no namespaces for it, so %s; run trusted programs only",
+            ", and ".join(words[name] for name in names),
+        )

@@ -1,0 +1,195 @@
+"""Checks that compare a completion with the reference answer by a rule, in bounded time."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import regex
+
+from curation.domains.identity import plain_text
+from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
+
+PATTERN_SECONDS = 1.0
+"""Seconds after which a match of a pattern is given up; the package looks at the clock now and then, so it may be some
+seconds more."""
+MOST_MATCHED = 20_000
+"""Characters of a completion that is matched."""
+MOST_PATTERN = 10_000
+"""Characters of a pattern."""
+_NUMBER = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d{1,300})(?:\.\d{1,300})?(?:[eE][-+]?\d{1,4})?")
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+
+class _Rule:
+    """A check of one completion and one reference at a time."""
+
+    needs_rows: ClassVar[bool] = False
+
+    def __call__(
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> list[bool | RowError]:
+        """A verdict for each completion."""
+        return [self._verdict(*pair) for pair in zip(completions, references, strict=True)]
+
+    def _verdict(self, completion: str, reference: str) -> bool | RowError:
+        try:
+            return self.right(completion, reference)
+        except RowError as error:
+            return error
+
+    def right(self, completion: str, reference: str) -> bool:
+        """Whether a completion is right.
+
+        Raises:
+            RowError: ``bad_reference``, ``check_failed``.
+        """
+        raise NotImplementedError
+
+
+class Equal(_Rule):
+    """The texts are equal, without white space around them."""
+
+    def right(self, completion: str, reference: str) -> bool:
+        """Whether they are."""
+        return completion.strip() == reference.strip()
+
+
+class Normalised(_Rule):
+    """The texts are equal without letter case, white space, quotation marks and punctuation at words' ends."""
+
+    def right(self, completion: str, reference: str) -> bool:
+        """Whether they are (``curation.domains.identity.plain_text``)."""
+        return plain_text(completion) == plain_text(reference)
+
+
+class Number(_Rule):
+    """The last number of the completion is that of the reference, which is a number alone.
+
+    Args:
+        absolute: the largest difference.
+        relative: the largest difference as a share of the reference; of 0, none. With both, either will do.
+
+    Raises:
+        ConfigError: a tolerance is negative, or no number.
+    """
+
+    def __init__(self, *, absolute: float = 0, relative: float = 0) -> None:
+        for name, value in (("absolute", absolute), ("relative", relative)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigError(f"check.number.{name}: {value!r} is no tolerance; give a number, 0 or larger")
+        self._absolute, self._relative = Decimal(str(absolute)), Decimal(str(relative))
+
+    def right(self, completion: str, reference: str) -> bool:
+        """Whether the numbers are equal, up to the tolerance."""
+        if (wanted := _NUMBER.fullmatch(reference.strip())) is None:
+            raise RowError(f"bad_reference: {quoted(reference)} is not a number")
+        if not (found := _NUMBER.findall(completion)):
+            return False
+        gold, answer = _decimal(wanted[0]), _decimal(found[-1])
+        return gold == answer or abs(gold - answer) <= max(self._absolute, self._relative * abs(gold))
+
+
+def _decimal(text: str) -> Decimal:
+    return Decimal(text.replace(",", "").replace("\N{MINUS SIGN}", "-"))
+
+
+class Pattern(_Rule):
+    """The whole completion matches a regular expression, without white space around it.
+
+    Args:
+        pattern: the expression; without one, each row's reference is.
+
+    Raises:
+        ConfigError: it is no regular expression.
+    """
+
+    def __init__(self, *, pattern: str | None = None) -> None:
+        self._pattern = None
+        if pattern is not None:
+            try:
+                self._pattern = _compiled(pattern)
+            except RowError as error:
+                raise ConfigError(f"check.regex.pattern: {str(error).partition(': ')[2]}") from error
+
+    def right(self, completion: str, reference: str) -> bool:
+        """Whether it matches."""
+        pattern = self._pattern or _compiled(reference.strip())
+        if len(completion) > MOST_MATCHED:
+            raise RowError(f"check_failed: a completion of more than {MOST_MATCHED:,} characters is not matched")
+        try:
+            return pattern.fullmatch(completion.strip(), timeout=PATTERN_SECONDS) is not None
+        except TimeoutError:
+            raise RowError(
+                f"check_failed: {quoted(pattern.pattern)} took longer than {PATTERN_SECONDS:g} s on this completion"
+            ) from None
+
+
+def _compiled(pattern: Any) -> Any:
+    """The compiled expression.
+
+    Raises:
+        RowError: ``bad_reference``: it is none.
+    """
+    if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN:
+        raise RowError(f"bad_reference: a pattern is a text of at most {MOST_PATTERN:,} characters")
+    try:
+        return regex.compile(pattern)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise RowError(f"bad_reference: {quoted(pattern)} is no regular expression ({error})") from None
+
+
+class Json(_Rule):
+    """The completion is a JSON value equal to the reference; in a fenced block, that.
+
+    Args:
+        fields: the keys of both objects that are compared; without any, the whole values are.
+
+    Raises:
+        ConfigError: the fields are no list of names.
+    """
+
+    def __init__(self, *, fields: Sequence[str] = ()) -> None:
+        if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
+            raise ConfigError(f"check.json.fields: {fields!r} is no list of keys; give e.g. [name, price]")
+        self._fields = tuple(fields)
+
+    def right(self, completion: str, reference: str) -> bool:
+        """Whether they are equal; numbers are by value, and true is not 1."""
+        try:
+            wanted = self._cut(_loaded(reference))
+        except (ValueError, RecursionError):
+            raise RowError(f"bad_reference: {quoted(reference)} is not JSON") from None
+        except KeyError as error:
+            raise RowError(f"bad_reference: {quoted(reference)} has no field {error}") from None
+        fenced = _FENCED.search(completion)
+        try:
+            return _same(self._cut(_loaded(fenced[1] if fenced else completion)), wanted)
+        except (ValueError, KeyError, RecursionError):
+            return False
+
+    def _cut(self, value: Any) -> Any:
+        if not self._fields:
+            return value
+        if not isinstance(value, dict):
+            raise KeyError(self._fields[0])
+        return {name: value[name] for name in self._fields}
+
+
+def _loaded(text: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -1,0 +1,124 @@
+"""Free text by configuration: a prompt from a template, a reference answer in a column, and a check.
+
+Not one of the paper's tasks. The label is the whole completion without white space around it. ``check`` says when it is
+right (:mod:`curation.domains.checks`); a command is run by the grade stage, by rollouts and by rewards alone.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from curation.config.defaults import Defaults
+from curation.domains import Domain, Example, cell
+from curation.domains.checks import Verdict, check_of
+from curation.domains.checks.command import CommandCheck, Removed
+from curation.domains.identity import plain_text
+from curation.domains.templates import Template
+from curation.errors import ConfigError, RowError
+
+_DECODING = {"max_tokens": 256, "temperature": 0.0, "stop": ()}
+
+
+class Text(Domain):
+    """The domain of free text with a reference answer.
+
+    Args:
+        prompt: a Jinja template over the columns, in a sandbox (:mod:`curation.domains.templates`).
+        reference: the column with the reference answer.
+        check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``regex``, ``json`` or ``command``, or
+            a mapping of one of them to its options.
+
+    Raises:
+        ConfigError: the template is wrong, or reads the reference; there is no such check.
+    """
+
+    name = "text"
+    columns = pa.schema([("question", pa.string()), ("fields", pa.string())])
+    """``question``: the rendered prompt. ``fields``: the columns that the template reads, as a JSON object."""
+    defaults: ClassVar[Defaults] = MappingProxyType(
+        {
+            "teacher": {"decoding": _DECODING},
+            "evaluation": {"decoding": _DECODING, "num_runs": 1},
+            "trust": {"preset": "quantitative_reasoning"},
+        }
+    )
+
+    def __init__(self, *, prompt: str, reference: str, check: Any = "equal") -> None:
+        if not isinstance(reference, str) or not reference:
+            raise ConfigError(f"reference: {reference!r} is no column; name the one with the reference answer")
+        self._template, self._reference, self._check = Template(prompt, key="domain.prompt"), reference, check_of(check)
+        if reference in self._template.columns:
+            raise ConfigError(
+                f"domain.prompt: reads {reference!r}, the column with the reference answer, so that the teacher would "
+                "see it; take it out"
+            )
+        self.forms = (self._template.columns,)
+
+    @property
+    def checker(self) -> str | None:
+        """A digest of the checking command and its files; ``None`` where no command checks.
+
+        Raises:
+            ConfigError: the program or its script is not there.
+        """
+        return self._check.digest if isinstance(self._check, CommandCheck) else None
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The rendered prompt, and the columns that it was made of.
+
+        Raises:
+            RowError: ``null_field``, ``too_long``, ``bad_template``.
+        """
+        question = self._template.render(raw)
+        if not question.strip():
+            raise RowError("null_field: the prompt is empty")
+        fields = {name: raw[name] for name in self._template.columns}
+        return {"question": question, "fields": json.dumps(fields, default=str, ensure_ascii=False)}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The reference answer; of a list or a mapping as JSON. ``None`` if the row has none."""
+        value = raw.get(self._reference)
+        if value is None:
+            return None
+        return json.dumps(value, default=str) if isinstance(value, Mapping | list) else cell(value)
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The rendered prompt, after demonstrations."""
+        blocks = [str(shot["question"]) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([*blocks, str(example["question"])])
+
+    def answer(self, label: str, example: Example) -> str:
+        """The label, after a space where the prompt does not end in white space."""
+        return label if str(example.get("question", ""))[-1:].isspace() else f" {label}"
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Whether the rule says so; of a command, which grades rows (:meth:`check`), whether both texts agree.
+
+        Raises:
+            RowError: as the rule.
+        """
+        if label is None:
+            return False
+        if isinstance(self._check, CommandCheck | Removed):
+            return plain_text(label) == plain_text(gold)
+        (verdict,) = self._check([label], [gold], [])
+        if isinstance(verdict, RowError):
+            raise verdict
+        return verdict
+
+    def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
+        """A verdict for each row, by the rule or the command; an unparsed label is wrong.
+
+        Raises:
+            ConfigError: the command cannot be started, or fails on all rows.
+        """
+        asked = [place for place, label in enumerate(labels) if label is not None]
+        rows = [json.loads(examples[place]["fields"]) for place in asked] if self._check.needs_rows else []
+        verdicts = self._check([str(labels[place]) for place in asked], [golds[place] for place in asked], rows)
+        found: list[Verdict] = [False] * len(labels)
+        for place, verdict in zip(asked, verdicts, strict=True):
+            found[place] = verdict
+        return found
