@@ -21,7 +21,7 @@ from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
 CHECKED_ROWS = 200
-"""Rows of a task and of a commit where a command grades."""
+"""Rows of a task and of a commit where a command grades; more where it takes more at a time."""
 PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
 """The fewest and the most pairs of a weak and a gold label per task; between them the rows make so many tasks."""
 
@@ -63,7 +63,7 @@ class GradeByCommand(Grade):
                 (tables, self.domain, self.checker),
                 str(task.directory / "verdicts.lance"),
                 schemas.GRADES,
-                chunk_rows=CHECKED_ROWS,
+                chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),
                 guard=task.guard,
                 progress=update,
             )
