@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curation.config.defaults import Defaults
 from curation.domains import Domain, Example, cell
+from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
@@ -25,13 +26,15 @@ class Classification(Domain):
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
             teacher scores.
-        text: the column with the text, or several, each of which becomes a line.
+        text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
+            ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
         label: the column with the class.
         cue: the last line of the prompt, which the words of a class complete.
+        guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
 
     Raises:
-        ConfigError: there are fewer than two classes, or two of them, or their words, are the same but for case and
-            white space.
+        ConfigError: there are fewer than two classes; two of them, or their words, are the same but for case and white
+            space; the template is wrong, or reads the label's column.
     """
 
     name = "classification"
@@ -51,6 +54,7 @@ class Classification(Domain):
         text: str | Sequence[str] = "text",
         label: str = "label",
         cue: str = "Label:",
+        guidelines: str = "",
     ) -> None:
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
         self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
@@ -63,17 +67,26 @@ class Classification(Domain):
                     f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for case and white space, so nobody "
                     "can tell which is meant; give them one writing in the files, or change one"
                 )
-        self._texts = (text,) if isinstance(text, str) else tuple(text)
-        self._label, self._cue = label, cue
+        self._template = Template(text, key="domain.text") if isinstance(text, str) and "{{" in text else None
+        if self._template is not None and label in self._template.columns:
+            raise ConfigError(
+                f"domain.text: reads {label!r}, the column with the label, which the teacher would see; take it out"
+            )
+        columns = (text,) if isinstance(text, str) else tuple(text)
+        self._texts = columns if self._template is None else self._template.columns
+        self._label, self._cue, self._guidelines = label, cue, guidelines.strip()
         self.forms = (self._texts,)
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The text; of several columns a line each, without those that are empty.
 
         Raises:
-            RowError: ``null_field``, where all are empty.
+            RowError: ``null_field``, where all are empty; or as the template.
         """
-        lines = [str(raw[name]).strip() for name in self._texts if raw[name] is not None]
+        if self._template is not None:
+            lines = [self._template.render(raw).strip()]
+        else:
+            lines = [str(raw[name]).strip() for name in self._texts if raw[name] is not None]
         if not any(lines):
             raise RowError(f"null_field: {', '.join(self._texts)} is empty")
         return {"text": "\n".join(filter(None, lines))}
@@ -92,9 +105,9 @@ class Classification(Domain):
         raise RowError(f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more}")
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The text and the cue, after demonstrations."""
+        """The guidelines, demonstrations, then the text and the cue."""
         blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*blocks, self._block(example)])
+        return "\n\n".join([*filter(None, [self._guidelines]), *blocks, self._block(example)])
 
     def _block(self, example: Example) -> str:
         return f"Text: {example['text']}\n{self._cue}"

@@ -29,6 +29,7 @@ MOST_SOURCE = 100_000
 ROW = "row"
 """The name under which a template finds all columns, for those whose names are no identifiers: ``row['the text']``."""
 
+_FOR_MISSING = ("default", "d")
 _FILTERS = [
     "abs",
     "capitalize",
@@ -246,13 +247,13 @@ def _join(values: Iterable[Any], between: str = "", attribute: str | None = None
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    text, old, new = str(text), str(old), str(new)
+    text, old, new = str(_present(text)), str(old), str(new)
     _budget.spend(len(text) + text.count(old) * len(new))
     return str(_made(text.replace(old, new)))
 
 
 def _truncate(text: str, length: int = 255) -> str:
-    text, length = str(text), int(length)
+    text, length = str(_present(text)), int(length)
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -278,7 +279,9 @@ class _Environment(SandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(undefined=jinja2.StrictUndefined, finalize=_present, autoescape=False)
-        known: dict[str, Callable[..., Any]] = {name: _bounded(self.filters[name]) for name in _FILTERS}
+        known: dict[str, Callable[..., Any]] = {
+            name: _bounded(self.filters[name], missing=name in _FOR_MISSING) for name in _FILTERS
+        }
         own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "truncate": _truncate}
         self.filters = {**known, **own, "_turns": _turns, "_concat": _concat}
         self.globals = {"range": _range}
@@ -309,12 +312,15 @@ class _Environment(SandboxedEnvironment):
         return found
 
 
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context."""
+def _bounded(function: Callable[..., Any], *, missing: bool) -> Callable[..., Any]:
+    """A filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context.
+
+    ``missing``: it is given missing values too, of which others would make a text.
+    """
 
     @functools.wraps(function)
     def filtered(*arguments: Any, **named: Any) -> Any:
-        _spend_on(*arguments)
+        _spend_on(*(arguments if missing else map(_present, arguments)))
         return _made(function(*arguments, **named))
 
     return filtered

@@ -29,6 +29,23 @@ def test_a_class_is_scored_by_its_words_and_read_back():
         domain.read({"title": None, "body": None})
 
 
+def test_a_template_makes_the_text_and_guidelines_come_first():
+    template = "{{ title | upper }}: {{ body }}"
+    domain = made(classes=["spam", "ham"], text=template, label="y", guidelines=" Spam sells something. ")
+    assert domain.forms == (("body", "title"),) and domain.gold({"y": "ham"}) == "ham"
+    example = domain.read({"title": "win", "body": "now\n", "y": "spam"})
+    assert example == {"text": "WIN: now"}
+    shots = [{"text": "x", "gold": "ham"}]
+    told = "Spam sells something.\n\nText: x\nLabel: ham\n\nText: WIN: now\nLabel:"
+    assert domain.prompt(example, shots=shots) == told
+    with pytest.raises(RowError, match="null_field"):
+        domain.read({"title": None, "body": "now"})
+    with pytest.raises(ConfigError, match="reads 'y', the column with the label"):
+        made(classes=["spam", "ham"], text="{{ title }} {{ y }}", label="y")
+    with pytest.raises(ConfigError, match=r"domain\.text: line 1"):
+        made(classes=["spam", "ham"], text="{{ title")
+
+
 @pytest.mark.parametrize(
     ("classes", "words"),
     [

@@ -66,6 +66,10 @@ HUGE = "x" * 600_000
     [
         ("{{ a }}", {"a": None}, "null_field"),
         ("{{ a ~ 'x' }}", {"a": None}, "null_field"),
+        ("{{ a | upper }}", {"a": None}, "null_field"),
+        ("{{ a | replace('o', 'x') }}", {"a": None}, "null_field"),
+        ("{{ a | truncate(3) }}", {"a": None}, "null_field"),
+        ("{{ a | default('x', true) }}", {"a": None}, ""),
         ("{{ a.missing }}", {"a": {}}, "bad_template"),
         ("{{ a / 0 }}", {"a": 1}, "bad_template"),
         ("{{ a.__class__ }}", {"a": 1}, "bad_template"),
