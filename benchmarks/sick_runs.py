@@ -10,7 +10,11 @@ that found something:
 - ``shifted pool``: the puzzles, and a pool of harder ones;
 - ``too few rows``: the puzzles, of which 60 are labelled;
 - ``beaten by a signal``: the puzzles, with a network of two steps, which knows less than the teacher's own confidence;
-- ``copies``: sums of which each is asked four times.
+- ``copies``: sums of which each is asked four times;
+- ``one label``: texts of four classes, all of which are labelled as one;
+- ``one class``: the same, labelled better, with a confidence that is high for one class alone, and no places by class;
+- ``control wins``: the same, labelled at random in two rows of five, whose words tell the class;
+- ``nothing learned``: the puzzles, and students that train at a rate of 1e-9.
 
 ``--teacher MODEL`` takes the model of an earlier quickstart instead of adapting one for each run.
 """
@@ -59,6 +63,44 @@ def scripted(path: Path, rows: list[dict[str, Any]], domain: str, script: dict[s
     }
 
 
+def texts(path: Path, *, kind: str, selection: dict[str, Any]) -> dict[str, Any]:
+    """A run on labels made elsewhere, of texts whose words tell their class; 600 labelled rows and a pool of 1,400."""
+    draw, classes = random.Random(1), ["cards", "loans", "savings", "transfers"]
+    lines = ["key,text,label,answer,sure"]
+    for number in range(2000):
+        gold = draw.choice(classes)
+        right = draw.random() < (0.6 if kind == "control wins" else 0.8)
+        answer = gold if right else draw.choice(classes)
+        sure = draw.gauss(0.6 if right else 0.5, 0.2)
+        if kind == "one label":
+            answer = classes[0]
+        if kind == "one class":
+            sure = (0.6 if answer == classes[0] else 0.1) + (0.25 if right else 0.0) + draw.gauss(0, 0.05)
+        words = " ".join(draw.sample(["my", "please", "why", "today", "again", "still", gold, gold[:-1]], 6))
+        lines.append(f"{number},{words} {number},{gold},{answer},{sure:.4f}")
+    path.write_text("\n".join(lines) + "\n")
+    return {
+        "domain": {"name": "classification", "classes": classes},
+        "sources": {"rows": {"path": str(path)}},
+        "splits": {"source": {"from": "rows", "rows": 600}, "pool": {"from": "rows"}, "audit": True},
+        "teacher": {"backend": "given", "completion": "answer", "confidence": "sure"},
+        "selection": {"budget": {"n": 150}, "arms": ["naive", "trust"], **selection},
+    }
+
+
+def unlearned(teacher: str | None) -> dict[str, Any]:
+    """The puzzles with students, whose learning rate is next to none."""
+    whole = yaml.safe_load((HERE / "examples" / "quickstart.yaml").read_text())
+    config = puzzles(teacher, splits={"test": {"from": "puzzles", "rows": 500}})
+    config["selection"]["arms"] = ["naive", "trust", "ground_truth"]
+    student = whole["student"] | {"learning_rate": 1e-9, "epochs": 1}
+    bases = [
+        {**item, "student": {**item["student"], "path": str(HERE / "examples" / item["student"]["path"])}}
+        for item in whole["generations"]
+    ]
+    return config | {"student": student, "generations": bases}
+
+
 def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
     """The configurations by name."""
     coin = random.Random(0)
@@ -83,6 +125,11 @@ def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
         "too few rows": puzzles(teacher, splits={"source": {"from": "puzzles", "rows": 60}, "audit": False}),
         "beaten by a signal": puzzles(teacher, trust=untaught),
         "copies": _changed(copies, {"splits": {"overlap": "report"}}),
+        **{
+            name: texts(folder / f"{name.replace(' ', '-')}.csv", kind=name, selection=selection)
+            for name, selection in {"one label": {}, "one class": {"quota": "none"}, "control wins": {}}.items()
+        },
+        "nothing learned": unlearned(teacher),
     }
 
 
