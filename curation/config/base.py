@@ -44,6 +44,11 @@ class Section(BaseModel):
         """This section with its keys as they are in one that has them all."""
         return cls(**{name: getattr(section, name) for name in cls.model_fields})
 
+    @property
+    def keyed(self) -> Self:
+        """The same without what changes no value: what a cache key holds."""
+        return self.without(self.RESOURCES)
+
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""
         fields = type(self).model_fields

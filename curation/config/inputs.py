@@ -1,6 +1,7 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -10,6 +11,8 @@ from curation.config.given import GivenConfig
 from curation.registry import READERS
 
 COMMA = ","
+CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes")
+"""Options of a command that checks, on which no verdict of a program that keeps to them depends."""
 """The delimiter of CSV files where none is given; as such it stands in no cache key."""
 
 
@@ -42,6 +45,23 @@ class DomainConfig(Section):
     def ungraded(self) -> Self:
         """The same without the check of the domain ``text``: rows and labels stay as they are when it changes."""
         return self._with_check(None) if self.name == "text" and "check" in self.options else self
+
+    @property
+    def agreeing(self) -> Self:
+        """The same for comparing two answers, of which none is a reference: of ``text`` by normalised texts."""
+        return self._with_check("normalised") if self.name == "text" and "check" in self.options else self
+
+    @property
+    def keyed(self) -> Self:
+        """The same without limits of a command that checks, and without the folders of its files.
+
+        The stage that runs it has a digest of the files in its key.
+        """
+        if self.command is None:
+            return self
+        check = {name: value for name, value in self.options["check"].items() if name not in CHECK_LIMITS}
+        words = [Path(word).name if Path(word).is_absolute() else word for word in self.command]
+        return self._with_check({**check, "command": words})
 
     @property
     def portable(self) -> Self:

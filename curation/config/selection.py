@@ -224,8 +224,9 @@ class SelectionConfig(Section):
     whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
     ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
     keep: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
-    """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in ``gen-N/keep/<arm>.parquet``
-    and ``.jsonl``. They are read back at the end: naming others later labels nothing again."""
+    """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
+    ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing
+    again."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property

@@ -72,6 +72,10 @@ class Classification(Domain):
             raise ConfigError(
                 f"domain.text: reads {label!r}, the column with the label, which the teacher would see; take it out"
             )
+        if not isinstance(guidelines, str):
+            raise ConfigError(
+                f"guidelines: {guidelines!r} is no text; give the prompt's first paragraph, or leave it out"
+            )
         columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue, self._guidelines = label, cue, guidelines.strip()

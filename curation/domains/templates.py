@@ -7,6 +7,7 @@ template may be a stranger's, as a trust package brings one.
 """
 
 import functools
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -59,7 +60,6 @@ _FILTERS = [
     "string",
     "striptags",
     "title",
-    "tojson",
     "trim",
     "unique",
     "upper",
@@ -208,7 +208,7 @@ _budget = _Budget()
 
 def _spend_on(*values: Any) -> None:
     """Pay for reading values."""
-    _budget.spend(sum(len(value) for value in values if isinstance(value, str | list | tuple | dict)))
+    _budget.spend(sum(len(value) for value in values if isinstance(value, str | list | tuple | dict | range)))
 
 
 def _made(value: Any) -> Any:
@@ -244,6 +244,13 @@ def _join(values: Iterable[Any], between: str = "", attribute: str | None = None
     texts = [str(_present(value)) for value in found]
     _budget.spend(sum(map(len, texts)) + len(str(between)) * len(texts))
     return str(_made(str(between).join(texts)))
+
+
+def _tojson(value: Any) -> str:
+    """A value as JSON; Jinja's own filter escapes signs of HTML, and indents as far as it is told."""
+    text = json.dumps(_present(value), ensure_ascii=False, default=str)
+    _budget.spend(len(text))
+    return str(_made(text))
 
 
 def _replace(text: str, old: str, new: str) -> str:
@@ -282,7 +289,14 @@ class _Environment(SandboxedEnvironment):
         known: dict[str, Callable[..., Any]] = {
             name: _bounded(self.filters[name], missing=name in _FOR_MISSING) for name in _FILTERS
         }
-        own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "truncate": _truncate}
+        own = {
+            "join": _join,
+            "replace": _replace,
+            "round": _round,
+            "sum": _sum,
+            "tojson": _tojson,
+            "truncate": _truncate,
+        }
         self.filters = {**known, **own, "_turns": _turns, "_concat": _concat}
         self.globals = {"range": _range}
 

@@ -79,11 +79,11 @@ class Text(Domain):
         return {"question": question, "fields": json.dumps(fields, default=str, ensure_ascii=False)}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """The reference answer; of a list or a mapping as JSON. ``None`` if the row has none."""
+        """The reference answer; a list, a mapping, true or false as JSON. ``None`` if the row has none."""
         value = raw.get(self._reference)
         if value is None:
             return None
-        return json.dumps(value, default=str) if isinstance(value, Mapping | list) else cell(value)
+        return json.dumps(value, default=str) if isinstance(value, Mapping | list | bool) else cell(value)
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The rendered prompt, after demonstrations."""

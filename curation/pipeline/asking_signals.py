@@ -86,7 +86,7 @@ def _signal(
         signal=_named(signal),
         examples=generation.tables[split],
         labels=labels,
-        domain=config.domain_of(split),
+        domain=config.domain_of(split).agreeing,
         teacher=roles[_role(signal)].changed(**AskConfig.BARE),
         decoding=config.teacher.decoding,
         reward=config.signals.reward if signal.asks == "reward" else None,

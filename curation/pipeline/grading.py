@@ -4,6 +4,7 @@ from typing import Any
 
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
+from curation.domains.checks.command import REMOVED
 from curation.errors import ConfigError
 from curation.pipeline.given import Generation
 from curation.rundir.graph import Out
@@ -18,8 +19,10 @@ def checker_of(domain: DomainConfig) -> str | None:
     """A digest of the program that grades a domain's rows; ``None`` where none does.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: it is not there, or not named.
     """
+    if domain.name == "text" and domain.options.get("check") == REMOVED:
+        raise ConfigError("domain.check: command names no program; give check: {command: [python, check.py]}")
     return None if domain.command is None else getattr(get_domain(domain), "checker", None)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
+from curation.arms import ARMS, TOP
 from curation.config.selection import CUTS
 from curation.domains import class_counts
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
-from curation.selection.class_shares import ClassShares, distance, estimated
+from curation.selection.class_shares import Basis, ClassShares, distance, estimated
 from curation.selection.quotas import allocate
 from curation.tables import io, scans
 
@@ -40,6 +41,8 @@ class ClassesChosen:
     """The same of those that lack most."""
     is_divided: bool
     """Places were divided by class."""
+    basis: Basis
+    """Where the pool's shares come from; ``given``: they are the configuration's."""
     is_cut: bool
     """The budget takes all rows above a cut."""
 
@@ -73,7 +76,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
         "basis": shares.basis,
         "why": shares.why,
         "num_labelled": shares.num_labelled,
-        "is_divided": quota is not None,
+        "is_divided": quota is not None and ARMS[arm].ranked and ARMS[arm].rule == TOP,
         "is_cut": record.budget["rule"] in CUTS,
         "distance": distance(share_C, shares.shares),
         "least": distance(best_C / max(len(ids_n), 1), shares.shares),
@@ -104,7 +107,7 @@ def as_evidence(table: Json | None) -> ClassesChosen | None:
     return ClassesChosen(
         over=tuple(line for line in lines[:MOST_NAMED] if line[1] > line[2]),
         under=tuple(line for line in lines[: -MOST_NAMED - 1 : -1] if line[1] < line[2]),
-        **{key: table[key] for key in ("distance", "least", "is_divided", "is_cut")},
+        **{key: table[key] for key in ("distance", "least", "basis", "is_divided", "is_cut")},
     )
 
 

@@ -45,7 +45,8 @@ def control(
         seed: of the folds and the draw.
         confidence: of the intervals.
     """
-    if domain.closed_labels() is None or function not in held.scores:
+    classes = domain.closed_labels()
+    if classes is None or function not in held.scores:
         return None
     needed = ["row_id", "gold", *domain.columns.names]
     if not {*needed} <= {*io.open_table(examples).schema.names}:
@@ -54,7 +55,7 @@ def control(
     ids_N = np.sort(held.row_ids_N[np.argsort(near_N)[:MOST_ROWS]])
     rows = io.take(examples, ids_N, needed).to_pylist()
     asked = {row["row_id"]: (attempt(domain.prompt, row)[0], row["gold"]) for row in rows}
-    known = {row_id: pair for row_id, pair in asked.items() if None not in pair}
+    known = {row_id: (text, gold) for row_id, (text, gold) in asked.items() if text is not None and gold in classes}
     held = held.subset(np.isin(held.row_ids_N, [*known]))
     texts, gold = zip(*(known[row_id] for row_id in held.row_ids_N.tolist()), strict=True) if known else ((), ())
     if len(texts) < FEW_ROWS or len({*gold}) < 2:

@@ -34,8 +34,9 @@ def collapsed(evidence: Evidence) -> Finding | None:
     few = evidence.num_selected < FEW_OF_A_CLASS
     if found is None or few or found.excess <= COLLAPSE or one_class(evidence) is not None:
         return None
+    beside = "of the places of selection.quota" if found.basis == "given" else "of the pool, as estimated"
     named = [
-        f"{name} has {percent(share)} of its rows and an estimated {percent(of_pool)} of the pool"
+        f"{name} has {percent(share)} of its rows and {percent(of_pool)} {beside}"
         for name, share, of_pool in (*found.over, *found.under)
     ]
     return CARE, (

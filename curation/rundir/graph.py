@@ -371,7 +371,7 @@ def plain(value: Any, known: Known) -> Any:
     if isinstance(value, Out):
         return recorded(value, known)
     if isinstance(value, Section):
-        return value.without(value.RESOURCES).model_dump(mode="json")
+        return value.keyed.model_dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
         return plain({item.name: getattr(value, item.name) for item in fields(value)}, known)
     if isinstance(value, Mapping):

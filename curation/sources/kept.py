@@ -1,7 +1,8 @@
 """Columns of the input files that are kept as they are, beside what a domain reads."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,16 +23,17 @@ def kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.
 
 
 def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values in the column's type; what has no name in Arrow (lists, structs, mixed JSON) as JSON text."""
+    """The values in the column's type; as texts where files name none, lists and structs as JSON."""
     if values.type == kind:
         return values
     if pa.types.is_string(kind) and not pa.types.is_string(values.type):
-        texts = [
-            value if value is None or isinstance(value, str) else json.dumps(value, default=str)
-            for value in values.to_pylist()
-        ]
-        return pa.array(texts, kind)
+        return pa.array([None if value is None else _text(value) for value in values.to_pylist()], kind)
     return values.cast(kind)
+
+
+def _text(value: Any) -> str:
+    is_json = isinstance(value, Mapping | list | bool)
+    return json.dumps(value, default=str, ensure_ascii=False) if is_json else str(value)
 
 
 def _type(files: Sequence[SourceFile], name: str) -> pa.DataType:

@@ -118,10 +118,12 @@ class Engine:
         self._ids: dict[str, str] = {}
         """The engine's ids, by our names, of requests that the tap holds."""
         self._step_began: float | None = None
-        settings = None
+        is_refused = False
         try:
             with _log_to(self._log.fileno()), _weights(config, model) as weights:
+                is_refused = True  # by what comes before the device, as everywhere
                 settings = self._in_thread(_settings, config, weights, max_positions)
+                is_refused = False
                 self._engine = self._in_thread(_started, settings)
                 lacks_layers = self._rpc("tap_lacks_layers")[0] if others_of(config.states) else None
                 keep = (list(config.states), ring, config.token_logprobs)
@@ -129,8 +131,7 @@ class Engine:
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             if isinstance(error, CurationError):
                 raise
-            # A value that vLLM refuses before it looks at the device is refused everywhere.
-            raise (ModelError if settings is None and isinstance(error, ValueError) else StartError)(
+            raise (ModelError if is_refused and not isinstance(error, RuntimeError) else StartError)(
                 f"model {model.base!r}: vLLM's engine did not start: {_first_line(error)}; "
                 f"it logged last:\n{self.tail()}"
             ) from error

@@ -84,6 +84,8 @@ class CommandCheck:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
         self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
+        self._num_failed = 0
+        """Rows in a row that failed alone, over all batches."""
         self._limits = {"memory_bytes": memory_mb * 2**20, "processes": processes, "file_bytes": FILE_BYTES}
 
     @property
@@ -113,7 +115,7 @@ class CommandCheck:
         """A verdict for each completion; equal ones of equal rows are asked about once.
 
         Raises:
-            ConfigError: the command cannot be started, or fails on each of the first ``MOST_FAILED`` rows alone.
+            ConfigError: the command cannot be started, or fails on ``MOST_FAILED`` rows in a row, each given alone.
         """
         items = [
             json.dumps({"completion": completion, "reference": reference, "row": dict(row)}, sort_keys=True)
@@ -128,26 +130,38 @@ class CommandCheck:
 
     def _verdicts(self, batch: Sequence[str]) -> list[bool | RowError]:
         try:
-            return list(self._run(batch, self._seconds))
+            verdicts = self._run(batch, self._seconds)
         except _Failed as error:
             first = error
+        else:
+            self._num_failed = 0
+            return [*verdicts]
         if len(batch) == 1:
-            return [_failed(first)]
+            return [self._alone(first)]
         logger.warning("check.command: %s; its %d rows are tried one by one", first, len(batch))
         found: list[bool | RowError] = []
         seconds = min(self._seconds, max(LEAST_ALONE, self._seconds * SHARE_ALONE / len(batch)))
         for item in batch:
             try:
                 found += self._run([item], seconds)
+                self._num_failed = 0
             except _Failed as error:
-                found.append(_failed(error))
-            if len(found) == MOST_FAILED and all(isinstance(verdict, RowError) for verdict in found):
-                raise ConfigError(
-                    f"check.command: {' '.join(self.command)} fails on each of {MOST_FAILED} rows that it was given "
-                    f"alone, the last time: {str(found[-1]).partition(': ')[2]}; mend the program (docs/own-data.md "
-                    "says what it reads and prints)"
-                )
+                found.append(self._alone(error))
         return found
+
+    def _alone(self, error: _Failed) -> RowError:
+        """The error of a row that the command was given alone.
+
+        Raises:
+            ConfigError: it failed on as many rows before, one after the other.
+        """
+        self._num_failed += 1
+        if self._num_failed >= MOST_FAILED:
+            raise ConfigError(
+                f"check.command: {' '.join(self.command)} fails on each of {MOST_FAILED} rows that it was given alone, "
+                f"the last time: {error}; mend the program (docs/own-data.md says what it reads and prints)"
+            )
+        return RowError(f"check_failed: the command was given this row alone, and {error}")
 
     def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
         """The verdicts of one start of the command.
@@ -238,10 +252,6 @@ def _path() -> str:
 def _is_script(word: str) -> bool:
     """Whether a word looks like a program's file."""
     return Path(word).is_absolute() or Path(word).suffix in (".py", ".sh", ".js", ".rb", ".pl", ".R")
-
-
-def _failed(error: _Failed) -> RowError:
-    return RowError(f"check_failed: the command was given this row alone, and {error}")
 
 
 def _facts(path: Path) -> Mapping[str, Any]:

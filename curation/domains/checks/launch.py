@@ -25,7 +25,8 @@ Limits = dict[str, Any]
 
 NEWUSER, NEWNET, NEWPID, NEWIPC, NEWNS = 0x10000000, 0x40000000, 0x20000000, 0x08000000, 0x00020000
 ALL = NEWNET | NEWPID | NEWIPC
-PDEATHSIG, NO_NEW_PRIVS = 1, 38
+PDEATHSIG, DROP_CAPABILITY, NO_NEW_PRIVS = 1, 24, 38
+MOST_CAPABILITIES = 64
 PROC_FLAGS = 0b1111  # read-only, without devices, programs and rights by set-user-id
 PRIVATE, BIND, READ_ONLY = 1 << 18 | 1 << 14, 1 << 12, 1
 MOUNT_SETATTR, HERE, RECURSIVE = 442, -100, 0x8000
@@ -105,6 +106,8 @@ def limit(limits: Limits, others: int) -> None:
         hard = resource.getrlimit(name)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(name, (most, most))
+    for capability in range(MOST_CAPABILITIES):  # root could undo what is read-only
+        call("prctl", DROP_CAPABILITY, capability, 0, 0, 0)
     call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
 
 

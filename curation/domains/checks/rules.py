@@ -19,7 +19,11 @@ MOST_MATCHED = 20_000
 """Characters of a completion that is matched."""
 MOST_PATTERN = 10_000
 """Characters of a pattern."""
-_NUMBER = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d{1,300})(?:\.\d{1,300})?(?:[eE][-+]?\d{1,4})?")
+_NUMBER = re.compile(
+    r"(?:(?<![\w.,)\]])[-+\u2212])?"
+    r"(?:(?:\d{1,3}(?:,\d{3})+|\d{1,300})(?:\.\d{1,300})?|(?<!\d)\.\d{1,300})(?:[eE][-+]?\d{1,4})?"
+)
+"""A number; a sign after a letter, a digit or a bracket is a dash or a minus of a difference."""
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 

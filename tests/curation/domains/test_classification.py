@@ -42,6 +42,8 @@ def test_a_template_makes_the_text_and_guidelines_come_first():
         domain.read({"title": None, "body": "now"})
     with pytest.raises(ConfigError, match="reads 'y', the column with the label"):
         made(classes=["spam", "ham"], text="{{ title }} {{ y }}", label="y")
+    with pytest.raises(ConfigError, match="guidelines: None is no text"):
+        made(classes=["spam", "ham"], guidelines=None)
     with pytest.raises(ConfigError, match=r"domain\.text: line 1"):
         made(classes=["spam", "ham"], text="{{ title")
 

@@ -67,6 +67,8 @@ HUGE = "x" * 600_000
         ("{{ a }}", {"a": None}, "null_field"),
         ("{{ a ~ 'x' }}", {"a": None}, "null_field"),
         ("{{ a | upper }}", {"a": None}, "null_field"),
+        ("{{ a | tojson(indent=4000000000) }}", {"a": [1]}, "bad_template"),
+        ("{% for i in range(2000) %}{% if range(10000) | max %}{% endif %}{% endfor %}{{ a }}", {"a": 1}, "too_long"),
         ("{{ a | replace('o', 'x') }}", {"a": None}, "null_field"),
         ("{{ a | truncate(3) }}", {"a": None}, "null_field"),
         ("{{ a | default('x', true) }}", {"a": None}, ""),
@@ -106,3 +108,9 @@ def test_a_row_after_one_that_ran_away_has_its_own_budget() -> None:
     with pytest.raises(RowError):
         template.render({"a": 100_000})
     assert template.render({"a": 5_000}).startswith("0123") and MOST_CHARACTERS > 20_000
+
+
+def test_json_stands_in_a_prompt_as_it_is() -> None:
+    assert Template("{{ a | tojson }}", key="domain.prompt").render({"a": ["1 < 2 & it's", None, "é"]}) == (
+        '["1 < 2 & it\'s", null, "é"]'
+    )

@@ -11,6 +11,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.registry import DOMAINS
+from curation.rundir.graph import plain
 from train.rewards import Task, grade
 
 PROMPT = "{{ a }} plus {{ b }}?"
@@ -28,7 +29,7 @@ def test_a_row_becomes_a_prompt_and_its_reference() -> None:
     assert made.forms == (("a", "b"),) and "text" in DOMAINS
     assert made.prompt(example) == "3 plus 4?" and json.loads(example["fields"]) == {"a": 3, "b": 4}
     assert made.gold(raw) == "7" and made.gold({**raw, "sum": None}) is None
-    assert made.gold({"sum": {"k": [1]}}) == '{"k": [1]}'
+    assert made.gold({"sum": {"k": [1]}}) == '{"k": [1]}' and made.gold({"sum": True}) == "true"
     assert made.parse("  7 \n", example) == "7" and made.parse(" ", example) is None
     shot = {**made.read({"a": 1, "b": 2}), "gold": "3"}
     assert made.prompt(example, shots=[shot]) == "1 plus 2? 3\n\n3 plus 4?"
@@ -75,6 +76,12 @@ def test_a_wrong_option_is_named(options: dict[str, object], words: str) -> None
         ({"number": {"relative": 0.01}}, "101.1", "100", False),
         ({"number": {"relative": 0.01}}, "0.001", "0", False),
         ("number", "1e9999", "2", False),
+        ("number", "about .5", "0.5", True),
+        ("number", ".5", "5", False),
+        ("number", "-0.5", "-.5", True),
+        ("number", "between 3-5", "5", True),
+        ("number", "x=-5", "-5", True),
+        ("number", "1,2,3", "3", True),
         ("regex", " yes, it is ", "yes.*|no", True),
         ("regex", "oh yes", "yes", False),
         ({"regex": {"pattern": r"\d{4}-\d\d"}}, "2024-05", "anything", True),
@@ -118,8 +125,15 @@ def test_the_parts_of_a_configuration_that_grade() -> None:
     assert config.ungraded.options == {"prompt": PROMPT, "reference": "sum"}
     assert config.portable.options["check"] == "command" and config.portable.command is None
     assert config.with_command(["sh"]).options["check"] == {"command": ["sh"], "seconds": 5}
+    assert config.agreeing.options["check"] == "normalised"
+    moved = {"command": ["python", "/elsewhere/check.py"], "seconds": 9, "batch_rows": 7}
+    words = [
+        config.with_command(["python", "/here/check.py"]),
+        DomainConfig(**config.options | {"check": moved}, name="text"),
+    ]
+    assert plain(words[0], {}) == plain(words[1], {}) and "seconds" not in str(plain(words[0], {}))
     other = DomainConfig(name="chess")
-    assert other.ungraded is other.portable is other and other.command is None
+    assert other.ungraded is other.portable is other.agreeing is other.keyed is other and other.command is None
     with pytest.raises(ConfigError, match="a trust package brings none"):
         get_domain(config.portable).check(["1"], ["1"], [{"fields": "{}"}])
 

@@ -144,6 +144,7 @@ OVER, UNDER = (("joy", 0.9, 0.3),), (("sadness", 0.0, 0.4), ("anger", 0.1, 0.3))
 
 def found(**fields: Any) -> dict[str, dict[str, str]]:
     given = {"distance": 0.6, "least": 0.01, "over": OVER, "under": UNDER, "is_divided": False, "is_cut": False}
+    given["basis"] = "confusion"
     classes = ClassesChosen(**(given | {name: fields.pop(name) for name in [*fields] if name in given}))
     return {item["rule"]: item for item in verdict(replace(HEALTHY, classes=classes, **fields), "runs/x").findings}
 
@@ -153,13 +154,16 @@ def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:
     assert set(seen) == {"collapse"} and seen["collapse"]["level"] == CARE
     assert seen["collapse"]["finding"].replace("\N{NO-BREAK SPACE}", " ") == (
         "this selection has collapsed: 59.0 % of its rows would have to be of other classes (joy has 90.0 % of its "
-        "rows and an estimated 30.0 % of the pool; sadness has 0.0 % of its rows and an estimated 40.0 % of the pool; "
-        "anger has 10.0 % of its rows and an estimated 30.0 % of the pool)"
+        "rows and 30.0 % of the pool, as estimated; sadness has 0.0 % of its rows and 40.0 % of the pool, as "
+        "estimated; anger has 10.0 % of its rows and 30.0 % of the pool, as estimated)"
     )
     assert seen["collapse"]["next"] == "Divide the places among the classes: selection: {quota: auto}."
     assert "selection: {budget: {n: 2000}, quota: auto}" in found(is_cut=True)["collapse"]["next"]
     assert "the teacher gave too few rows the other labels" in found(is_divided=True)["collapse"]["next"]
     assert not found(distance=COLLAPSE + 0.009) and found(distance=COLLAPSE + 0.02)
+    assert "30.0 % of the places of selection.quota; sadness" in found(basis="given")["collapse"]["finding"].replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     assert not found(num_selected=19)
 
 

@@ -63,6 +63,13 @@ def test_numbers_equal_those_of_scikit_learns_cross_validation(tmp_path: Path) -
     assert found.trust_top.value == held.correct_N[np.argsort(-held.scores["trust"].raw_N)[:75]].mean()
 
 
+def test_rows_whose_class_is_not_known_are_left_out(tmp_path: Path) -> None:
+    examples, held, _ = made(tmp_path, 300)
+    graded = io.read(examples).set_column(2, "gold", pa.array(["grade: right", "grade: wrong"] * 150))
+    table = io.write(graded, str(tmp_path / "graded.lance"))
+    assert control(table, Classification(classes=CLASSES), held, "trust", 0.25, seed=SEED, confidence=0.95) is None
+
+
 @pytest.mark.parametrize(("num_rows", "domain"), [(49, Classification(classes=CLASSES)), (300, Mcqa())])
 def test_few_rows_and_open_labels_have_no_control(tmp_path: Path, num_rows: int, domain: Domain) -> None:
     examples, held, _ = made(tmp_path, num_rows)
