@@ -24,7 +24,7 @@ from xml.sax.saxutils import escape
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from object_store import ObjectStore, RefusesWrites, served
+from object_store import Misbehaves, ObjectStore, served
 from werkzeug import Request, Response
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
@@ -353,4 +353,4 @@ def pyarrow_environment(port: int, file: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     WSGIRequestHandler.protocol_version = "HTTP/1.1"
-    run_simple("127.0.0.1", int(sys.argv[1]), RefusesWrites(Google()), threaded=True)
+    run_simple("127.0.0.1", int(sys.argv[1]), Misbehaves(Google()), threaded=True)

@@ -1,15 +1,17 @@
-"""An S3 server of a test's own (moto, in memory) that can refuse writes, behind a proxy that can be away or hang.
+"""An S3 server of a test's own (moto, in memory) that can misbehave, behind a proxy that can be away or hang.
 
 :func:`served` does the same for other servers.
 """
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,17 +21,26 @@ from typing import Any
 SECONDS_TO_START = 60
 
 
-class RefusesWrites:
-    """A WSGI application before another one: answers what would write with a status that it can be told, and counts."""
+class Misbehaves:
+    """A WSGI application before another one: counts, and refuses writes, answers late or loses answers as it is told.
+
+    An answer to a write is lost after the write was done: the client is told 503, and sends the same again.
+    """
 
     def __init__(self, application: Any) -> None:
         self._application = application
         self._refusal = ""
+        self._late, self._lose_every, self._writes = 0.0, 0, 0
         self._counts: Counter[str] = Counter()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/-/refuse-writes":
             self._refusal = environ["QUERY_STRING"]
+            start_response("200 OK", [("Content-Length", "0")])
+            return [b""]
+        if environ["PATH_INFO"] == "/-/misbehave":
+            given = dict(urllib.parse.parse_qsl(environ["QUERY_STRING"]))
+            self._late, self._lose_every = float(given.get("late", 0)), int(given.get("lose_every", 0))
             start_response("200 OK", [("Content-Length", "0")])
             return [b""]
         if environ["PATH_INFO"] == "/-/counts":
@@ -40,6 +51,16 @@ class RefusesWrites:
         if self._refusal and environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response(f"{self._refusal} Refused", [("Content-Length", "0")])
+            return [b""]
+        time.sleep(random.uniform(0, self._late))
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return self._application(environ, start_response)
+        self._writes += 1
+        if self._lose_every and self._writes % self._lose_every == 0:
+            self._counts["lost"] += 1
+            for _ in self._application(environ, lambda *_: None):
+                pass
+            start_response("503 Slow Down", [("Content-Length", "0")])
             return [b""]
         return self._application(environ, start_response)
 
@@ -55,7 +76,7 @@ def serve_s3(port: int) -> None:
         with one_by_one:  # moto looks and writes in two steps: of two conditional writes at once both may succeed
             return application(environ, start_response)
 
-    run_simple("127.0.0.1", port, RefusesWrites(serve), threaded=True)
+    run_simple("127.0.0.1", port, Misbehaves(serve), threaded=True)
 
 
 class Proxy:
@@ -145,6 +166,16 @@ class ObjectStore:
         """Within, whatever would write is answered with this HTTP status."""
         control = f"http://127.0.0.1:{self.proxy.target}/-/refuse-writes"
         urllib.request.urlopen(f"{control}?{status}").close()
+        try:
+            yield
+        finally:
+            urllib.request.urlopen(control).close()
+
+    @contextmanager
+    def misbehaves(self, *, late: float, lose_every: int) -> Iterator[None]:
+        """Within, each answer is up to ``late`` seconds late, and one of so many answers to writes is lost."""
+        control = f"http://127.0.0.1:{self.proxy.target}/-/misbehave"
+        urllib.request.urlopen(f"{control}?late={late}&lose_every={lose_every}").close()
         try:
             yield
         finally:

@@ -175,6 +175,21 @@ def test_a_run_goes_on_after_the_store_was_away_for_half_a_minute(s3: ObjectStor
 
 
 @pytest.mark.slow
+def test_answers_that_come_late_or_are_lost_after_the_write_lose_and_double_nothing(s3: ObjectStore, tmp_path: Path):
+    local = Driver(tmp_path / "local", str(tmp_path / "local" / "run"))
+    local.run()
+    driver = Driver(tmp_path / "stored", s3.url("late"))
+    before = s3.counts()["lost"]
+    with s3.misbehaves(late=0.2, lose_every=7):
+        driver.run()
+    assert s3.counts()["lost"] - before > 10, "hardly an answer was lost"
+    assert Counter(driver.pool()) == Counter(driver.expected())
+    assert max(Counter(driver.labelled()).values()) == 1, "rows were labelled again"
+    for arm in ("naive", "trust"):
+        assert driver.selected(arm) == local.selected(arm) and len(driver.selected(arm)) == 50
+
+
+@pytest.mark.slow
 def test_a_driver_that_waits_begins_when_the_other_was_killed(s3: ObjectStore, tmp_path: Path):
     driver = Driver(tmp_path, s3.url("waited"), seconds_per_row=0.01)
     first = driver.start()
