@@ -4,24 +4,20 @@ Only the ids of selected rows are held, 8 bytes each and as much to find them; t
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import SourceFile, as_kept, kept_fields, read_rows, require_columns, row_ids
+from curation.stages.selected import PART_ROWS, in_both_forms
 from curation.storage.cache import staged
 from curation.storage.paths import Place
-from curation.tables import io, json_text, schemas
-
-PART_ROWS = 1 << 14
-"""Rows that are looked up and written at a time: a row group of the Parquet file."""
+from curation.tables import io, schemas
 
 
 def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
@@ -113,12 +109,7 @@ def _joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int6
 def _written(parts: Iterator[pa.Table], schema: pa.Schema, directory: Place, arm: str) -> dict[str, str]:
     """Write the rows as ``<arm>.parquet`` and ``<arm>.jsonl``."""
     targets = {end: directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
-    with ExitStack() as stack:
-        path, text = (stack.enter_context(staged(target)) for target in targets.values())
-        writer = stack.enter_context(pq.ParquetWriter(path, schema))
-        lines = stack.enter_context(text.open("w"))
-        for part in parts:
-            writer.write_table(part.cast(schema))
-            values = {name: json_text.values(part[name]) for name in part.column_names}
-            lines.write("".join(f"{line}\n" for line in json_text.objects(values)))
+    with staged(targets["parquet"]) as path, staged(targets["jsonl"]) as text:
+        for _ in in_both_forms((part.cast(schema) for part in parts), schema, path, text):
+            pass
     return {end: str(target) for end, target in targets.items()}

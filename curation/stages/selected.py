@@ -7,6 +7,7 @@ up together.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,16 +131,10 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
     digest = ListDigest()
     lengths = Lengths()
     with staged(parquet) as path, staged(jsonl) as text:
-        with pq.ParquetWriter(path, schemas.SELECTION) as writer, text.open("w") as file:
-            for part in parts:
-                writer.write_table(part)
-                texts = {name: json_text.values(part[name]) for name in part.column_names}
-                file.write("".join(f"{text}\n" for text in json_text.objects(texts)))
-                pairs = zip(texts["completion"], texts["row_id"], strict=True)
-                digest.extend_texts(
-                    [f'{{"completion":{completion},"row_id":{row_id}}}' for completion, row_id in pairs]
-                )
-                lengths.add(part["completion"])
+        for part, texts in in_both_forms(parts, schemas.SELECTION, path, text):
+            pairs = zip(texts["completion"], texts["row_id"], strict=True)
+            digest.extend_texts([f'{{"completion":{completion},"row_id":{row_id}}}' for completion, row_id in pairs])
+            lengths.add(part["completion"])
         with pq.ParquetFile(path) as written:
             batches = (batch.cast(schemas.SELECTION) for batch in written.iter_batches(PART_ROWS))
             table = io.write_batches(batches, schemas.SELECTION, str(lance))
@@ -151,6 +146,18 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
         digest=digest.hexdigest,
         median_characters=lengths.median,
     )
+
+
+def in_both_forms(
+    parts: Iterable[pa.Table], schema: pa.Schema, parquet: Path, jsonl: Path
+) -> Iterator[tuple[pa.Table, dict[str, list[str]]]]:
+    """Write each part to a Parquet and a JSONL file; each part as it comes, with its values as JSON by column."""
+    with pq.ParquetWriter(parquet, schema) as writer, jsonl.open("w") as file:
+        for part in parts:
+            writer.write_table(part)
+            texts = {name: json_text.values(part[name]) for name in part.column_names}
+            file.write("".join(f"{text}\n" for text in json_text.objects(texts)))
+            yield part, texts
 
 
 class Lengths:
