@@ -232,6 +232,11 @@ class Arm:
         return trust if isinstance(trust, Signal) else None
 
     @property
+    def takes_top(self) -> bool:
+        """Takes its best rows by trust: places by class, and a check from the top down, are for such arms."""
+        return self.ranked and self.rule == TOP
+
+    @property
     def oracle(self) -> bool:
         """Gold labels of the pool go into it, as labels or as quotas."""
         return self.gold or "accuracy" in self.rule.reads

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, TOP, Signal
+from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
 from curation.config.base import PositiveInt, Section, Share
 from curation.registry import BUDGETS, Budget
 
@@ -267,7 +267,7 @@ class SelectionConfig(Section):
         """Refuse quotas beside what chooses by another rule."""
         if self.budget.rule in CUTS:
             raise ValueError(beside_a_cut(self.budget.rule))
-        if others := [name for name in self.arms if ARMS[name].ranked and ARMS[name].rule != TOP]:
+        if others := [name for name in self.arms if ARMS[name].ranked and not ARMS[name].takes_top]:
             raise ValueError(
                 f"quota: the arm {others[0]} divides its places by another rule; leave it out, or set quota: none"
             )

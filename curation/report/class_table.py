@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arms import ARMS, TOP
+from curation.arms import ARMS
 from curation.config.selection import CUTS
 from curation.domains import class_counts
 from curation.hashing import Int64s
@@ -76,7 +76,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
         "basis": shares.basis,
         "why": shares.why,
         "num_labelled": shares.num_labelled,
-        "is_divided": quota is not None and ARMS[arm].ranked and ARMS[arm].rule == TOP,
+        "is_divided": quota is not None and ARMS[arm].takes_top,
         "is_cut": record.budget["rule"] in CUTS,
         "distance": distance(share_C, shares.shares),
         "least": distance(best_C / max(len(ids_n), 1), shares.shares),

@@ -154,7 +154,7 @@ class Chooser:
         return cls(job, budget.n, budget.max_per_label, budget.quota)
 
     def _is_divided(self, arm: Arm) -> bool:
-        return self._quota is not None and arm.ranked and arm.rule == TOP
+        return self._quota is not None and arm.takes_top
 
     def taken(self, arm: Arm) -> Taken:
         """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""

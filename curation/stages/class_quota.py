@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping, Sequence
 
-from curation.arms import ARMS, TOP
+from curation.arms import ARMS
 from curation.config import SelectionConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain
@@ -52,7 +52,7 @@ def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
     if selection.quota == "none":
         return f"{_KEY}: none: the best rows are selected, whatever their class"
     by = "their estimated shares in the pool" if selection.quota == "auto" else "the shares of the file"
-    own = [name for name in selection.arms if ARMS[name].ranked and ARMS[name].rule != TOP]
+    own = [name for name in selection.arms if ARMS[name].ranked and not ARMS[name].takes_top]
     but = f", but for the rules of {', '.join(own)}" if own else ""
     return f"{_KEY}: the places of arms that rank go to {len(classes)} classes by {by}{but} (none: the best rows)"
 

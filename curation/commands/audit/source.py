@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.arms import ARMS, REFERENCE_ARM, TOP
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import AuditError
@@ -125,7 +125,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         generation=generation,
         arm=arm,
         function=ARMS[arm].trust,
-        ranked=ARMS[arm].ranked and ARMS[arm].rule == TOP and not is_capped(budget),
+        ranked=ARMS[arm].takes_top and not is_capped(budget),
         labels=(TableRef.from_json(choice["labels"]),),
         pools=(TableRef.from_json(choice["pool"]),),
         selection=TableRef.from_json(arms[arm]["table"]),
