@@ -70,9 +70,10 @@ def check(config: RunConfig) -> Iterator[Checked]:
     yield from (Checked("rows", line) for line in look(config, files, taken))
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
-    check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
-    divided(config.selection, get_domain(config.domain_of("pool")))
-    if (places := in_words(config.selection, get_domain(config.domain_of("pool")))) is not None:
+    domain = get_domain(config.domain_of("pool"))
+    check_by(config.selection.max_per_label_by, domain)
+    divided(config.selection, domain)
+    if (places := in_words(config.selection, domain)) is not None:
         yield Checked("setting", places)
     check_settings(config.trust)
     if config.trust.search or "tune" in config.model_fields_set:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ _NUMBER = re.compile(
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
-class _Rule:
+class _Rule(ABC):
     """A check of one completion and one reference at a time."""
 
     needs_rows: ClassVar[bool] = False
@@ -44,13 +45,13 @@ class _Rule:
         except RowError as error:
             return error
 
+    @abstractmethod
     def right(self, completion: str, reference: str) -> bool:
         """Whether a completion is right.
 
         Raises:
             RowError: ``bad_reference``, ``check_failed``.
         """
-        raise NotImplementedError
 
 
 class Equal(_Rule):
