@@ -41,7 +41,7 @@ from curation.metrics import over_seeds, proportion
 from curation.pipeline.running import run_part
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.selection.cascade import HeldOut, first_cut
-from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
+from curation.stages.first_cut import FirstCutRule, PromptGate, held_out, wanted
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import io
 from curation.teachers import load_teacher
@@ -221,7 +221,7 @@ class Side(NamedTuple):
     """Of the answered rows, by row id."""
 
 
-def timing(made: Labelled, cut: Cut, row_ids_M: Int64s, chosen: set[int], num_pairs: int) -> str:
+def timing(made: Labelled, cut: FirstCutRule, row_ids_M: Int64s, chosen: set[int], num_pairs: int) -> str:
     """Rows a CPU second of one thread with the first cut and without, tokens, and the rows of the selection lost."""
     torch.set_num_threads(1)
     config, domain = made.config, get_domain(made.config.domain)
@@ -330,7 +330,7 @@ def one_seed(
             ids_M = pool_ids(made, deal.is_pool)
             timed_M = ids_M[:TIMED_ROWS]
             chosen = set(ids_M[selected(pool, keep)].tolist()) & set(timed_M.tolist())
-            cut = Cut(function=first, threshold=limit, break_even=0.0)
+            cut = FirstCutRule(function=first, threshold=limit, break_even=0.0)
             print(f"    {timing(made, cut, timed_M, chosen, num_pairs)}", flush=True)
     print("\n".join(controls(held, pool, keeps[-1], seed)), flush=True)
     return outcomes

@@ -29,7 +29,7 @@ from benchmarks.pairs import Ratios
 from benchmarks.plain import Plain, make_examples
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.refs import TableRef
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.project import fit_pca
 from curation.stages.reduce import Projected, Reduction, ScoredOnly
@@ -70,7 +70,7 @@ def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = 
         seed=0,
         reduction=reduction,
     )
-    return label(job, state_size=WIDTH, share=Share(), commit_seconds=2.0).table
+    return label(job, state_size=WIDTH, share=RowShare(), commit_seconds=2.0).table
 
 
 def run(directory: Path, num_rows: int, num_turns: int) -> str:

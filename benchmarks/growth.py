@@ -124,7 +124,7 @@ def grades(ids_N: np.ndarray) -> dict[str, Any]:
 
 def select(folder: Path, num_rows: int) -> None:
     """The select stage of three arms."""
-    from curation.stages.budget import Scored
+    from curation.stages.budget import ScoredSplit
     from curation.stages.chooser import SelectJob
     from curation.stages.gold import GoldTexts
     from curation.stages.select import select as select_stage
@@ -137,7 +137,7 @@ def select(folder: Path, num_rows: int) -> None:
         audit=None,
         grades=None,
         texts=GoldTexts(source="answer"),
-        measured=Scored(labels=scored, grades=None),
+        measured=ScoredSplit(labels=scored, grades=None),
         calibration=None,
         domain=DOMAIN,
         selection=SelectionConfig.model_validate({"budget": {"n": n}, "arms": ARMS}),
@@ -223,7 +223,7 @@ def report(folder: Path, num_rows: int) -> None:
 
 def label(folder: Path, num_rows: int) -> None:
     """The label stage around the scripted teacher."""
-    from curation.stages.label import Share
+    from curation.stages.label import RowShare
     from curation.stages.label import label as label_stage
     from curation.stages.label_chunks import LabelJob
 
@@ -241,7 +241,7 @@ def label(folder: Path, num_rows: int) -> None:
         decoding=DecodingConfig(),
         seed=0,
     )
-    label_stage(job, state_size=64, share=Share(), commit_seconds=2.0)
+    label_stage(job, state_size=64, share=RowShare(), commit_seconds=2.0)
 
 
 def grade(folder: Path, num_rows: int) -> None:

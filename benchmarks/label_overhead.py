@@ -37,7 +37,7 @@ from curation import models
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ModelConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.refs import ModelRef, TableRef
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
@@ -127,7 +127,7 @@ def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
         label(
             _job(examples, directory / f"labels-{pair}.lance", ref),
             state_size=shape["hidden_size"],
-            share=Share(),
+            share=RowShare(),
             commit_seconds=0,
             progress=lambda at: seen.append((time.monotonic(), at.rows)),
         )
@@ -231,7 +231,7 @@ def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
         target = directory / f"free-{pair}.lance"
         begun = time.monotonic()
         job = _job(examples, target, None, domain, **settings)
-        label(job, state_size=script.state_size, share=Share(), commit_seconds=2.0)
+        label(job, state_size=script.state_size, share=RowShare(), commit_seconds=2.0)
         seconds = time.monotonic() - begun
         if pair:
             shutil.rmtree(target)
@@ -272,7 +272,7 @@ def against_no_sync(directory: Path, num_rows: int, num_pairs: int) -> str:
     def labelled(target: Path) -> float:
         begun = time.monotonic()
         job = _job(examples, target, None, DomainConfig(name="benchmarks.plain:Plain"), **settings)
-        label(job, state_size=script.state_size, share=Share(), commit_seconds=2.0)
+        label(job, state_size=script.state_size, share=RowShare(), commit_seconds=2.0)
         return num_rows / (time.monotonic() - begun)
 
     def peer(pair: int) -> float:

@@ -33,7 +33,7 @@ from benchmarks.plain import make_examples, write_parquet
 from curation.cluster.session import local_or_cluster
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
 from curation.refs import TableRef
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 
 CHUNK_ROWS = 8192
@@ -67,7 +67,7 @@ def ours(examples: TableRef, target: str, state_size: int) -> None:
     label(
         make_job(examples, target, state_size),
         state_size=state_size,
-        share=Share(),
+        share=RowShare(),
         commit_seconds=2.0,
         progress=lambda at: print(json.dumps({"rows": at.rows}), flush=True),
     )

@@ -30,8 +30,8 @@ from benchmarks.pairs import in_turn, spread
 from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig, TrustConfig
 from curation.trust.neural import Architecture, NeuralTrustNet
-from train.trust_loop import Rows
-from tune.objective import Objective, Source, run_trial
+from train.trust_loop import LabelledRows
+from tune.objective import Objective, TrialRows, run_trial
 from tune.space import Point
 
 PROCESSES = (1, 2, 4, 8)
@@ -55,10 +55,10 @@ class Ran(NamedTuple):
     cpu_seconds: float
 
 
-def source_of(hidden_ND: np.ndarray, correct_N: np.ndarray) -> Source:
+def source_of(hidden_ND: np.ndarray, correct_N: np.ndarray) -> TrialRows:
     """Rows as trials read them."""
     ids_N = np.arange(len(correct_N))
-    return Source(ids_N, ids_N, correct_N, np.ones(len(ids_N), dtype=np.bool_), {NAME: hidden_ND})
+    return TrialRows(ids_N, ids_N, correct_N, np.ones(len(ids_N), dtype=np.bool_), {NAME: hidden_ND})
 
 
 class Memory(NamedTuple):
@@ -83,7 +83,7 @@ class Process:
         torch.set_num_threads(num_threads)
         self._steps = steps
 
-    def start(self, source: list["ray.ObjectRef[Source]"]) -> tuple[int, Memory]:
+    def start(self, source: list["ray.ObjectRef[TrialRows]"]) -> tuple[int, Memory]:
         """Run a trial on few rows, then map all; the process, and what it held in between."""
         rng = np.random.default_rng(0)
         few_ND, correct_N = rng.standard_normal((1000, 16)).astype(np.float16), rng.random(1000) < 0.5
@@ -164,7 +164,7 @@ def _loss(logit_B: Tensor, correct_B: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(logit_B, correct_B)
 
 
-def trials(rows: Rows, *, steps: int, num_turns: int) -> bool:
+def trials(rows: LabelledRows, *, steps: int, num_turns: int) -> bool:
     """Part 3; whether its bounds hold."""
     assert isinstance(rows.hidden_ND, np.ndarray)
     with local_or_cluster(RayConfig(num_cpus=2)):
@@ -177,7 +177,7 @@ def trials(rows: Rows, *, steps: int, num_turns: int) -> bool:
     return held
 
 
-def _memory(shared: "ray.ObjectRef[Source]", size: int, steps: int) -> bool:
+def _memory(shared: "ray.ObjectRef[TrialRows]", size: int, steps: int) -> bool:
     print(f"\n| processes | rows held by all, copies of {size / MB:.0f} MB | alone a process, MB | its peak | holds |")
     print("| --- | --- | --- | --- | --- |")
     held, processes, pids, before = True, [], [], []

@@ -46,7 +46,7 @@ from curation.config import TrustConfig
 from curation.hashing import derive
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
-from train.trust_loop import MOST_EVALUATIONS, Rows, Shard, fit_arrays
+from train.trust_loop import MOST_EVALUATIONS, LabelledRows, Shard, fit_arrays
 
 Logits = npt.NDArray[np.floating[Any]]
 
@@ -60,7 +60,7 @@ TIMES, START_SECONDS = 1.1, 5.0
 """What a fit may take: as a ratio, and until its first step."""
 
 
-def make_rows(num_fit: int, size: int, seed: int = SEED) -> Rows:
+def make_rows(num_fit: int, size: int, seed: int = SEED) -> LabelledRows:
     """Rows of all parts, those that no fit sees last."""
     counts = {FIT: num_fit, VALIDATION: max(200, num_fit // 100), HELD_OUT: num_fit // 5}
     num, rng = sum(counts.values()), np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def make_rows(num_fit: int, size: int, seed: int = SEED) -> Rows:
     a, b, c, d, e, f = factors_NK[:, [0, 3, 7, 12, 20, 30]].T
     value_N = a + b + 1.5 * c * d + e**2 - 1 + f + rng.logistic(size=num)
     part_N = np.repeat([*counts], [*counts.values()]).astype(np.int8)
-    return Rows(
+    return LabelledRows(
         hidden_ND.astype(np.float16), value_N > 0.5, part_N, (size,), np.arange(len(part_N)), np.empty((len(part_N), 0))
     )
 
@@ -108,7 +108,7 @@ class _Clock(Shard):
         self.ended, self.cpu_ended = time.perf_counter(), time.process_time()
 
 
-def ours(rows: Rows, config: TrustConfig) -> Course:
+def ours(rows: LabelledRows, config: TrustConfig) -> Course:
     """``fit_arrays``."""
     clock, begun = _Clock(), time.perf_counter()
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
@@ -125,7 +125,7 @@ def ours(rows: Rows, config: TrustConfig) -> Course:
     )
 
 
-def plain(rows: Rows, config: TrustConfig, *, ahead: bool) -> Course:
+def plain(rows: LabelledRows, config: TrustConfig, *, ahead: bool) -> Course:
     """A loop by hand; ``ahead``: all rows are converted and standardised before it."""
     from sklearn.metrics import roc_auc_score
 
@@ -193,7 +193,7 @@ def agreement(one: Course, other: Course) -> str:
     return f"{len(one.losses)} losses within {losses:.0e}, weights within {weights:.0e}"
 
 
-def beside_plain(rows: Rows, nets: Sequence[str], num_turns: int) -> bool:
+def beside_plain(rows: LabelledRows, nets: Sequence[str], num_turns: int) -> bool:
     """Part 1; whether its bounds hold."""
     print(
         "\n| net | peer | same? | epoch, ours / peer, s | ratio | of CPU time | turns | start, ours / peer, s | holds |"
@@ -238,11 +238,11 @@ import numpy as np
 import torch
 from curation.config import TrustConfig
 from train.trust import neural_of
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 torch.set_num_threads(int(sys.argv[2]))
 arrays = [np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in ("hidden_ND", "correct_N", "part_N")]
 num = len(arrays[0])
-rows = Rows(*arrays, (arrays[0].shape[1],), np.arange(num), np.empty((num, 0)))
+rows = LabelledRows(*arrays, (arrays[0].shape[1],), np.arange(num), np.empty((num, 0)))
 neural_of(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
 """
 
@@ -256,7 +256,7 @@ class Start(NamedTuple):
     """Cores that other processes kept busy meanwhile."""
 
 
-def start_up(rows: Rows, threads: int, num_turns: int) -> bool:
+def start_up(rows: LabelledRows, threads: int, num_turns: int) -> bool:
     """The time of a new process until its first step; whether the bound holds."""
     with tempfile.TemporaryDirectory() as directory:
         for name, array in rows._asdict().items():

@@ -14,7 +14,7 @@ from curation.config import TrustConfig
 from curation.metrics import auc_value
 from curation.trust.parts import FIT
 from train.trust import fit_rows, logits_at
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 
 class Fit(NamedTuple):
@@ -27,7 +27,7 @@ class Fit(NamedTuple):
     """Logits of the rows that no fit saw."""
 
 
-def beside_sklearn(rows: Rows, epochs: int, num_turns: int) -> None:
+def beside_sklearn(rows: LabelledRows, epochs: int, num_turns: int) -> None:
     """Part 2."""
     from sklearn.decomposition import PCA
     from sklearn.ensemble import HistGradientBoostingClassifier

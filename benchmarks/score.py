@@ -48,7 +48,7 @@ from curation.trust import FittedTrust, load_fitted
 from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
 from train.rounding import compared
 from train.trust import fit_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 WIDTH, STATE = 1024, "output_last"
 COLUMN = schemas.state_column(STATE)
@@ -112,7 +112,7 @@ def cases(only: str) -> Iterator[Case]:
     """The functions to score by, each fitted when it is asked for: a few steps, for an order to keep."""
     hidden_ND, correct_N = states(np.random.default_rng(2), 6000)
     part_N = np.array([0] * 8 + [1, 2], dtype=np.int8)[np.arange(6000) % 10]
-    rows = Rows(hidden_ND, correct_N, part_N, (WIDTH,), np.arange(6000), numbers_of(hidden_ND), NUMBERS)
+    rows = LabelledRows(hidden_ND, correct_N, part_N, (WIDTH,), np.arange(6000), numbers_of(hidden_ND), NUMBERS)
 
     def fitted(
         name: str, kind: str, dtype: ScoreDtype = "float32", num_rows: int = len(correct_N), **settings: object

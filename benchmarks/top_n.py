@@ -29,7 +29,17 @@ from benchmarks.machine import peak_mb, wait_for_quiet
 from benchmarks.pairs import measure
 from curation.hashing import Int64s
 from curation.selection import Candidates
-from curation.selection.bound import SLICE_ROWS, Batch, Bound, Question, exact_bound, merged, narrowed, question, tally
+from curation.selection.bound import (
+    SLICE_ROWS,
+    Batch,
+    Bound,
+    CountingPass,
+    exact_bound,
+    merged,
+    narrowed,
+    question,
+    tally,
+)
 from curation.selection.top_n import TopN
 
 Scores = npt.NDArray[np.float32]
@@ -201,14 +211,14 @@ def generated(num_rows: int, share: float, threads: int) -> dict[str, Any]:
     begun, num_passes = time.monotonic(), 0
     with ThreadPoolExecutor(threads) as pool:
 
-        def asked(step: Question) -> Bound | Question:
+        def asked(step: CountingPass) -> Bound | CountingPass:
             def of_thread(number: int) -> Any:
                 return tally(step, (batch for start in starts[number::threads] for batch in part(start)))
 
             return narrowed(step, merged(pool.map(of_thread, range(threads))))
 
-        step: Question | Bound = question(n, SEED)
-        while isinstance(step, Question):
+        step: CountingPass | Bound = question(n, SEED)
+        while isinstance(step, CountingPass):
             step, num_passes = asked(step), num_passes + 1
         bound = step
         seconds = time.monotonic() - begun

@@ -22,7 +22,7 @@ from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.tables import io
 from train.trust import fit_rows, logits_at, read_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 N = 2_000
@@ -70,7 +70,7 @@ def deal(seed: int) -> tuple[RunConfig, dict[str, TableRef]]:
     return config, tables
 
 
-def fitted(kind: str, config: TrustConfig, source: Rows, pool: Rows, seed: int) -> Found:
+def fitted(kind: str, config: TrustConfig, source: LabelledRows, pool: LabelledRows, seed: int) -> Found:
     """A trust function of that kind with these settings."""
     start = time.monotonic()
     trust = fit_rows(kind, source, config, seed=seed, origin={})
@@ -86,7 +86,7 @@ def fitted(kind: str, config: TrustConfig, source: Rows, pool: Rows, seed: int) 
     )
 
 
-def controls(tables: dict[str, TableRef], pool: Rows) -> dict[str, str]:
+def controls(tables: dict[str, TableRef], pool: LabelledRows) -> dict[str, str]:
     """Purity of a uniform draw of the parsed pool rows (its expectation), and of internal confidence."""
     labels = io.read(
         tables["label-pool"], columns=["row_id", "mean_logprob"], filter="error IS NULL AND label IS NOT NULL"

@@ -44,8 +44,8 @@ from curation.metrics.shift import two_sample
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
 from curation.report.measured import InMemory
 from curation.report.rivals import rivals_of
-from curation.report.rows import Judged, Score
-from curation.report.verdict import USE, Verdict, verdict
+from curation.report.rows import FunctionScores, Judged
+from curation.report.verdict import USE, ReportVerdict, verdict
 from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2
@@ -162,7 +162,7 @@ def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: in
     return Judged(row_ids_N=ids_N, correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores={}), logit_N
 
 
-def simulate(drawn: Drawn, rng: np.random.Generator) -> Verdict:
+def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
     """Draw a run's rows, and judge it."""
     num_pool, num_fit = 4_000, 4 * drawn.num_validation
     fitted, _ = rows(num_fit, drawn.share_right, drawn.auc, rng, 0)
@@ -182,7 +182,7 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> Verdict:
     def scored(of: Judged, logit: np.ndarray) -> Judged:
         raw = drawn.steep * logit
         trust = expit(raw) if drawn.steep != 1 else calibration.to_trust(raw.astype(np.float32)).astype(np.float64)
-        return replace(of, scores={"trust": Score(raw_N=raw, trust_N=trust)})
+        return replace(of, scores={"trust": FunctionScores(raw_N=raw, trust_N=trust)})
 
     seed = int(rng.integers(2**31))
     source_states, pool_states = rng.normal(size=(2, NUM_STATES, NUM_DIMENSIONS))
@@ -292,7 +292,8 @@ def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
     shared, own = np.sqrt(drawn.correlation), np.sqrt(1 - drawn.correlation)
     raw_NK = shared * rng.normal(size=(num, 1)) + own * rng.normal(size=(num, len(gap_K))) + correct_N[:, None] * gap_K
     scores = {
-        name: Score(raw_N=raw_N, trust_N=expit(raw_N)) for name, raw_N in zip(("trust", *FREE), raw_NK.T, strict=True)
+        name: FunctionScores(raw_N=raw_N, trust_N=expit(raw_N))
+        for name, raw_N in zip(("trust", *FREE), raw_NK.T, strict=True)
     }
     rows = Judged(row_ids_N=np.arange(num), correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores=scores)
     seed, where = int(rng.integers(2**31)), "pool" if drawn.audit else "validation"

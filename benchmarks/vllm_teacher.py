@@ -39,7 +39,7 @@ from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig
 from curation.domains import Example, Vocabulary
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef
-from curation.stages.label import Share, count_labels, label
+from curation.stages.label import RowShare, count_labels, label
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import commits, io, schemas
 from curation.teachers import Request, Teacher, load_teacher
@@ -127,7 +127,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
         clock, uri = directory / f"clock-{pair}", str(directory / f"labels-{pair}.lance")
         timed = replace(job, labels_uri=uri, domain=DomainConfig(name=job.domain.name, clock=str(clock)))
         begun = time.time()
-        result = label(timed, state_size=options.hidden, share=Share(), commit_seconds=1.0, dataset=dataset)
+        result = label(timed, state_size=options.hidden, share=RowShare(), commit_seconds=1.0, dataset=dataset)
         ended, first = time.time(), float(clock.read_text())
         rate = count_labels(result.table).output_tokens / (ended - first)
         for started in result.teachers:

@@ -47,7 +47,7 @@ class Signal:
     words: str
     column: str
     made_by: str
-    """A class with the members of ``curation.signals.Signal``, as ``module:Class``."""
+    """A class with the members of ``curation.signals.SignalMethod``, as ``module:Class``."""
     unit: Unit = "share"
     asks: str = "teacher"
     """The model that answers: the labelling one, or another of the section ``signals``: ``second_teacher``, ``reward``,

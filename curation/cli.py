@@ -177,7 +177,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     """
     from dataclasses import asdict
 
-    from curation.commands.inspect import Question, examine, find, list_tables, page, record_of, tables_page
+    from curation.commands.inspect import TableQuery, examine, find, list_tables, page, record_of, tables_page
 
     if stage is None and (record := record_of(table)) is not None:
         found = list_tables(record)
@@ -186,7 +186,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     uri, version = find(table, stage)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     asked["version"] = version if asked["version"] is None else asked["version"]
-    facts = examine(uri, Question(columns=names, **asked))
+    facts = examine(uri, TableQuery(columns=names, **asked))
     echo(json.dumps(asdict(facts), indent=1) if as_json else page(facts))
 
 

@@ -12,7 +12,7 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains.math import Math
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
-from curation.stages.budget import Scored
+from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.select import select
@@ -90,7 +90,7 @@ def make_run(
         labels=labels,
         audit=None,
         grades=None,
-        measured=Scored(labels=labels, grades=None),
+        measured=ScoredSplit(labels=labels, grades=None),
         calibration=calibration,
         domain=domain,
         selection=selection,
@@ -124,7 +124,7 @@ def selected(run: AuditedRun, arm: str) -> list[int]:
     return io.read(table, columns=["row_id"])["row_id"].to_pylist()
 
 
-def _calibration(directory: Path, num_rows: int, noise_at: float, rng: np.random.Generator) -> Scored:
+def _calibration(directory: Path, num_rows: int, noise_at: float, rng: np.random.Generator) -> ScoredSplit:
     raw = rng.normal(size=num_rows).astype(np.float32)
     right = rng.random(num_rows) < 1 / (1 + np.exp(-(2 * raw + noise_at)))
     ids = np.arange(num_rows)
@@ -136,7 +136,7 @@ def _calibration(directory: Path, num_rows: int, noise_at: float, rng: np.random
         "trust_trust": (1 / (1 + np.exp(-2 * raw))).astype(np.float32),
     }
     grades = {"row_id": ids, "correct": right, "judged": np.zeros(num_rows, bool)}
-    return Scored(
+    return ScoredSplit(
         labels=_write(directory / "calibration.lance", columns, LABELS),
         grades=_write(directory / "grades.lance", grades, schemas.GRADES),
     )

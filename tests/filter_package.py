@@ -13,7 +13,7 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedCon
 from curation.hashing import hash_unit
 from curation.package import CalibrationRows, Cascade, Description, Made, Sample, TrustPackage, write
 from curation.refs import TrustRef
-from curation.selection.budget import Graded
+from curation.selection.budget import GradedScores
 from curation.selection.cascade import HeldOut, first_cut
 from curation.storage.paths import place
 from curation.tables.schemas import FILE_SHIFT, state_column
@@ -90,7 +90,7 @@ def make_package(
     probe = fit_linear_probe(hidden_ND, correct_N, inputs=("output_last",), class_weight=0.0, origin={})
     trust = probe.save(place(str(directory / "fit")))
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
-    graded = Graded(raw_N, probe.to_trust(raw_N), correct_N)
+    graded = GradedScores(raw_N, probe.to_trust(raw_N), correct_N)
     cascade = None if answer_words is None else first_of(directory, probe, answer_words)
     reference = {"output_last": (hidden_ND + shift).astype(np.float16)}
     if cascade is not None:

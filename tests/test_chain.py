@@ -16,7 +16,7 @@ from curation.domains.grading import read_grades
 from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
 from curation.hashing import derive
 from curation.refs import TableRef
-from curation.stages.label import Share
+from curation.stages.label import RowShare
 from curation.tables import io
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     ids = [set(io.read(table, ["row_id"])["row_id"].to_pylist()) for table in tables]
     assert not ids[0] & ids[1]
     assert ids[0] | ids[1] == set(io.read(pool, ["row_id"])["row_id"].to_pylist())
-    share = Share(index=1, of=2, seed=derive(config.seed, "share"))
+    share = RowShare(index=1, of=2, seed=derive(config.seed, "share"))
     assert len(ids[1]) == int(share.takes(io.read(pool, ["row_id"])["row_id"].to_numpy()).sum())
 
     # Purity in the report is the share of right labels among the selected, counted here by hand.

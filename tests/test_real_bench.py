@@ -9,18 +9,18 @@ from benchmarks.real.tasks import Classes
 from curation.arms import FREE
 from curation.tables.schemas import NUMBERS
 from curation.trust.parts import FIT, UNUSED
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 main = pytest.importorskip("benchmarks.real.__main__")
 STATES = ("prompt_last", "output_last")
 
 
-def rows(num_rows: int, seed: int) -> Rows:
+def rows(num_rows: int, seed: int) -> LabelledRows:
     """Rows whose margin and first state tell whether the label is right."""
     rng = np.random.default_rng(seed)
     hidden_ND, numbers_NK = rng.normal(size=(num_rows, 24)), rng.normal(size=(num_rows, len(NUMBERS)))
     value_N = numbers_NK[:, NUMBERS.index("margin")] + hidden_ND[:, 0] + rng.logistic(size=num_rows)
-    return Rows(
+    return LabelledRows(
         hidden_ND=hidden_ND.astype(np.float16),
         correct_N=value_N > 0,
         part_N=np.full(num_rows, FIT, dtype=np.int8),

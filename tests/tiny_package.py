@@ -10,7 +10,7 @@ from curation.domains import get_domain
 from curation.hashing import hash_unit
 from curation.package import CalibrationRows, Description, Made, Sample, TrustPackage, asked, write
 from curation.refs import ModelRef, TrustRef
-from curation.selection.budget import Graded
+from curation.selection.budget import GradedScores
 from curation.trust.calibration import Calibration
 from curation.trust.linear_probe import LinearProbe
 
@@ -34,7 +34,7 @@ def states_of(row_ids_N: np.ndarray, seed: int = SEED) -> np.ndarray:
     return (hash_unit(row_ids_N, seed).astype(np.float32)[:, None] * direction()).astype(np.float16)
 
 
-def probe(seed: int = 0) -> tuple[LinearProbe, Graded, np.ndarray]:
+def probe(seed: int = 0) -> tuple[LinearProbe, GradedScores, np.ndarray]:
     """A fitted probe, its calibration rows, and the states that it was fitted on."""
     rng = np.random.default_rng(seed)
     ids_N = np.arange(NUM_ROWS)
@@ -44,7 +44,7 @@ def probe(seed: int = 0) -> tuple[LinearProbe, Graded, np.ndarray]:
     fitted.calibration = Calibration(slope=SLOPE, intercept=INTERCEPT, num_rows=50)
     raw_M = fitted.raw(_tensor(hidden_ND[:50]))
     raw_M[3] = np.nan  # unparsed
-    return fitted, Graded(raw_M, fitted.to_trust(raw_M), correct_N[:50]), hidden_ND
+    return fitted, GradedScores(raw_M, fitted.to_trust(raw_M), correct_N[:50]), hidden_ND
 
 
 def _tensor(hidden_ND: np.ndarray) -> Any:

@@ -19,7 +19,7 @@ import torch
 from curation.errors import ModelError
 from train.packing import IGNORED
 from train.sft import collate, completion_loss
-from train.tokens import Row
+from train.tokens import TrainingRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,7 +33,7 @@ class RowGradients(NamedTuple):
     num_tokens_B: npt.NDArray[np.int64]
 
 
-def row_gradients(model: "PreTrainedModel", rows: Sequence[Row], pad: int) -> RowGradients:
+def row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
     """The gradients of some rows, in one forward pass.
 
     ``model`` is in evaluation mode; its weights are not changed, and get no gradients.

@@ -36,7 +36,7 @@ from train.curves import curves, steps_of, without_signal
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
 from train.models import TrainingRecord, TrainingResult, adapter, save, trainable, warm_up
 from train.partial import Partial
-from train.rewards import Task
+from train.rewards import RolloutTask
 from train.rollouts import Rollouts, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, uses_vllm
 from train.student import train_student
@@ -198,13 +198,13 @@ def _tasks(
     config: GrpoConfig,
     *,
     name: str,
-) -> list[Task]:
+) -> list[RolloutTask]:
     """The rows that can be learnt from."""
     if not prompts:
         raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
     ids = prompt_ids(tokenizer, prompts, chat_template=config.chat_template)
     tasks = [
-        Task(row_id=example["row_id"], prompt=prompt, example=example, label=label)
+        RolloutTask(row_id=example["row_id"], prompt=prompt, example=example, label=label)
         for prompt, label, example in zip(ids, labels, examples, strict=True)
         if len(prompt) <= config.max_length
     ]
@@ -287,7 +287,7 @@ def _files_of(model: Any, base: ModelRef) -> ModelRef:
     return saved_from(base, Path(path)) if base.adapter else replace(base, base=path)
 
 
-def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[Task]) -> Rollouts:
+def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[RolloutTask]) -> Rollouts:
     own = model.generation_config.eos_token_id
     ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
     if not uses_vllm(config, type(model).__name__):

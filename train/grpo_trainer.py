@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
 from train.curves import steps_of, without_signal
-from train.rewards import Task, grade
+from train.rewards import RolloutTask, grade
 from train.rollouts import Rollout, Rollouts, Wanted, seeds
 from train.trainer import Guarded
 
@@ -33,7 +33,7 @@ class Game:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[RolloutTask],
         order: Sequence[int],
         domain: Domain,
         config: GrpoConfig,
@@ -43,7 +43,7 @@ class Game:
     ) -> None:
         self._tasks, self._order, self._domain, self._config = tasks, order, domain, config
         self._rollouts, self._seed = rollouts, seed
-        self._played: list[tuple[Task, Rollout]] = []
+        self._played: list[tuple[RolloutTask, Rollout]] = []
 
     @property
     def row_ids(self) -> list[int]:

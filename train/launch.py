@@ -98,7 +98,7 @@ def trained_in(process: TrainProcess | None) -> Iterator[None]:
         _process.reset(token)
 
 
-class Folder:
+class CheckpointFolder:
     """A folder of checkpoints, copied to a path that outlives the process."""
 
     def __init__(self, path: str) -> None:

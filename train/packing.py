@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from curation.errors import ConfigError
-from train.tokens import Row
+from train.tokens import TrainingRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,7 +22,7 @@ TOLERANCE = 1e-6
 """The largest change of a row's logits with the row before it, over the largest logit, at which rows are kept apart."""
 
 
-def pack(rows: Sequence[Row], mean_trust: float | None = None) -> dict[str, Any]:
+def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[str, Any]:
     """A batch of one row: ``input_ids`` and ``position_ids`` int64 [1, T], T tokens of all rows together.
 
     ``logits_to_keep`` int64 [K]: the positions whose next token is a label, and one more. ``labels`` int64 [1, K]:

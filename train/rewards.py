@@ -11,7 +11,7 @@ from curation.escaping import message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RolloutTask:
     """A row to learn from."""
 
     row_id: int
@@ -22,7 +22,7 @@ class Task:
     """The trusted label: the teacher's, or in gold arms the gold one. ``None``: unparsed; no answer agrees with it."""
 
 
-class Graded(NamedTuple):
+class AnswerReward(NamedTuple):
     """The reward of an answer and how it came about."""
 
     reward: float
@@ -32,7 +32,9 @@ class Graded(NamedTuple):
     """Why the domain could not grade it; the reward is then 0."""
 
 
-def grade(domain: Domain, tasks: Sequence[Task], texts: Sequence[str], *, format_reward: float) -> list[Graded]:
+def grade(
+    domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str], *, format_reward: float
+) -> list[AnswerReward]:
     """Each answer's reward: 1 if it is right, and ``format_reward`` if a label can be read from it."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
     asked = [
@@ -48,10 +50,10 @@ def grade(domain: Domain, tasks: Sequence[Task], texts: Sequence[str], *, format
     ]
 
 
-def _graded(label: str | None, problem: str, verdict: bool | RowError, format_reward: float) -> Graded:
+def _graded(label: str | None, problem: str, verdict: bool | RowError, format_reward: float) -> AnswerReward:
     if isinstance(verdict, RowError):
-        return Graded(0.0, False, False, message(verdict))
+        return AnswerReward(0.0, False, False, message(verdict))
     if problem:
-        return Graded(0.0, False, False, problem)
+        return AnswerReward(0.0, False, False, problem)
     parsed = label is not None
-    return Graded(float(verdict) + format_reward * parsed, verdict, parsed, None)
+    return AnswerReward(float(verdict) + format_reward * parsed, verdict, parsed, None)

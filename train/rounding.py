@@ -10,7 +10,7 @@ from curation.config import TrustConfig
 from curation.metrics import auc_value
 from curation.trust.parts import VALIDATION
 from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 TOP_SHARE = 0.1
 """The share of the best rows: what a selection would take."""
@@ -23,7 +23,7 @@ Trust = TypeVar("Trust", bound=StateTrust)
 Floats = npt.NDArray[np.float32]
 
 
-def rounded(trust: Trust, rows: Rows, config: TrustConfig) -> Trust:
+def rounded(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
     """The trust function with the type to score in that ``config`` asks for, if it keeps the order; noted on record.
 
     Where the held-out rows are all right or all wrong, only the overlap is looked at.
@@ -53,7 +53,7 @@ def compared(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_
     return {"overlap": len(np.intersect1d(best, found)) / num_best, "auc_change": change, "num_rows": len(exact_M)}
 
 
-def raw_at(trust: StateTrust, rows: Rows, places_M: npt.NDArray[np.int64]) -> Floats:
+def raw_at(trust: StateTrust, rows: LabelledRows, places_M: npt.NDArray[np.int64]) -> Floats:
     """The logits of the rows at these places as a scan computes them, float32 [M]."""
     parts = [
         trust.raw_of([torch.from_numpy(rows.hidden_ND[places_M[start : start + SCORE_ROWS]])])

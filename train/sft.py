@@ -32,9 +32,9 @@ from train.models import TrainingRecord, TrainingResult, save, trainable, warm_u
 from train.order import Division, Order
 from train.packing import IGNORED, check, pack
 from train.partial import Partial
-from train.stream import Loader, Source
+from train.stream import Loader, TokenSource
 from train.student import train_student
-from train.tokens import Row
+from train.tokens import TrainingRow
 from train.trainer import SftTrainer, arguments, num_workers
 
 log = logger_of(__name__)
@@ -71,7 +71,7 @@ def _learn(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> Tra
     return fine_tune(base, rows, config, **how)
 
 
-def collate(rows: Sequence[Row], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
+def collate(rows: Sequence[TrainingRow], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
     """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
 
     With ``mean_trust`` also ``weights`` float32 [B, 1]: each row's trust over it.
@@ -171,7 +171,7 @@ def fine_tune(
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    source = Source(
+    source = TokenSource(
         rows,
         tokenizer,
         max_length=config.max_length,
@@ -213,7 +213,7 @@ def fine_tune(
         if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():
             model.set_attn_implementation("flash_attention_2")
 
-    def batch(rows: Sequence[Row]) -> dict[str, Any]:
+    def batch(rows: Sequence[TrainingRow]) -> dict[str, Any]:
         if config.packing and rows:
             return pack(rows, survey.mean_trust)
         return collate(rows, tokenizer.pad_token_id, survey.mean_trust)

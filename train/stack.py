@@ -33,13 +33,13 @@ from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
 from train.rounding import decided, raw_at
 from train.trust import components_of, fit_member, labelled_rows, logits_at, neural_of, origin_of, projected
-from train.trust_loop import Rows, Shard
+from train.trust_loop import LabelledRows, Shard
 
 Floats = npt.NDArray[np.float64]
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STOPPING = 0.125
 """The share of the rows of the other folds that say when a fold's network stops."""
-FitNetwork = Callable[[Rows, TrustConfig, int, int], NeuralTrust]
+FitNetwork = Callable[[LabelledRows, TrustConfig, int, int], NeuralTrust]
 """From rows with their folds, settings, the fold that is left out and a seed to the network of the other folds."""
 
 
@@ -59,7 +59,7 @@ def fit_stacked(
     kept = output.with_name(f"{output.name}.folds")
     shared: list[Any] = []
 
-    def by_ray(folded: Rows, settings: TrustConfig, fold: int, own: int) -> NeuralTrust:
+    def by_ray(folded: LabelledRows, settings: TrustConfig, fold: int, own: int) -> NeuralTrust:
         import ray
 
         if not shared:
@@ -87,13 +87,13 @@ def fit_confidence(labels: TableRef, grades: TableRef, config: TrustConfig, *, s
     return confidence_of(rows, config, seed=seed, origin=origin).save(output.resolve())
 
 
-def _read(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> tuple[Rows, dict[str, Any]]:
+def _read(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> tuple[LabelledRows, dict[str, Any]]:
     numbers = stored_numbers(io.open_table(labels).schema)
     return labelled_rows(labels, grades, config, seed=seed, numbers=numbers), origin_of(labels, grades, config, seed)
 
 
 def stacked_of(
-    rows: Rows,
+    rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
@@ -118,7 +118,7 @@ def stacked_of(
     return stack.made(taken, origin, choice)
 
 
-def confidence_of(rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any]) -> StackedTrust:
+def confidence_of(rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any]) -> StackedTrust:
     """The numbers of the answers of these rows in one logistic regression; see :func:`fit_confidence`."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
@@ -126,7 +126,7 @@ def confidence_of(rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping
 
 
 def network_of(
-    rows: Rows,
+    rows: LabelledRows,
     config: TrustConfig,
     *,
     fold: int,
@@ -144,7 +144,7 @@ def network_of(
 class _Stack:
     """The labelled rows that are used, and what has been fitted on them."""
 
-    def __init__(self, rows: Rows, config: TrustConfig, recipe: Recipe, seed: int) -> None:
+    def __init__(self, rows: LabelledRows, config: TrustConfig, recipe: Recipe, seed: int) -> None:
         """``rows`` with their numbers; all that are in a part are used."""
         self._rows, self._config, self.recipe, self._seed = rows, config, recipe, seed
         self._used_M = np.flatnonzero(rows.part_N >= 0)

@@ -21,7 +21,7 @@ from curation.refs import TableRef
 from curation.tables import io
 from train.agreement import gathered
 from train.order import Division
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Pair, TrainingRow, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,7 +66,7 @@ class _Share:
     digest: int
 
 
-class Source:
+class TokenSource:
     """A table of prompts and completions, as token ids."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Source:
             digest=digest,
         )
 
-    def take(self, positions: Sequence[int]) -> list[Row]:
+    def take(self, positions: Sequence[int]) -> list[TrainingRow]:
         """The rows at these positions of the table."""
         table = self._table.take(list(positions), columns=self._columns)
         pairs = [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
@@ -135,16 +135,18 @@ class Source:
                 row["trust"] = trust
         return rows
 
-    def _tokens(self, pairs: list[Pair], *, limit: int | None) -> list[Row]:
+    def _tokens(self, pairs: list[Pair], *, limit: int | None) -> list[TrainingRow]:
         return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template).rows
 
 
 class Loader(DataLoader[Any]):
     """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
 
-    def __init__(self, source: Source, positions_N: npt.NDArray[np.int64], division: Division, **settings: Any) -> None:
+    def __init__(
+        self, source: TokenSource, positions_N: npt.NDArray[np.int64], division: Division, **settings: Any
+    ) -> None:
         """``settings``: of ``torch.utils.data.DataLoader``."""
-        self._numbers = _Numbers(division)
+        self._numbers = _MicroBatchNumbers(division)
         super().__init__(_Blocks(source, positions_N, division, self._numbers), batch_sampler=self._numbers, **settings)
 
     def set_epoch(self, epoch: int) -> None:
@@ -152,7 +154,7 @@ class Loader(DataLoader[Any]):
         self._numbers.set_epoch(epoch)
 
 
-class _Numbers(BatchSampler):
+class _MicroBatchNumbers(BatchSampler):
     """The numbers of a worker's micro-batches, one at a time: their rows are read by the dataset."""
 
     def __init__(self, division: Division) -> None:
@@ -169,24 +171,24 @@ class _Numbers(BatchSampler):
         return self._division.num_per_epoch
 
 
-class _Blocks(Dataset[Row]):
+class _Blocks(Dataset[TrainingRow]):
     """Reads micro-batches in blocks, one block ahead."""
 
     def __init__(
-        self, source: Source, positions_N: npt.NDArray[np.int64], division: Division, numbers: _Numbers
+        self, source: TokenSource, positions_N: npt.NDArray[np.int64], division: Division, numbers: _MicroBatchNumbers
     ) -> None:
         self._source, self._positions_N, self._division, self._numbers = source, positions_N, division, numbers
         self._num = max(BLOCK_ROWS // division.micro_batch_size, 1)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows")
-        self._blocks: dict[tuple[int, int], Future[list[list[Row]]]] = {}
+        self._blocks: dict[tuple[int, int], Future[list[list[TrainingRow]]]] = {}
 
-    def __getitems__(self, numbers: list[int]) -> list[Row]:
+    def __getitems__(self, numbers: list[int]) -> list[TrainingRow]:
         epoch, block = self._numbers.epoch, numbers[0] // self._num
         wanted = [key for key in ((epoch, block), (epoch, block + 1)) if self._first(key[1]) is not None]
         self._blocks = {key: self._blocks.get(key) or self._reader.submit(self._read, *key) for key in wanted}
         return self._blocks[wanted[0]].result()[numbers[0] % self._num]
 
-    def __getitem__(self, number: int) -> Row:
+    def __getitem__(self, number: int) -> TrainingRow:
         raise NotImplementedError("rows are read a micro-batch at a time")
 
     def __len__(self) -> int:
@@ -196,7 +198,7 @@ class _Blocks(Dataset[Row]):
         """The first micro-batch of a block; None past the end of the epoch."""
         return first if (first := block * self._num) < self._division.num_per_epoch else None
 
-    def _read(self, epoch: int, block: int) -> list[list[Row]]:
+    def _read(self, epoch: int, block: int) -> list[list[TrainingRow]]:
         last = min((block + 1) * self._num, self._division.num_per_epoch)
         indices = [self._division.micro_batch(epoch, number) for number in range(block * self._num, last)]
         together = np.concatenate(indices)

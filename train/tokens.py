@@ -22,7 +22,7 @@ class Pair(NamedTuple):
     completion: str
 
 
-class Row(TypedDict):
+class TrainingRow(TypedDict):
     """A pair as token ids: the first ``num_prompt`` are the prompt's, the rest the completion's and the end token."""
 
     input_ids: list[int]
@@ -35,7 +35,7 @@ class Row(TypedDict):
 class Tokenized:
     """Pairs as token ids."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     num_dropped: int
     """The number of pairs longer than the limit."""
 
@@ -50,7 +50,7 @@ def tokenize(
     """
     prompts = prompt_ids(tokenizer, [pair.prompt for pair in pairs], chat_template=chat_template)
     completions = completion_ids(tokenizer, [pair.completion for pair in pairs])
-    kept: list[Row] = [
+    kept: list[TrainingRow] = [
         {"input_ids": [*prompt, *completion], "num_prompt": len(prompt)}
         for prompt, completion in zip(prompts, completions, strict=True)
         if max_length is None or len(prompt) + len(completion) <= max_length

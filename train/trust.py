@@ -33,7 +33,7 @@ from curation.trust.parts import FIT, NAMES, VALIDATION, candidates, part_of
 from curation.trust.stacked import read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train.rounding import rounded
-from train.trust_loop import Ends, Floats, Ints, Rows, Shard, fit_arrays, never
+from train.trust_loop import Ends, Floats, Ints, LabelledRows, Shard, fit_arrays, never
 
 if TYPE_CHECKING:
     import ray
@@ -90,7 +90,9 @@ def _member_seeds(seed: int, members: int) -> list[int]:
     return [derive(seed, f"member {m}") for m in range(members)]
 
 
-def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, origin: Mapping[str, Any]) -> StateTrust:
+def _averaged(
+    fits: Sequence[NeuralTrust], rows: LabelledRows, config: TrustConfig, origin: Mapping[str, Any]
+) -> StateTrust:
     """The average of members that were fitted on these rows, calibrated."""
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
@@ -163,7 +165,7 @@ def fit_here(
 
 
 def fit_rows(
-    kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], ends: Ends = never
+    kind: str, rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], ends: Ends = never
 ) -> StateTrust:
     """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
 
@@ -194,7 +196,7 @@ def fit_rows(
 
 
 def neural_of(
-    rows: Rows,
+    rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
@@ -213,7 +215,7 @@ def neural_of(
 
 
 def attention_of(
-    rows: Rows,
+    rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
@@ -231,14 +233,16 @@ def attention_of(
 
 
 def deep_ensemble_of(
-    rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], members: int = 5
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], members: int = 5
 ) -> StateTrust:
     """The average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
     fits = [neural_of(rows, config, seed=own, origin=origin) for own in _member_seeds(seed, members)]
     return _averaged(fits, rows, config, {**origin, "seed": seed})
 
 
-def _fitted(made_by: Any, rows: Rows, config: TrustConfig, origin: dict[str, Any], **options: Any) -> StateTrust:
+def _fitted(
+    made_by: Any, rows: LabelledRows, config: TrustConfig, origin: dict[str, Any], **options: Any
+) -> StateTrust:
     """A trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
@@ -249,7 +253,7 @@ def _fitted(made_by: Any, rows: Rows, config: TrustConfig, origin: dict[str, Any
     return _calibrated(trust.behind(pca), rows, config)
 
 
-def components_of(rows: Rows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
+def components_of(rows: LabelledRows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
     """The principal components of the states of the fit rows that ``config`` asks for.
 
     Raises:
@@ -266,12 +270,12 @@ def components_of(rows: Rows, config: TrustConfig, default: int | None = None) -
     return principal_components(batches, size=size, key="trust.pca")
 
 
-def _width(rows: Rows, config: TrustConfig) -> int:
+def _width(rows: LabelledRows, config: TrustConfig) -> int:
     """Numbers of a row's states, without the scalar columns."""
     return sum(rows.sizes[: len(config.states)])
 
 
-def projected(rows: Rows, pca: PrincipalComponents) -> Rows:
+def projected(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
     """The rows with the projection of their states in the states' place."""
     width, size = pca.shape
     projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
@@ -281,7 +285,7 @@ def projected(rows: Rows, pca: PrincipalComponents) -> Rows:
     return rows._replace(hidden_ND=projected_NK, sizes=(projected_NK.shape[1],))
 
 
-def _calibrated(trust: StateTrust, rows: Rows, config: TrustConfig) -> StateTrust:
+def _calibrated(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> StateTrust:
     """A trust function with its held-out scores, on which it is calibrated."""
     validation_V = rows.places(VALIDATION)
     raw_V = logits_at(trust, rows, validation_V)
@@ -290,7 +294,7 @@ def _calibrated(trust: StateTrust, rows: Rows, config: TrustConfig) -> StateTrus
     return trust.noted(num_repeats=rows.num_repeats)
 
 
-def logits_at(trust: StateTrust, rows: Rows, places_M: Ints) -> Scores:
+def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Ints) -> Scores:
     """The logit of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
     parts = [
@@ -310,7 +314,7 @@ def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int
     }
 
 
-def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> Rows:
+def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> LabelledRows:
     """The rows of ``labels`` that a fit may use, that are graded and have all states; read batch by batch.
 
     Raises:
@@ -326,7 +330,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
 def labelled_rows(
     labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
-) -> Rows:
+) -> LabelledRows:
     """The rows of :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
     graded = read_grades(grades)
     columns = [input_column(name) for name in config.inputs]
@@ -351,7 +355,7 @@ def labelled_rows(
         present_N[places_B[use_B]] = True
     if hidden_ND is None:
         hidden_ND = np.empty((len(graded.row_ids_N), 0), dtype=np.float16)
-    return Rows(
+    return LabelledRows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
         part_N=part_of(graded.question_N[present_N], config, seed),
@@ -362,7 +366,7 @@ def labelled_rows(
     )
 
 
-def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
+def _refuse_degenerate(rows: LabelledRows, config: TrustConfig) -> None:
     share = "" if config.source_share == 1 else ", a larger trust.source_share"
     words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
     for part, name in enumerate(NAMES):

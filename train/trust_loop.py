@@ -27,7 +27,7 @@ from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.network import Net, TrustNet
 from curation.trust.parts import FIT, REPEAT, VALIDATION
-from curation.trust.states import HeldOut
+from curation.trust.states import HeldOutScores
 
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
@@ -58,7 +58,7 @@ class SideBySide:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
     hidden_ND: Floats | SideBySide
@@ -81,12 +81,12 @@ class Rows(NamedTuple):
         """The rows that repeat the question of an earlier one; no fit reads them."""
         return int((self.part_N == REPEAT).sum())
 
-    def held_out(self, places_M: Ints, raw_M: npt.NDArray[np.float32]) -> HeldOut:
+    def held_out(self, places_M: Ints, raw_M: npt.NDArray[np.float32]) -> HeldOutScores:
         """The held-out scores of rows at these places; all other rows of the fit, and repeats, have none."""
         raw_N = np.full(len(self.part_N), np.nan, dtype=np.float32)
         raw_N[places_M] = raw_M
         listed_N = (self.part_N >= 0) | (self.part_N == REPEAT)
-        return HeldOut(self.row_ids_N[listed_N], raw_N[listed_N])
+        return HeldOutScores(self.row_ids_N[listed_N], raw_N[listed_N])
 
     def places(self, part: int) -> Ints:
         """The positions of the rows of a part, ascending."""
@@ -127,12 +127,12 @@ def never(record: FitRecord) -> bool:
     return False
 
 
-class Fitted(NamedTuple, Generic[Net]):
+class FittedNetwork(NamedTuple, Generic[Net]):
     """A fitted network (in evaluation mode on the CPU), its calibration, held-out scores and the record of the fit."""
 
     net: Net
     calibration: Calibration
-    held_out: HeldOut
+    held_out: HeldOutScores
     record: FitRecord
 
 
@@ -158,14 +158,14 @@ class Shard:
 
 
 def fit_arrays(
-    rows: Rows,
+    rows: LabelledRows,
     config: TrustConfig,
     new_net: Callable[[], Net],
     *,
     seed: int,
     shard: Shard | None = None,
     ends: Ends = never,
-) -> Fitted[Net]:
+) -> FittedNetwork[Net]:
     """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
 
     ``new_net`` makes the network that ``config`` asks for, with random weights from torch's own generator. ``ends`` is
@@ -193,7 +193,7 @@ def fit_arrays(
     optimizer = torch.optim.AdamW(
         net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    progress = _Progress(net, optimizer, record)
+    progress = _FitProgress(net, optimizer, record)
     shard.restore(progress.read)
     start -= record.seconds
     weights = class_weights(rows.correct_N[fit_F], config.class_weight)
@@ -216,7 +216,7 @@ def fit_arrays(
     net.load_state_dict(progress.best)
     logit_V = _logits(net, rows.hidden_ND, validation_V, shard)
     calibration = fit_calibration(logit_V, rows.correct_N[validation_V], config.calibration)
-    return Fitted(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
+    return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
 
 
 def class_weights(correct_N: Flags, strength: float) -> tuple[float, float]:
@@ -270,7 +270,7 @@ class _Batches:
 def _steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    rows: Rows,
+    rows: LabelledRows,
     batches: Iterable[Ints],
     weights: tuple[float, float],
     shard: Shard,
@@ -310,7 +310,7 @@ def _finished(record: FitRecord, config: TrustConfig) -> bool:
     return record.num_steps >= config.max_steps or stopped
 
 
-class _Progress:
+class _FitProgress:
     """Everything that a fit needs to resume: weights, optimizer, best weights and record, as safetensors and JSON."""
 
     def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:

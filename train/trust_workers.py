@@ -22,8 +22,8 @@ from curation.refs import TrustRef, fingerprint
 from curation.storage.paths import Place, place
 from curation.trust import saved
 from curation.trust.states import StateTrust
-from train.launch import FOLDER, Folder, launch
-from train.trust_loop import Rows, Shard
+from train.launch import FOLDER, CheckpointFolder, launch
+from train.trust_loop import LabelledRows, Shard
 
 CHECKPOINT_SECONDS = 60.0
 """A longer fit writes a checkpoint at the end of the first epoch after each such period."""
@@ -62,7 +62,7 @@ def fit_net(
 class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
-    def __init__(self, folder: Folder | None) -> None:
+    def __init__(self, folder: CheckpointFolder | None) -> None:
         """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
         context, self._folder = ray.train.get_context(), folder
         self.rank, self.size = context.get_world_rank(), context.get_world_size()
@@ -108,8 +108,8 @@ def _train(task: dict[str, Any]) -> None:
     config = TrustConfig.model_validate(origin["config"])
     torch.set_num_threads(config.cpus_per_worker)
     logging.getLogger("train").setLevel(logging.INFO)
-    rows = Rows(*ray.get(task["rows"][0]))
-    shard = _RayShard(Folder(task[FOLDER]) if FOLDER in task else None)
+    rows = LabelledRows(*ray.get(task["rows"][0]))
+    shard = _RayShard(CheckpointFolder(task[FOLDER]) if FOLDER in task else None)
     trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
     if ray.train.get_context().get_world_rank() == 0:
         trust.save(place(task["output"]))

@@ -25,10 +25,10 @@ from curation.stopping import waited_for
 from curation.storage.paths import Place
 from train.launch import remove
 from tune.halving import Bar, Halving
-from tune.objective import Objective, Outcome, Source, run_trial
+from tune.objective import Objective, Outcome, TrialRows, run_trial
 from tune.proposals import Proposals
 from tune.space import Point
-from tune.trials import Fold, Journal, Trial
+from tune.trials import Fold, Trial, TrialJournal
 
 MOST_DEATHS = 3
 """A fit whose process died so often and once more, e.g. for want of memory, is recorded as failed."""
@@ -37,7 +37,7 @@ MOST_DEATHS = 3
 class Fits:
     """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as there is room for."""
 
-    def __init__(self, source: Source, objective: Objective, config: TuneConfig, directory: Place) -> None:
+    def __init__(self, source: TrialRows, objective: Objective, config: TuneConfig, directory: Place) -> None:
         self._shared = ray.put((source, objective))
         self._config, self._directory = config, directory
 
@@ -64,8 +64,8 @@ class Fits:
         Returns:
             the fits by number; fewer where ``hours`` ended them.
         """
-        journal = Journal(self._directory / name)
-        searcher = _Numbers(proposals, folds, journal, on_done, hours, halving)
+        journal = TrialJournal(self._directory / name)
+        searcher = _FitNumbers(proposals, folds, journal, on_done, hours, halving)
         scratch = self._directory / f"{name}.ray"
         config = self._config
         trainable = ray.tune.with_resources(
@@ -119,14 +119,14 @@ class _Stopper(ray.tune.Stopper):
         return (_Stopper, ())
 
 
-class _Numbers(Searcher):
+class _FitNumbers(Searcher):
     """Hands Ray Tune the numbers of the fits that are not recorded, in order, and records what ends."""
 
     def __init__(
         self,
         proposals: Proposals,
         folds: Sequence[Fold],
-        journal: Journal,
+        journal: TrialJournal,
         on_done: Callable[[Trial, int], None],
         hours: float | None,
         halving: Halving | None,

@@ -28,7 +28,7 @@ from curation.trust.parts import FIT, NAMES, UNUSED, first_of_each, part_of, use
 from curation.trust.stacked import read_numbers, stored_numbers
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
-from train.trust_loop import Rows, SideBySide, never
+from train.trust_loop import LabelledRows, SideBySide, never
 from tune.halving import Bar, rungs_of
 from tune.space import Point, Space
 
@@ -37,7 +37,7 @@ Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 
-class Source(NamedTuple):
+class TrialRows(NamedTuple):
     """The labelled source rows that all trials read, ascending by row id; arrays that processes can share."""
 
     row_ids_N: Ints
@@ -51,12 +51,12 @@ class Source(NamedTuple):
     """The numbers of the answers that a stack reads, NaN for null."""
     numbers: tuple[str, ...]
 
-    def share(self, trust: TrustConfig, seed: int) -> "Source":
+    def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
         """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
         taken_N = used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
-        return Source(
+        return TrialRows(
             row_ids_N=self.row_ids_N[taken_N],
             group_N=self.group_N[taken_N],
             correct_N=self.correct_N[taken_N],
@@ -66,7 +66,7 @@ class Source(NamedTuple):
             numbers=self.numbers,
         )
 
-    def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> Rows:
+    def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> LabelledRows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
         whole = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
         part_N = part_of(self.row_ids_N, whole, seed)
@@ -74,7 +74,7 @@ class Source(NamedTuple):
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         sizes = tuple(input_ND.shape[1] for input_ND in inputs)
-        return Rows(
+        return LabelledRows(
             hidden_ND=SideBySide(inputs),
             correct_N=self.correct_N,
             part_N=part_N,
@@ -92,7 +92,7 @@ class Source(NamedTuple):
 
 def read_source(
     labels: TableRef, grades: TableRef, names: Sequence[str], *, groups: Mapping[int, str] | None = None
-) -> tuple[Source, int]:
+) -> tuple[TrialRows, int]:
     """The graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
     Of rows that ask the same question the first one is taken.
@@ -138,7 +138,7 @@ def read_source(
         places = {group: number for number, group in enumerate(sorted(set(groups.values())))}
         group_N = np.array([places[groups[row_id]] for row_id in row_ids_N.tolist()], dtype=np.int64)
     stacked = zip(names, zip(*parts, strict=True), strict=True)
-    found = Source(
+    found = TrialRows(
         row_ids_N=row_ids_N,
         group_N=group_N,
         correct_N=graded.correct_N[places_N],
@@ -168,7 +168,7 @@ class Objective:
         if self.metric == "certified" and self.risk is None:
             raise ConfigError("tune.metric: certified needs selection.budget.risk")
 
-    def check(self, source: Source, seed: int) -> None:
+    def check(self, source: TrialRows, seed: int) -> None:
         """Refuse rows on which no trial could be measured.
 
         Raises:
@@ -188,7 +188,7 @@ class Objective:
                     "both right and wrong ones are needed; give more source rows or fewer folds"
                 )
 
-    def check_components(self, source: Source, space: Space, folds: Iterable[tuple[int, int]]) -> None:
+    def check_components(self, source: TrialRows, space: Space, folds: Iterable[tuple[int, int]]) -> None:
         """Refuse a space some of whose points ask for more principal components than a trial has.
 
         Args:
@@ -244,7 +244,14 @@ class Outcome:
 
 
 def run_trial(
-    source: Source, point: Point, objective: Objective, *, fold: int, seed: int, fit_seed: int, bar: Bar | None = None
+    source: TrialRows,
+    point: Point,
+    objective: Objective,
+    *,
+    fold: int,
+    seed: int,
+    fit_seed: int,
+    bar: Bar | None = None,
 ) -> Outcome:
     """Fit the point on all folds but one, and measure it on that one.
 
@@ -284,7 +291,7 @@ def run_trial(
     )
 
 
-def _refuse_one_class(rows: Rows, trust: TrustConfig) -> None:
+def _refuse_one_class(rows: LabelledRows, trust: TrustConfig) -> None:
     for part, name in enumerate(NAMES):
         correct = rows.correct_N[rows.places(part)]
         if (len(correct) or name != "calibration") and int(correct.sum()) in (0, len(correct)):

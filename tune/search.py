@@ -19,7 +19,7 @@ from tune.space import Point, Space
 from tune.trials import Fold, Trial
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The end of a search."""
 
     trials: list[Trial]
@@ -42,7 +42,7 @@ def search(
     seed: int,
     say: Callable[[str], None],
     update: Update,
-) -> Found:
+) -> SearchResult:
     """Try the points of a space, and choose among the best of them and the default.
 
     Raises:
@@ -81,7 +81,7 @@ def search(
     choice = _compared(finals, finalists, len(every), share_held_out=1 / config.folds, larger=larger)
     numbers = [trial.number for trial in finalists]
     winner = default if choice.winner is None else points[1 + numbers.index(int(choice.winner))]
-    return Found(trials, finals, numbers, choice, winner)
+    return SearchResult(trials, finals, numbers, choice, winner)
 
 
 def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:

@@ -38,7 +38,7 @@ class Trial:
         return cls(**{**value, "outcome": None if outcome is None else Outcome(**outcome)})
 
 
-class Journal:
+class TrialJournal:
     """The fits that have ended: a file each, so that it is there whole or not at all."""
 
     def __init__(self, directory: Place) -> None:

@@ -29,7 +29,7 @@ from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.trust.stacked import stored_numbers
 from train.trust import labelled_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 SIZES, DRAWS = (100, 300, 1_000), 5
 RESULTS = Path(__file__).with_name("results.json")
@@ -53,7 +53,7 @@ def labelled(directory: Path) -> bool:
     return all(stages.get(f"gen-0/grade-{split}", {}).get("outputs") for split in ("source", "pool"))
 
 
-def rows_of(directory: Path, split: str) -> tuple[Rows, tuple[str, ...]]:
+def rows_of(directory: Path, split: str) -> tuple[LabelledRows, tuple[str, ...]]:
     """The graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
     stages = json.loads((directory / "manifest.json").read_text())["stages"]
     uri = stages[f"gen-0/label-{split}"]["outputs"]["labels"]["uri"]
@@ -65,7 +65,7 @@ def rows_of(directory: Path, split: str) -> tuple[Rows, tuple[str, ...]]:
     return labelled_rows(labels, grades, TrustConfig(states=states), seed=0, numbers=numbers), states
 
 
-def measured(scored: Scored, pool: Rows, constant: float) -> dict[str, float]:
+def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, float]:
     """The numbers of one score of the pool."""
     right_N = pool.correct_N
     order = np.argsort(-scored.raw_N, kind="stable")

@@ -12,7 +12,7 @@ from curation.config import TrustConfig
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.states import SCORE_ROWS
 from train.trust import fit_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 Floats = npt.NDArray[np.float64]
 BASELINE = "ten numbers and a probe (scikit-learn)"
@@ -33,10 +33,10 @@ class Scored(NamedTuple):
     """What a stack took."""
 
 
-def free(name: str) -> Callable[[Rows, Rows, int], Scored]:
+def free(name: str) -> Callable[[LabelledRows, LabelledRows, int], Scored]:
     """A free signal, which needs no labelled row."""
 
-    def score(source: Rows, pool: Rows, seed: int) -> Scored:
+    def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
         trust = TRUST[name]
         assert isinstance(trust, Column), "a free signal is a column"
         raw_N = pool.numbers_NK[:, pool.numbers.index(trust.column)]
@@ -45,10 +45,10 @@ def free(name: str) -> Callable[[Rows, Rows, int], Scored]:
     return score
 
 
-def fitted(kind: str, states: tuple[str, ...], **settings: Any) -> Callable[[Rows, Rows, int], Scored]:
+def fitted(kind: str, states: tuple[str, ...], **settings: Any) -> Callable[[LabelledRows, LabelledRows, int], Scored]:
     """A fitted trust function of the product."""
 
-    def score(source: Rows, pool: Rows, seed: int) -> Scored:
+    def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
         config = TrustConfig(states=states, **settings)
         trust = fit_rows(kind, source, config, seed=seed, origin={})
         raw_N = np.concatenate(
@@ -67,7 +67,7 @@ def fitted(kind: str, states: tuple[str, ...], **settings: Any) -> Callable[[Row
     return score
 
 
-def baseline(source: Rows, pool: Rows, seed: int) -> Scored:
+def baseline(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
     """The peer: ten numbers of the answer and an out-of-fold probe in one logistic regression, by scikit-learn."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
@@ -89,9 +89,9 @@ def baseline(source: Rows, pool: Rows, seed: int) -> Scored:
     return Scored(raw_N, 1 / (1 + np.exp(-raw_N)))
 
 
-def arms(states: tuple[str, ...], *, paper: bool) -> Mapping[str, Callable[[Rows, Rows, int], Scored]]:
+def arms(states: tuple[str, ...], *, paper: bool) -> Mapping[str, Callable[[LabelledRows, LabelledRows, int], Scored]]:
     """The arms by name; ``paper``: the paper's network too, which takes most of the time."""
-    found: dict[str, Callable[[Rows, Rows, int], Scored]] = {name: free(name) for name in FREE}
+    found: dict[str, Callable[[LabelledRows, LabelledRows, int], Scored]] = {name: free(name) for name in FREE}
     found[BASELINE] = baseline
     found["fitted_confidence"] = fitted("fitted_confidence", states)
     found["linear_probe"] = fitted("linear_probe", states)
@@ -101,7 +101,7 @@ def arms(states: tuple[str, ...], *, paper: bool) -> Mapping[str, Callable[[Rows
     return found
 
 
-def drawn(source: Rows, num: int | None, seed: int) -> Rows:
+def drawn(source: LabelledRows, num: int | None, seed: int) -> LabelledRows:
     """The source with ``num`` of its rows in the parts of a fit, all others unused; ``None``: all."""
     usable = np.flatnonzero(source.part_N >= 0)
     order = np.random.default_rng(seed).permutation(usable)

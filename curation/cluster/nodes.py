@@ -25,7 +25,7 @@ CODE = f"{PROJECT} code"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class NodeAnswer:
     """The answer of a living node; if there is none, ``value`` is None and ``problem`` says why."""
 
     node: str
@@ -43,7 +43,7 @@ def living() -> list[dict[str, Any]]:
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
 
 
-def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_SECONDS) -> list[Answer]:
+def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
     """The answers of all living nodes; each comes from a task on the node that takes no resources."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
@@ -62,7 +62,7 @@ def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_S
             ray.cancel(answer, force=True)
         except RayError as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
-        answers.append(Answer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
+        answers.append(NodeAnswer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
     return answers
 
 
@@ -138,7 +138,7 @@ def _comparable(package: str, version: str | None) -> str | None:
     return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
 
 
-def others(here: Mapping[str, str], answers: Sequence[Answer]) -> Iterator[str]:
+def others(here: Mapping[str, str], answers: Sequence[NodeAnswer]) -> Iterator[str]:
     """A line for each node that differs: its address and both versions of each package."""
     for answer in answers:
         if answer.problem is None and (differing := differences(here, answer.value)):

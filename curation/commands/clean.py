@@ -27,7 +27,7 @@ from curation.tables.contents import version_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Removed:
+class RemovedFiles:
     """Rows of one table that were removed, or the whole directory of a stage (``versions`` 0)."""
 
     path: str
@@ -36,14 +36,14 @@ class Removed:
     bytes: int
 
 
-class _File(NamedTuple):
+class _ListedFile(NamedTuple):
     name: str
     """The path relative to the folder."""
     bytes: int
     modified: float
 
 
-def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Removed]:
+def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[RemovedFiles]:
     """Remove what is older than ``hours``, and yield each removal; ``dry``: only yield.
 
     Raises:
@@ -66,7 +66,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
             files = _files(folder)
             if not dry:
                 remove(folder)
-            yield Removed(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
+            yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
         for table in _tables(directory):
             if not any(table.startswith(f"{folder}/") for folder in superseded):
                 removed = clean_table(table, pinned[_resolved(table)], before, dry=dry)
@@ -74,7 +74,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
                     yield removed
 
 
-def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool = False) -> Removed:
+def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool = False) -> RemovedFiles:
     """Remove all versions of a table but the newest and those ``pinned``, the files that only they name, and orphans.
 
     ``before``: seconds since 1970; keep everything written later.
@@ -103,7 +103,7 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
         for file in unnamed:  # Lance keeps files that no version ever named for a week
             (place(uri) / file.name).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
-    return Removed(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
+    return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
 
 
 def _pinned(manifest: Manifest) -> defaultdict[str, set[int]]:
@@ -151,9 +151,9 @@ def _tables(directory: Place) -> Iterator[str]:
                 yield root
 
 
-def _files(folder: Place) -> list[_File]:
+def _files(folder: Place) -> list[_ListedFile]:
     """All files in a folder, however deep."""
     if isinstance(folder, Remote):
-        return [_File(entry.path, entry.size, entry.modified) for entry in folder.entries()]
+        return [_ListedFile(entry.path, entry.size, entry.modified) for entry in folder.entries()]
     found = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
-    return [_File(str(path.relative_to(folder)), status.st_size, status.st_mtime) for path, status in found]
+    return [_ListedFile(str(path.relative_to(folder)), status.st_size, status.st_mtime) for path, status in found]

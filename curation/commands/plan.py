@@ -11,7 +11,7 @@ from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
 from curation.pipeline.growth import described
 from curation.pipeline.model_types import types_taken
-from curation.pipeline.opened import Opened, open_run
+from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.pipeline.student_steps import student_steps
@@ -158,7 +158,7 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     return replace(_planned(opened.chain.stages, opened.manifest, ahead, config.ray), added=added)
 
 
-def _look(opened: Opened) -> None:
+def _look(opened: OpenedRun) -> None:
     """Refuse, before a sample is labelled, what the run would refuse; what is found is told."""
     config, files = opened.config, opened.manifest.source_files
     capacity.check_machine(config)

@@ -30,14 +30,14 @@ from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 
 
-class Checked(NamedTuple):
+class CheckedLine(NamedTuple):
     """A line of what was checked."""
 
     kind: Literal["source", "split", "rows", "model", "setting", "student", "warning"]
     text: str
 
 
-def check(config: RunConfig) -> Iterator[Checked]:
+def check(config: RunConfig) -> Iterator[CheckedLine]:
     """Lines on files, rows of each split, models, settings from the domain's defaults, and warnings.
 
     Raises:
@@ -53,42 +53,44 @@ def check(config: RunConfig) -> Iterator[Checked]:
     for name, items in files.items():
         check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
-        yield Checked("source", f"source {name}: {len(items)} files, {rows:,} rows")
+        yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows")
     check_kept(config.selection.keep, files[config.splits.pool.source])
     taken = deals.taken(files)
     sizes = split_sizes(config, files, taken)
     for name, num_rows in sizes.items():
-        yield Checked("split", f"split {name}: {num_rows:,} rows")
+        yield CheckedLine("split", f"split {name}: {num_rows:,} rows")
     if (added := described(config, deals, files)) is not None:
-        yield Checked("split", added)
+        yield CheckedLine("split", added)
     if (shares := config.num_shares) > 1:
         num = max(1, len(config.generations))
         left = f"; {shares - num} more are left for generations that are added later" if shares > num else ""
         rows = sizes["pool"] // shares
-        yield Checked("split", f"{num} generations label one of {shares} shares of the pool each, {rows:,} rows{left}")
-    yield from (Checked("rows", line) for line in check_preview(preview(config, files, taken), config))
-    yield from (Checked("rows", line) for line in look(config, files, taken))
+        yield CheckedLine(
+            "split", f"{num} generations label one of {shares} shares of the pool each, {rows:,} rows{left}"
+        )
+    yield from (CheckedLine("rows", line) for line in check_preview(preview(config, files, taken), config))
+    yield from (CheckedLine("rows", line) for line in look(config, files, taken))
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     domain = get_domain(config.domain_of("pool"))
     check_by(config.selection.max_per_label_by, domain)
     divided(config.selection, domain)
     if (places := in_words(config.selection, domain)) is not None:
-        yield Checked("setting", places)
+        yield CheckedLine("setting", places)
     check_settings(config.trust)
     if config.trust.search or "tune" in config.model_fields_set:
         check_search(config, num_pool)
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
-        yield Checked("model", f"{role}: {_described(model, states)}")
-    yield from (Checked("setting", line) for line in (*resolved(config), *types_taken(config)))
+        yield CheckedLine("model", f"{role}: {_described(model, states)}")
+    yield from (CheckedLine("setting", line) for line in (*resolved(config), *types_taken(config)))
     trained = [*student_steps(config, num_pool)]
-    yield from (Checked("student", found.line) for found in trained if found.warning is None)
+    yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
     words = [*warnings(config), *(found.warning for found in trained if found.warning is not None)]
     if capacity.address_of(config.ray) == capacity.LOCAL and config.teacher.given is None:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])
-    yield from (Checked("warning", f"warning: {line}") for line in words)
+    yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 
 
 def _described(model: ModelConfig, states: Sequence[str]) -> str:

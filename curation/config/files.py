@@ -21,14 +21,14 @@ Roots = dict[tuple[str, ...], Place]
 "path")``."""
 
 
-class Content(NamedTuple):
+class MergedFile(NamedTuple):
     """Content of a file and its bases together."""
 
     raw: dict[str, Any]
     roots: Roots
 
 
-def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> Content:
+def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> MergedFile:
     """The content of a YAML file on top of its bases; ``above`` are the files that lead to it.
 
     Raises:
@@ -37,7 +37,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
     path = place(path)
     raw = mapping(path, mend)
     if BASE not in raw:
-        return Content(raw, {})
+        return MergedFile(raw, {})
     given = raw.pop(BASE)
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
@@ -55,7 +55,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
         below = _merged(below, content.raw)
         roots |= {at: other.parent for at in _places(content.raw)} | content.roots
     standing = set(_places(raw))
-    return Content(_merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
+    return MergedFile(_merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
 
 
 def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:

@@ -36,12 +36,12 @@ def parse(text: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"has {len(text):,} characters; a configuration may have {MAX_CHARACTERS:,}")
     try:
-        return _Loader(text).get_single_data()
+        return _StrictLoader(text).get_single_data()
     except yaml.YAMLError as error:
         raise ConfigError(f"is not YAML: {message(error)}") from error
 
 
-class _Loader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader, strict."""
 
     def __init__(self, text: str) -> None:

@@ -93,7 +93,7 @@ class Mcqa(Domain):
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
 
-    def _row(self, raw: Mapping[str, Any]) -> "_Row":
+    def _row(self, raw: Mapping[str, Any]) -> "_ChoiceRow":
         if not self._choices:
             return _checked(_published(raw))
         texts = [_text(raw, name) for name in self._choices]
@@ -101,7 +101,7 @@ class Mcqa(Domain):
         given = "" if answer is None else cell(answer)
         place = _place(given, self._choices, texts)
         key = given if place is None else self._choices[place]
-        return _checked(_Row(_text(raw, self._question_in), texts, list(self._choices), key))
+        return _checked(_ChoiceRow(_text(raw, self._question_in), texts, list(self._choices), key))
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The question, the lettered options (if the answer is a letter), and the cue line."""
@@ -149,7 +149,7 @@ class Mcqa(Domain):
         return dict(zip(answers, letters, strict=True)).get(_squeeze(completion))
 
 
-class _Row(NamedTuple):
+class _ChoiceRow(NamedTuple):
     """A question in any format. ``keys`` has a name per option; ``key`` is the one that the row's answer gives."""
 
     question: str
@@ -158,11 +158,11 @@ class _Row(NamedTuple):
     key: Any
 
 
-def _published(raw: Mapping[str, Any]) -> _Row:
+def _published(raw: Mapping[str, Any]) -> _ChoiceRow:
     return _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
 
 
-def _checked(row: _Row) -> _Row:
+def _checked(row: _ChoiceRow) -> _ChoiceRow:
     if len(row.choices) < 2:
         raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
     if len(row.choices) > len(LETTERS):
@@ -172,7 +172,7 @@ def _checked(row: _Row) -> _Row:
     return row
 
 
-def _listed(raw: Mapping[str, Any]) -> _Row:
+def _listed(raw: Mapping[str, Any]) -> _ChoiceRow:
     """Reads our format and MMLU's (a list, answered by position), ARC's and OpenBookQA's (a struct, by label)."""
     question = _text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]
@@ -186,20 +186,22 @@ def _listed(raw: Mapping[str, Any]) -> _Row:
     names = listed.get("label") or () if struct else range(len(choices))
     if None in names:
         raise RowError("null_field: an option has no label")
-    return _Row(question, choices, [str(name).strip() for name in names], raw.get("answerKey" if struct else "answer"))
+    return _ChoiceRow(
+        question, choices, [str(name).strip() for name in names], raw.get("answerKey" if struct else "answer")
+    )
 
 
-def _sciq(raw: Mapping[str, Any]) -> _Row:
+def _sciq(raw: Mapping[str, Any]) -> _ChoiceRow:
     """Options ordered by a hash of question and option, so that their order does not reveal the right one."""
     question, right = _text(raw, "question"), _text(raw, "correct_answer")
     choices = [right, *(_text(raw, f"distractor{number}") for number in (1, 2, 3))]
     choices.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())
-    return _Row(question, choices, choices, right)
+    return _ChoiceRow(question, choices, choices, right)
 
 
-def _socialiqa(raw: Mapping[str, Any]) -> _Row:
+def _socialiqa(raw: Mapping[str, Any]) -> _ChoiceRow:
     choices = [_text(raw, f"answer{letter}") for letter in "ABC"]
-    return _Row(f"{_text(raw, 'context')} {_text(raw, 'question')}", choices, ["1", "2", "3"], raw.get("label"))
+    return _ChoiceRow(f"{_text(raw, 'context')} {_text(raw, 'question')}", choices, ["1", "2", "3"], raw.get("label"))
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:

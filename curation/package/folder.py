@@ -19,7 +19,7 @@ from curation.errors import ModelError, PackageError, RunDirError
 from curation.package.code import refuse_code, refuse_maker
 from curation.package.description import Description
 from curation.refs import TrustRef, fingerprint
-from curation.selection.budget import Graded
+from curation.selection.budget import GradedScores
 from curation.selection.cascade import HeldOut
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
@@ -95,7 +95,7 @@ class TrustPackage:
             asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
         return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
-    def calibration(self) -> Graded:
+    def calibration(self) -> GradedScores:
         """The calibration rows; NaN scores for those whose label could not be read, which are never selected.
 
         Raises:
@@ -110,7 +110,7 @@ class TrustPackage:
         with self._reading(CALIBRATION):
             table = _rows(fetched(self.uri) / CALIBRATION, CALIBRATED)
             raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
-            return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
+            return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
@@ -156,7 +156,7 @@ def write(
     description: Description,
     *,
     trust: TrustRef,
-    calibration: Graded | None,
+    calibration: GradedScores | None,
     reference: Arrays,
     cascade: tuple[TrustRef, HeldOut] | None = None,
     card: str | None = None,

@@ -49,7 +49,7 @@ class ModelActor:
     def __init__(self, desk: Any) -> None:
         context = ray.get_runtime_context()
         self._desk, self._node, self._id = desk, context.get_node_id(), context.get_actor_id()
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._sessions: OrderedDict[str, _PassSession] = OrderedDict()
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
@@ -96,7 +96,7 @@ class ModelActor:
         ray.get(self._desk.finish.remote(handout, len(rows), found))
         return found
 
-    def _written(self, session: "_Session", handout: Handout, rows: list[Row], known: Narrowing) -> pa.Table:
+    def _written(self, session: "_PassSession", handout: Handout, rows: list[Row], known: Narrowing) -> pa.Table:
         worker, parts, num_done = session.worker, [], 0
         turn = self._turns.together() if known.is_whole else self._turns.alone()
         token = _index.set(handout.index)
@@ -121,7 +121,7 @@ class ModelActor:
             note["teacher"] = started
         return worker.write(parts, note)
 
-    def _session(self, pass_id: str) -> "_Session | None":
+    def _session(self, pass_id: str) -> "_PassSession | None":
         """The pass in this process; None where it has ended."""
         with self._entering:
             if pass_id not in self._sessions:
@@ -129,7 +129,7 @@ class ModelActor:
                     return None
                 this, (job,) = known
                 try:
-                    self._sessions[pass_id] = _Session(this, ray.get(job), self._models)
+                    self._sessions[pass_id] = _PassSession(this, ray.get(job), self._models)
                 except StartError as error:
                     self._end(pass_id, error)
                 self._sessions[pass_id].worker.alive = self._watch.alive
@@ -180,7 +180,7 @@ def _pickled(error: Exception) -> bytes:
     return found
 
 
-class _Session:
+class _PassSession:
     """A pass in this process."""
 
     def __init__(self, this: Pass, job: Job, models: Models) -> None:

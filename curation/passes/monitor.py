@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from curation.escaping import logger_of
 from curation.passes.desk import Look
 from curation.periodic import every
-from curation.tables.stream import Round, Written
+from curation.tables.stream import CommitRound, WrittenFragment
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Actors, Spent, Standing, Update, Work
@@ -75,7 +75,7 @@ class Tally:
             self._tell()
             self._tell_actors(NOBODY.actors)  # Ray ends them after this
 
-    def wrote(self, written: Written) -> None:
+    def wrote(self, written: WrittenFragment) -> None:
         """Rows have come: those of a chunk, where they are the table's."""
         if written.uri != self._uri:
             return
@@ -90,7 +90,7 @@ class Tally:
             self._errors.update(written.note.get("errors", {}))
             self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
 
-    def committed(self, done: Round) -> None:
+    def committed(self, done: CommitRound) -> None:
         """All that had come is committed."""
         with self._lock:
             rows = self._done + done.rows.get(self._uri, 0)

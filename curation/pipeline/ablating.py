@@ -14,7 +14,7 @@ from curation.selection.budget import check_pool
 from curation.stages.scored_rows import ScoreGraded
 
 
-class Described(NamedTuple):
+class AblationStages(NamedTuple):
     """The stages of an ablation with one seed, by what is taken from them."""
 
     scored: dict[str, dict[str, Out]]
@@ -78,14 +78,14 @@ def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> di
     return found
 
 
-def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> Described:
+def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> AblationStages:
     """The merged stages of the variants with one seed, over ``files``.
 
     Raises:
         ModelError: a model that is named is not there.
     """
     merged = Merged()
-    found = Described({}, {}, {}, {})
+    found = AblationStages({}, {}, {}, {})
     for variant in variants:
         generation = describe(variant.config, files).first
         fitted = variant.function == REFERENCE_ARM

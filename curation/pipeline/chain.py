@@ -12,7 +12,7 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
 from curation.errors import ConfigError
 from curation.pipeline import roles
-from curation.pipeline.generation import Described, describe_generation, share_of
+from curation.pipeline.generation import GenerationStages, describe_generation, share_of
 from curation.pipeline.given import Generation
 from curation.pipeline.growth import Deals, Files, begun, prepare_name
 from curation.report.record import PREDECESSOR
@@ -45,7 +45,7 @@ class Chain:
     """For each generation of the main chain: ``tests`` and ``training`` by arm of the students without a chain."""
     decisions: Sequence[Out]
     """Whether the chain goes on after each generation but the last; empty without a rule."""
-    first: Described
+    first: GenerationStages
     """The first generation, whose search for a trust function is one of ``stages`` only with ``trust.search``."""
 
     @property
@@ -191,13 +191,13 @@ class _Describing:
     def _next(
         self,
         arm: str,
-        line: Sequence[Described],
+        line: Sequence[GenerationStages],
         needs: Sequence[Out],
         *,
         arms: tuple[str, ...],
         branch: str,
-        shallow: Described | None = None,
-    ) -> Described:
+        shallow: GenerationStages | None = None,
+    ) -> GenerationStages:
         """The next generation of a chain, taught by the student of ``arm``.
 
         ``shallow``: the first generation, on whose selections the base is trained too.
@@ -232,7 +232,7 @@ class _Describing:
         checked = replace(generation, needs=(*needs, held_out.value("num_trained")))
         return self._described(checked, shallow)
 
-    def _predecessor(self, arm: str, needs: Sequence[Out]) -> Described:
+    def _predecessor(self, arm: str, needs: Sequence[Out]) -> GenerationStages:
         """The last base, taught by the base before it, on the rows of the last generation."""
         index = len(self._bases) - 1
         generation = replace(
@@ -255,7 +255,7 @@ class _Describing:
         selection = self._config.selection.model_copy(update={"arms": arms})
         return self._config.model_copy(update={"selection": selection})
 
-    def _described(self, generation: Generation, shallow: Described | None = None) -> Described:
+    def _described(self, generation: Generation, shallow: GenerationStages | None = None) -> GenerationStages:
         described = describe_generation(generation, None if shallow is None else shallow.selected)
         self._tested = described.tested
         return described

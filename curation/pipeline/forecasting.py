@@ -15,7 +15,7 @@ from typing import Any
 from curation.config import AskConfig, PricesConfig
 from curation.metrics import Estimate
 from curation.metrics.totals import exactly, independent, times, together, widened
-from curation.pipeline.probing import Asking, LeftOut, Question
+from curation.pipeline.probing import AskGroup, LeftOut, StageAsk
 from curation.registry import BACKENDS
 from curation.report.costs import amounts, money
 from curation.tables.compaction import FEWEST
@@ -67,7 +67,7 @@ class Forecast:
 
     stages: Sequence[StageForecast]
     left_out: Sequence[LeftOut]
-    questions: Sequence[Question]
+    questions: Sequence[AskGroup]
     workforce: Workforce
     total: Mapping[str, Estimate]
     """Amounts by the names in ``report.costs.UNITS``."""
@@ -93,7 +93,7 @@ class Forecast:
 
 
 def forecast(
-    questions: Sequence[Question],
+    questions: Sequence[AskGroup],
     left_out: Sequence[LeftOut],
     workforce: Workforce,
     prices: PricesConfig | None,
@@ -134,7 +134,7 @@ def forecast(
 
 
 def _stage(
-    asking: Asking, question: Question, workforce: Workforce, commit_seconds: float, fragment_bytes: int
+    asking: StageAsk, question: AskGroup, workforce: Workforce, commit_seconds: float, fragment_bytes: int
 ) -> StageForecast:
     measured, rows, chunk_rows = question.measured, asking.rows, asking.ask.chunk_rows
     chunks = math.ceil(rows / chunk_rows)
@@ -174,7 +174,7 @@ def _stage(
     )
 
 
-def _row_bytes(asking: Asking, question: Question) -> Estimate:
+def _row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
     """Bytes of a row, with what is stored of its states."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
@@ -193,7 +193,7 @@ def _actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
     return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
 
 
-def _starts(questions: Sequence[Question], workforce: Workforce) -> tuple[Estimate, Estimate]:
+def _starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estimate, Estimate]:
     """The seconds in which actors start: of all of them together, and until the first ones work."""
     together_, first = [exactly(0.0)], [exactly(0.0)]
     for question in questions:
@@ -211,7 +211,7 @@ def _between(seconds: float) -> Estimate:
     return Estimate(value=seconds, low=low * seconds, high=high * seconds, n=0)
 
 
-def _notes(question: Question) -> list[str]:
+def _notes(question: AskGroup) -> list[str]:
     return list(dict.fromkeys(asking.note for asking in question.askings if asking.note is not None))
 
 

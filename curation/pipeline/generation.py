@@ -18,8 +18,8 @@ from curation.pipeline.testing import Tested
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
-from curation.stages.budget import Scored
-from curation.stages.chooser import Choice, ChoiceByClass, declared
+from curation.stages.budget import ScoredSplit
+from curation.stages.chooser import ChoiceByClass, ChoiceInputs, declared
 from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust
 from curation.stages.keep import Keep
@@ -34,7 +34,7 @@ from curation.trust.parts import ROW_KEYS, read_by
 from tune.space import spelled_out
 
 
-class Described(NamedTuple):
+class GenerationStages(NamedTuple):
     """The stages of one generation, by what is taken from them."""
 
     record: dict[str, Any]
@@ -53,7 +53,7 @@ class Described(NamedTuple):
     """``tests`` and ``training`` by arm of the students that learned from the first teacher without a chain."""
 
 
-def describe_generation(generation: Generation, first: Stage | None = None) -> Described:
+def describe_generation(generation: Generation, first: Stage | None = None) -> GenerationStages:
     """The stages of one generation.
 
     ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
@@ -150,11 +150,11 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
         "training": shallow.training,
     }
-    return Described(record, students.models, labels, search, shallow.tests.known, selected, without_a_chain)
+    return GenerationStages(record, students.models, labels, search, shallow.tests.known, selected, without_a_chain)
 
 
 def share_of(generation: Generation) -> dict[str, int]:
-    """The ``curation.stages.label.Share`` of the pool that a generation labels, as JSON; the same in all chains."""
+    """The ``curation.stages.label.RowShare`` of the pool that a generation labels, as JSON; the same in all chains."""
     config = generation.config
     return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
 
@@ -324,12 +324,12 @@ def _selected(
     classes = divided(selection, get_domain(config.domain_of("pool")))
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
 
-    def choice(labels: Mapping[str, Out]) -> Choice:
+    def choice(labels: Mapping[str, Out]) -> ChoiceInputs:
         splits = {
-            split: Scored(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
+            split: ScoredSplit(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
             for split in labels
         }
-        return Choice(
+        return ChoiceInputs(
             pool=generation.tables["pool"],
             labels=labels["pool"],
             grades=grades.get("pool"),

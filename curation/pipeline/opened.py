@@ -24,7 +24,7 @@ from curation.storage.paths import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class OpenedRun:
     """A run directory, and what is to be done in it."""
 
     config: RunConfig
@@ -46,7 +46,7 @@ class Opened:
         write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 
 
-def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> Opened:
+def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> OpenedRun:
     """The run directory of a configuration, checked against it, and its stages; ``save``: what is new is written.
 
     ``guard`` is called before anything there is changed for good.
@@ -70,7 +70,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     return opened
 
 
-def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -> Opened:
+def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -> OpenedRun:
     num_pool = split_sizes(config, files, deals.taken(files))["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
@@ -78,10 +78,10 @@ def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -
     check_settings(config.trust)
     check_kept(config.selection.keep, files[config.splits.pool.source])
     chain = describe(config, files, deals)
-    return Opened(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
+    return OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
 
 
-def as_recorded(config: RunConfig) -> Opened | None:
+def as_recorded(config: RunConfig) -> OpenedRun | None:
     """A run as its record describes it, without a look at its sources; ``None`` where they are not all on record.
 
     Raises:

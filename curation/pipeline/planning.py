@@ -12,8 +12,8 @@ from curation.cluster import capacity
 from curation.config import PricesConfig, RayConfig, RunConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast
-from curation.pipeline.opened import Opened
-from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all
+from curation.pipeline.opened import OpenedRun
+from curation.pipeline.probing import LeftOut, SplitRows, StageAsk, askings_of, cpus_of, probe_all
 from curation.pipeline.session import joined
 from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
@@ -47,7 +47,7 @@ class Costed(Protocol):
 
 
 def forecast_run(
-    opened: Opened, stages: Sequence[Stage], known: Known, *, num_rows: int | None
+    opened: OpenedRun, stages: Sequence[Stage], known: Known, *, num_rows: int | None
 ) -> tuple[Forecast | None, Sequence[LeftOut]]:
     """A forecast of those of the ``stages`` that ask the run's first teacher, if any, and what else asks a model.
 
@@ -67,7 +67,7 @@ def forecast_run(
 
 
 def forecast_of(
-    askings: Sequence[Asking],
+    askings: Sequence[StageAsk],
     left_out: Sequence[LeftOut],
     config: Costed,
     directory: Place,
@@ -129,7 +129,7 @@ def _shots(
             name = out.path[-1]
         source = config.splits.named()[name].source
         assignment = assignment_of(config, source, files[source], taken)
-        rows = Rows(files=files[source], assignment=assignment, splits=(name,))
+        rows = SplitRows(files=files[source], assignment=assignment, splits=(name,))
         drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, rows.num, rows.seed))
         domain = get_domain(config.domain_of(name))
         examples = examples_of(domain, name, list(range(len(drawn))), [row.raw for row in drawn])

@@ -25,7 +25,7 @@ from curation.telemetry.console import progress, say
 if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
     from curation.refs import TableRef
-    from curation.stages.probe import Measured
+    from curation.stages.probe import MeasuredCost
     from curation.stages.reduce import Reduction
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
@@ -35,7 +35,7 @@ PROBE_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class SplitRows:
     """The rows of some splits of one source, in its files."""
 
     files: Sequence[SourceFile]
@@ -51,13 +51,13 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class StageAsk:
     """Rows about which a stage will ask a teacher, and how."""
 
     stage: str
     rows: int
     """Rows that are left to do."""
-    drawn_from: Rows
+    drawn_from: SplitRows
     """The population that the rows are a random part of."""
     model: ModelRef | None
     """``None`` for a teacher without weights."""
@@ -93,7 +93,7 @@ class Asking:
         )
 
 
-def _reduction(asking: Asking) -> "Reduction | None":
+def _reduction(asking: StageAsk) -> "Reduction | None":
     from curation.stages.reduce import ScoredOnly
 
     if not asking.fitted:
@@ -105,11 +105,11 @@ def _without_seeds(signals: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
 
 
-class Question(NamedTuple):
+class AskGroup(NamedTuple):
     """Stages whose rows are asked the same, and what one row takes."""
 
-    askings: Sequence[Asking]
-    measured: "Measured"
+    askings: Sequence[StageAsk]
+    measured: "MeasuredCost"
 
 
 class LeftOut(NamedTuple):
@@ -126,13 +126,13 @@ def askings_of(
     known: Known,
     rows_done: Callable[[Stage], int] = lambda stage: 0,
     taken: Mapping[str, int] = NOTHING,
-) -> tuple[list[Asking], list[LeftOut]]:
+) -> tuple[list[StageAsk], list[LeftOut]]:
     """Requests of the labelling stages to the run's first teacher, and which stages ask something else.
 
     ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed, ``taken``
     the rows of each split that was dealt before the others.
     """
-    found: list[Asking] = []
+    found: list[StageAsk] = []
     left_out: list[LeftOut] = []
     for stage in stages:
         if not isinstance(stage, AskModel):
@@ -159,7 +159,7 @@ def _asking(
     files: Mapping[str, Sequence[SourceFile]],
     known: Known,
     taken: Mapping[str, int],
-) -> Asking | str:
+) -> StageAsk | str:
     """The request of a labelling stage, or why that cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
     model, note = _model(stage.teacher.model, known)
@@ -170,10 +170,10 @@ def _asking(
     except Unknown as unknown:
         return f"teacher.backend: auto is not settled; curate run --until {unknown.out.stage.name} does it"
     source = config.splits.named()[examples.path[-1]].source
-    return Asking(
+    return StageAsk(
         stage=stage.name,
         rows=stage.num_rows or 0,
-        drawn_from=Rows(
+        drawn_from=SplitRows(
             files=files[source],
             assignment=assignment_of(config, source, files[source], taken),
             splits=(examples.path[-1],),
@@ -203,14 +203,14 @@ def _model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None,
 
 
 def probe_all(
-    askings: Sequence[Asking],
+    askings: Sequence[StageAsk],
     directory: Place,
     *,
     num_rows: int | None = None,
     commit_seconds: float,
     hold_cpus: bool,
     shots: Callable[[Out], "TableRef"] | None = None,
-) -> list[Question]:
+) -> list[AskGroup]:
     """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
 
     ``num_rows``: of each sample; unset, a moderate number, or fewer that are labelled in half a minute. What is written
@@ -224,7 +224,7 @@ def probe_all(
     from curation.stages.probe import SECONDS
 
     limit = SECONDS if num_rows is None else math.inf
-    kinds: dict[str, list[Asking]] = {}
+    kinds: dict[str, list[StageAsk]] = {}
     for asking in askings:
         kinds.setdefault(asking.question, []).append(asking)
     largest = max(map(union, kinds.values()), key=lambda rows: rows.num)
@@ -233,10 +233,10 @@ def probe_all(
             f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
             "ask for fewer"
         )
-    by_engine: dict[str, list[list[Asking]]] = {}
+    by_engine: dict[str, list[list[StageAsk]]] = {}
     for same in sorted(kinds.values(), key=lambda same: -union(same).num):
         by_engine.setdefault(fingerprint(plain([same[0].engine, same[0].model], {})), []).append(same)
-    found: list[Question] = []
+    found: list[AskGroup] = []
     for of_engine in by_engine.values():
         engine = _spread(of_engine[0][0].engine, _size(of_engine[0], num_rows))
         with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
@@ -245,17 +245,17 @@ def probe_all(
                 measured = _probed(
                     same, num, engine, dataset, place, seconds=limit, commit_seconds=commit_seconds, shots=shots
                 )
-                found.append(Question(tuple(same), measured))
+                found.append(AskGroup(tuple(same), measured))
     return found
 
 
-def union(askings: Sequence[Asking]) -> Rows:
+def union(askings: Sequence[StageAsk]) -> SplitRows:
     """The rows that the stages' rows are a random part of, together."""
     splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
     return replace(askings[0].drawn_from, splits=tuple(splits))
 
 
-def _size(askings: Sequence[Asking], wanted: int | None) -> int:
+def _size(askings: Sequence[StageAsk], wanted: int | None) -> int:
     """Rows of a sample: no more than it is drawn from has."""
     return min(union(askings).num, wanted or PROBE_ROWS * BACKENDS[askings[0].ask.backend].calls)
 
@@ -276,7 +276,7 @@ def cpus_of(engine: AskConfig) -> float:
 
 
 def _probed(
-    askings: Sequence[Asking],
+    askings: Sequence[StageAsk],
     num: int,
     engine: AskConfig,
     dataset: "ModelDataset",
@@ -285,7 +285,7 @@ def _probed(
     seconds: float,
     commit_seconds: float,
     shots: Callable[[Out], "TableRef"] | None,
-) -> "Measured":
+) -> "MeasuredCost":
     from curation.stages.deal import POOL, examples_of
     from curation.stages.label_chunks import LabelJob
     from curation.stages.probe import Population, probe

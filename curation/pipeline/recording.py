@@ -10,13 +10,13 @@ from curation.pipeline import audits
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.kept_forecast import saved, used, used_since
-from curation.pipeline.opened import Opened
+from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
 from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, ordered, present, statuses, steps, waited_for
 
 
-def record_of(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
+def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
     """The record of a run, of whose stages all outputs are ``known``."""
     config, manifest = opened.config, opened.manifest
     forecast = saved(config)
@@ -51,7 +51,7 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
         audits=audits.read(config.directory),
         overlap=overlap,
         stages=[
-            report.StageRecord(
+            report.StageSummary(
                 name=name,
                 seconds=stage.seconds,
                 rows=stage.rows,
@@ -103,7 +103,7 @@ def _generations(described: Sequence[Fields], known: Known) -> list[report.Gener
     return [report.GenerationRecord(**fields) for fields in found if "budget" in fields]
 
 
-def _chain(opened: Opened, known: Known, num_reached: int) -> report.ChainRecord:
+def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRecord:
     """Chains beside the main one."""
     chain = opened.chain
     shallow = [present(fields, known) for fields in chain.shallow]

@@ -15,7 +15,7 @@ from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating, analysing, reporting
 from curation.pipeline.model_types import types_taken
-from curation.pipeline.opened import Opened, as_recorded, open_run
+from curation.pipeline.opened import OpenedRun, as_recorded, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
 from curation.pipeline.session import session, started
@@ -85,7 +85,7 @@ def run_search(
         ConfigError: a bad point of the space, or a metric that needs what the run does not have.
     """
 
-    def search(opened: Opened) -> list[Stage]:
+    def search(opened: OpenedRun) -> list[Stage]:
         return ordered([opened.chain.first.search.value()])
 
     with _at_work(config, search, wait=wait, searching=True) as (opened, run):
@@ -157,7 +157,7 @@ def run_analysis(
         say(line)
     _require_finished(config, "is not finished")
 
-    def analysis(opened: Opened) -> list[Stage]:
+    def analysis(opened: OpenedRun) -> list[Stage]:
         return ordered(analysing.describe_analysis(config, opened.chain))
 
     with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
@@ -166,24 +166,24 @@ def run_analysis(
         return reporting.current(record_of(opened, known, config_path, command), run.directory)
 
 
-def _stages_of_seed(ablation: Ablation, variants: Sequence[Variant], opened: Opened) -> list[Stage]:
+def _stages_of_seed(ablation: Ablation, variants: Sequence[Variant], opened: OpenedRun) -> list[Stage]:
     return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
 
 
-def _all_stages(opened: Opened) -> list[Stage]:
+def _all_stages(opened: OpenedRun) -> list[Stage]:
     return opened.chain.stages
 
 
 @contextmanager
 def _at_work(
     config: RunConfig,
-    stages: Callable[[Opened], Sequence[Stage]] = _all_stages,
+    stages: Callable[[OpenedRun], Sequence[Stage]] = _all_stages,
     *,
     wait: bool,
     searching: bool = False,
     redo: Sequence[str] = (),
     redo_by: str | None = "curate run {} --redo",
-) -> Iterator[tuple[Opened, Run]]:
+) -> Iterator[tuple[OpenedRun, Run]]:
     """The run directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
 
     Without work Ray is not started and no model is loaded, as both take longer than the look. With work the first lines
@@ -233,11 +233,11 @@ def _at_work(
         yield opened, run
 
 
-def _has_work(opened: Opened, stages: Callable[[Opened], Sequence[Stage]]) -> bool:
+def _has_work(opened: OpenedRun, stages: Callable[[OpenedRun], Sequence[Stage]]) -> bool:
     return not all(status.is_settled for status in statuses(stages(opened), opened.manifest.records))
 
 
-def _redone(opened: Opened, names: Sequence[str]) -> list[str]:
+def _redone(opened: OpenedRun, names: Sequence[str]) -> list[str]:
     """The stages that are done again if those named are: with all that depends on them.
 
     Raises:
@@ -255,7 +255,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     """
     whole = _stage(open_run(config, save=False), name, alone=alone).name  # a wrong name is told before Ray is started
 
-    def needed(opened: Opened) -> list[Stage]:
+    def needed(opened: OpenedRun) -> list[Stage]:
         return ordered([_stage(opened, whole, alone=alone).value()])
 
     with _at_work(config, needed, wait=wait, redo=redo) as (opened, run):
@@ -264,7 +264,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
         say(f"{whole} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
-def _stage(opened: Opened, name: str, *, alone: bool) -> Stage:
+def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
     """The stage of that name, or of that name without its generation where one stage has it.
 
     Raises:

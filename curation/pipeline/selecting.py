@@ -10,7 +10,7 @@ from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Model
 from curation.stages.asking import TeacherUse
-from curation.stages.chooser import Choice, declared
+from curation.stages.chooser import ChoiceInputs, declared
 from curation.stages.length import Limit
 from curation.stages.rollouts import RollOut
 
@@ -30,8 +30,8 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
 def rolling_out(
     name: str,
     *,
-    choice: Choice,
-    unscored: Choice,
+    choice: ChoiceInputs,
+    unscored: ChoiceInputs,
     selection: SelectionConfig,
     teacher: TeacherUse,
     decoding: DecodingConfig,

@@ -13,7 +13,7 @@ from curation.report.record import (
     PassRecord,
     RunRecord,
     SpentRecord,
-    StageRecord,
+    StageSummary,
 )
 from curation.report.searched import SearchRecord, collect_search, in_words
 
@@ -28,7 +28,7 @@ __all__ = [
     "RunRecord",
     "SearchRecord",
     "SpentRecord",
-    "StageRecord",
+    "StageSummary",
     "ablation_markdown",
     "collect",
     "collect_ablation",

@@ -18,7 +18,7 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.report.measures import Json, finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import Ints, Judged, Score, arm_order, filled
+from curation.report.rows import FunctionScores, Ints, Judged, arm_order, filled
 from curation.report.tested import accuracy, differences
 from curation.tables import io
 from curation.trust import saved
@@ -28,7 +28,7 @@ COMPARED = ("auc", "purity")
 """Metrics with a paired difference."""
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """A table of texts."""
 
     head: list[str]
@@ -54,7 +54,7 @@ def read_scored(ref: TableRef) -> Judged:
     """The rows of a table of ``schemas.SCORED``, scored by the reference arm's trust function."""
     table = io.read(ref)
     raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
-    score = Score(raw_N=filled(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
+    score = FunctionScores(raw_N=filled(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
     return Judged(
         row_ids_N=table["row_id"].to_numpy(),
         correct_N=table["correct"].to_numpy(zero_copy_only=False),
@@ -199,7 +199,7 @@ def _students(record: AblationRecord) -> list[Json]:
     return found
 
 
-def ablation_tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
+def ablation_tables(content: Mapping[str, Any]) -> list[tuple[str, TextTable]]:
     """The tables of the page with their captions: one of trust, and one of students where there are any."""
     tables = [("Trust functions", _trust_table(content))]
     if content["students"]:
@@ -212,7 +212,7 @@ def ablation_markdown(content: Mapping[str, Any]) -> str:
     return "\n\n".join(_markdown(table) for _, table in ablation_tables(content)) + "\n"
 
 
-def _trust_table(content: Mapping[str, Any]) -> Table:
+def _trust_table(content: Mapping[str, Any]) -> TextTable:
     """Head and lines; columns that no line fills are left out."""
     several = len(content["config"]["sets"]) > 1
     columns: dict[str, Callable[[Json], str]] = {
@@ -231,10 +231,10 @@ def _trust_table(content: Mapping[str, Any]) -> Table:
     }
     rows = [[write(line) for write in columns.values()] for line in content["lines"]]
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    return Table([list(columns)[place].strip() for place in kept], [[row[place] for place in kept] for row in rows])
+    return TextTable([list(columns)[place].strip() for place in kept], [[row[place] for place in kept] for row in rows])
 
 
-def _student_table(content: Mapping[str, Any]) -> Table:
+def _student_table(content: Mapping[str, Any]) -> TextTable:
     """A line a variant, a column a model."""
     models = list(dict.fromkeys(line["model"] for line in content["students"]))
     by_variant: dict[str, dict[str, str]] = {}
@@ -248,7 +248,7 @@ def _student_table(content: Mapping[str, Any]) -> Table:
         by_variant.setdefault(line["variant"], {})[line["model"]] = words
     order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
     lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
-    return Table(["variant", *order], lines)
+    return TextTable(["variant", *order], lines)
 
 
 def _number(over: Json) -> str:
@@ -264,6 +264,6 @@ def _interval(line: Json, metric: str, digits: int) -> str:
     return f"{found['rows']['value']:+.{digits}f} ({'; '.join(words)})"
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: TextTable) -> str:
     lines = [table.head, ["---"] * len(table.head), *table.lines]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -49,7 +49,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
+class _RunGeneration:
     """One generation of one run: its part of the run's own report, and its grades."""
 
     benchmark: str
@@ -69,7 +69,7 @@ def combine(members: Sequence[Member]) -> Json:
     generations: list[Json] = []
     for index, record in enumerate(members[0].run.generations):
         parts = [
-            _Part(
+            _RunGeneration(
                 benchmark=benchmark,
                 report=report["generations"][index],
                 tests=read_tests(member.run.generations[index].tests),
@@ -108,7 +108,7 @@ def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
     return [name if len(paths[name]) == 1 else f"{name} ({path})" for name, path in found]
 
 
-def average(parts: Sequence[_Part], take: Callable[[_Part], Any]) -> Json | None:
+def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], Any]) -> Json | None:
     """The mean over benchmarks of the mean over their runs; ``num_runs`` of those in which ``take`` is defined.
 
     ``low`` and ``high`` are over rows, ``n`` their number, ``runs`` the interval over runs; ``None`` if no run has the
@@ -124,7 +124,7 @@ def average(parts: Sequence[_Part], take: Callable[[_Part], Any]) -> Json | None
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
 
-def _generation(index: int, parts: Sequence[_Part]) -> Json:
+def _generation(index: int, parts: Sequence[_RunGeneration]) -> Json:
     names = [arm["name"] for arm in parts[0].report["arms"]]
     test_rows = _test_rows(parts)
     shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
@@ -141,7 +141,7 @@ def _generation(index: int, parts: Sequence[_Part]) -> Json:
     }
 
 
-def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+def _arm(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
     purities = [arm["purity"] for part in parts if (arm := _of(part, name))["purity"] is not None]
     rows = sum(purity["n"] for purity in purities)
     right = sum(round(purity["value"] * purity["n"]) for purity in purities)
@@ -168,7 +168,7 @@ def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
     }
 
 
-def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
     """The pooled paired test and its verdict; no verdict if runs share test rows, or if one run has none."""
     rows = _pooled(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
@@ -188,7 +188,7 @@ def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) ->
     return dict(zip(AGAINST_GROUND_TRUTH, values, strict=True))
 
 
-def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_Part]) -> Ints:
+def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Ints:
     """The pooled differences from ground truth, summed over the runs that share a row of a benchmark.
 
     ``rows`` come from :func:`_pooled`, in the order of the runs.
@@ -204,13 +204,13 @@ def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_P
     return sums
 
 
-def _pooled(first: str, second: str, parts: Sequence[_Part]) -> metrics.RowDifferences | None:
+def _pooled(first: str, second: str, parts: Sequence[_RunGeneration]) -> metrics.RowDifferences | None:
     """The rows of all runs that tested both models, as one table."""
     strata = [rows for part in parts if (rows := differences(part.tests, first, second)) is not None]
     return metrics.pooled_rows(strata) if strata else None
 
 
-def _gain(name: str, parts: Sequence[_Part]) -> float:
+def _gain(name: str, parts: Sequence[_RunGeneration]) -> float:
     """The gain of ground truth over the base on the pooled rows; each run has the weight of its number of rows."""
     gains = [
         (against["n"], _of(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"])
@@ -220,7 +220,7 @@ def _gain(name: str, parts: Sequence[_Part]) -> float:
     return float(sum(n * gain for n, gain in gains) / sum(n for n, _ in gains))
 
 
-def _trust(parts: Sequence[_Part]) -> Json:
+def _trust(parts: Sequence[_RunGeneration]) -> Json:
     """AUC, ECE and Brier score of trust functions that all runs have, on validation rows and the pool, parsed and all.
 
     Also the Brier score and ECE of each run's constant.
@@ -234,8 +234,8 @@ def _trust(parts: Sequence[_Part]) -> Json:
     return result
 
 
-def _table(parts: Sequence[_Part], where: str, view: str) -> Json:
-    def taker(*keys: str) -> Callable[[_Part], Any]:
+def _table(parts: Sequence[_RunGeneration], where: str, view: str) -> Json:
+    def taker(*keys: str) -> Callable[[_RunGeneration], Any]:
         return lambda part: reduce(getitem, keys, part.report["trust"][where][view])
 
     names = [set(taker("functions")(part)) for part in parts]
@@ -247,7 +247,7 @@ def _table(parts: Sequence[_Part], where: str, view: str) -> Json:
     return {"functions": functions, "constant": constant}
 
 
-def _test_rows(parts: Sequence[_Part]) -> Json | None:
+def _test_rows(parts: Sequence[_RunGeneration]) -> Json | None:
     """The number of test rows of all runs, and of ``distinct`` ones: runs of one benchmark may share some."""
     ids: dict[str, list[Any]] = {}
     for part in parts:
@@ -283,7 +283,7 @@ def _described(member: Member, benchmark: str, report: Json) -> Json:
     }
 
 
-def _of(part: _Part, arm: str) -> Json:
+def _of(part: _RunGeneration, arm: str) -> Json:
     found: Json = next(item for item in part.report["arms"] if item["name"] == arm)
     return found
 

@@ -31,7 +31,7 @@ CAP = ("max_per_label", "asked", "limited_by")
 
 
 @dataclass(kw_only=True)
-class LabelCounts:
+class LabelFrequencies:
     """How often each label occurs."""
 
     label_G: Hashes = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
@@ -81,7 +81,7 @@ class LabelCounts:
 class _Read:
     """Findings of a pass over some rows."""
 
-    labels: LabelCounts
+    labels: LabelFrequencies
     trust: float
     """The sum of their trust."""
 
@@ -119,7 +119,7 @@ def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
     def read(fragments: Sequence[int] | None) -> _Read:
         return _counted(scans.batches(ref, columns, parsed, fragments), function)
 
-    found, trust = LabelCounts(), 0.0
+    found, trust = LabelFrequencies(), 0.0
     for part in scans.mapped(ref, read):
         found.add(part.labels.label_G, part.labels.count_G, part.labels.bits)
         trust += part.trust
@@ -127,7 +127,7 @@ def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
 
 
 def _counted(batches: Iterable[pa.RecordBatch], function: str | None) -> _Read:
-    trust, found, total = None if function is None else get_trust(function, 0), LabelCounts(), 0.0
+    trust, found, total = None if function is None else get_trust(function, 0), LabelFrequencies(), 0.0
     for batch in batches:
         found.add(hashed(batch.column("label")))
         if trust is not None:

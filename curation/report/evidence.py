@@ -18,7 +18,7 @@ from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
 from curation.report.measured import GradedSet, View
 from curation.report.option_lengths import OptionLengths
-from curation.report.people import Checked
+from curation.report.people import ReviewedPurity
 from curation.report.rivals import Rival, rivals_of
 from curation.report.rows import Floats, Judged
 
@@ -129,7 +129,7 @@ class Evidence:
     chance: float | None
     """The accuracy of a uniform guess among the options or legal answers of the same rows; ``None`` if unknown."""
     foreseen: Foreseen | None
-    checked: Checked | None = None
+    checked: ReviewedPurity | None = None
     """People's verdicts on the selected rows; ``None`` without an audit by people."""
     shift: Mapping[str, Any] | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
@@ -173,7 +173,7 @@ class Material:
     chance: float | None
     shift: Mapping[str, Any] | None
     seed: int
-    checked: Checked | None = None
+    checked: ReviewedPurity | None = None
     capped: bool = False
     repeats: Repeats | None = None
     option_lengths: OptionLengths | None = None

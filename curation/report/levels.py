@@ -19,7 +19,7 @@ FEW_OF_A_CLASS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class VerdictRule:
     """One thing that is looked at."""
 
     name: str

@@ -25,7 +25,7 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
     audit: str
@@ -45,7 +45,7 @@ class Checked:
 
 def checked(
     audits: Sequence[AuditRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
-) -> Checked | None:
+) -> ReviewedPurity | None:
     """People's verdicts on this selection, by the audit that decided the most rows; ``None`` if no audit knows it.
 
     An audit of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
@@ -55,7 +55,7 @@ def checked(
     return max(found, key=lambda known: known.rows, default=None)
 
 
-def _of(audit: AuditRecord, trust: float, confidence: float) -> Checked | None:
+def _of(audit: AuditRecord, trust: float, confidence: float) -> ReviewedPurity | None:
     """``None`` if a stratum of the selection has no row that people decided."""
     strata = [stratum for stratum in audit.strata if stratum["selected"]]
     decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
@@ -71,7 +71,7 @@ def _of(audit: AuditRecord, trust: float, confidence: float) -> Checked | None:
         ]
         return weighted_mean(shares, weights)
 
-    return Checked(
+    return ReviewedPurity(
         audit=audit.name,
         rows=sum(decided),
         open=sum(stratum["answers"]["unsure"] + stratum["answers"]["disputed"] for stratum in strata),

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, is_free
 from curation.hashing import hash_unit
 from curation.refs import TableRef
-from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged, Score, filled
+from curation.report.rows import LOWEST, Bools, Floats, FunctionScores, Ints, Judged, filled
 from curation.selection.score_keys import keys, scores
 from curation.tables import io, scans
 from curation.tables.row_ids import bitmap, include, missing
@@ -29,7 +29,7 @@ SAMPLE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Counts:
+class GridCounts:
     """Counts of a pass over some rows; axes of length 2 are no and yes."""
 
     rows_22: Ints
@@ -51,7 +51,7 @@ class Flags:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Source:
+class GridTables:
     """Tables that a pass reads; pickled to every task."""
 
     labels: TableRef
@@ -78,7 +78,7 @@ class Source:
             parsed_B = kept.column("is parsed").to_numpy(zero_copy_only=False)
             yield ids_B, parsed_B, ~missing(ids_B, self.right), kept
 
-    def count(self, fragments: Sequence[int] | None) -> Counts:
+    def count(self, fragments: Sequence[int] | None) -> GridCounts:
         """One pass over the rows of some fragments, or of all."""
         rows_22 = np.zeros((2, 2), dtype=np.int64)
         cells = {name: np.zeros((2, 2, NUM_CELLS), dtype=np.int64) for name in self.functions}
@@ -101,7 +101,7 @@ class Source:
                 trust_P = np.nan_to_num(function.score(batch).astype(np.float64), nan=0.0)
                 cells[name] += np.bincount(cell_P + 2 * NUM_CELLS * own_P, minlength=4 * NUM_CELLS).reshape(2, 2, -1)
                 trust[name] += np.bincount(cell_P, trust_P, minlength=2 * NUM_CELLS).reshape(2, -1)
-        return Counts(rows_22=rows_22, cells=cells, trust=trust, sample=pa.concat_tables(sample))
+        return GridCounts(rows_22=rows_22, cells=cells, trust=trust, sample=pa.concat_tables(sample))
 
     def above(self, function: str, threshold_G: Floats, out_M: Ints, fragments: Sequence[int] | None) -> Ints:
         """Wrong and right rows of some fragments at or above each of ascending thresholds, int64 [2, G]."""
@@ -126,7 +126,7 @@ def _sample(functions: Sequence[str]) -> pa.Schema:
 class OnGrid:
     """A graded pool as counts (``curation.report.measured.GradedSet``)."""
 
-    def __init__(self, source: Source, counts: Counts, flags: Mapping[str, Flags]) -> None:
+    def __init__(self, source: GridTables, counts: GridCounts, flags: Mapping[str, Flags]) -> None:
         self._source, self._flags = source, flags
         self.counts = counts
 
@@ -247,7 +247,7 @@ class GridView:
             row_ids_N=np.arange(len(correct)),
             correct_N=correct.astype(np.bool_),
             parsed_N=parsed,
-            scores={function: Score(raw_N=raw, trust_N=np.clip(trust, 0, 1))},
+            scores={function: FunctionScores(raw_N=raw, trust_N=np.clip(trust, 0, 1))},
             weight_N=weight,
         )
 
@@ -287,7 +287,7 @@ def on_grid(
         known_M = ~missing(ids_M, graded)
         parsed_M = table["is_parsed"].to_numpy()[known_M]
         flags[arm] = Flags(parsed_M=parsed_M, correct_M=~missing(ids_M[known_M], right))
-    source = Source(
+    source = GridTables(
         labels=labels,
         graded=graded,
         right=right,
@@ -298,7 +298,7 @@ def on_grid(
         seed=seed,
     )
     parts = [*scans.mapped(labels, source.count)]
-    counts = Counts(
+    counts = GridCounts(
         rows_22=np.sum([part.rows_22 for part in parts], axis=0),
         cells={name: np.sum([part.cells[name] for part in parts], axis=0) for name in source.functions},
         trust={name: np.sum([part.trust[name] for part in parts], axis=0) for name in source.functions},

@@ -17,7 +17,7 @@ base taught by the base before it. Other chains are named by their arms."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRecord:
+class StageSummary:
     """A finished stage: ``rows`` is the number of rows it worked on, ``started`` an ISO time."""
 
     name: str
@@ -91,7 +91,7 @@ class GenerationRecord:
     formats: Mapping[str, Mapping[str, Any]]
     """``curation.stages.select.Selection`` as JSON, by arm; the report shows the fields in ``FORMAT``."""
     budget: Mapping[str, Any]
-    """``curation.stages.budget.Budget`` as JSON."""
+    """``curation.stages.budget.ComputedBudget`` as JSON."""
     shift: Mapping[str, Any]
     """``curation.metrics.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
@@ -173,7 +173,7 @@ class RunRecord:
     """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: Mapping[str, Any]
     """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
-    stages: Sequence[StageRecord]
+    stages: Sequence[StageSummary]
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]
     forecast: Mapping[str, Any] | None = None

@@ -31,7 +31,7 @@ UNPARSED = "unparsed rows beside the held-out ones"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class FunctionScores:
     """One trust function's scores: ``raw_N`` ranks, ``trust_N`` lies in [0, 1]."""
 
     raw_N: Floats
@@ -45,7 +45,7 @@ class Judged:
     row_ids_N: Ints
     correct_N: Bools
     parsed_N: Bools
-    scores: dict[str, Score]
+    scores: dict[str, FunctionScores]
     weight_N: Ints | None = None
     """How many rows an entry stands for; then ``row_ids_N`` only number the entries. None: one each."""
     question_N: Ints | None = None
@@ -65,7 +65,10 @@ class Judged:
             row_ids_N=self.row_ids_N[keep_N],
             correct_N=self.correct_N[keep_N],
             parsed_N=self.parsed_N[keep_N],
-            scores={name: Score(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N]) for name, s in self.scores.items()},
+            scores={
+                name: FunctionScores(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N])
+                for name, s in self.scores.items()
+            },
             weight_N=None if self.weight_N is None else self.weight_N[keep_N],
             question_N=None if self.question_N is None else self.question_N[keep_N],
         )
@@ -105,7 +108,9 @@ class Judged:
     def unparsed_last(self) -> "Judged":
         """All rows; unparsed ones get the lowest score and trust 0, as in selection."""
         scores = {
-            name: Score(raw_N=np.where(self.parsed_N, s.raw_N, LOWEST), trust_N=np.where(self.parsed_N, s.trust_N, 0.0))
+            name: FunctionScores(
+                raw_N=np.where(self.parsed_N, s.raw_N, LOWEST), trust_N=np.where(self.parsed_N, s.trust_N, 0.0)
+            )
             for name, s in self.scores.items()
         }
         return replace(self, scores=scores)
@@ -129,7 +134,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     for name, trust in read.items():
         raw_N = trust.raw_score(batch)
         trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)[places_N]
-        scores[name] = Score(raw_N=filled(raw_N)[places_N], trust_N=trust_N)
+        scores[name] = FunctionScores(raw_N=filled(raw_N)[places_N], trust_N=trust_N)
     return Judged(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,

@@ -14,7 +14,7 @@ from curation.report.control import plain_words
 from curation.report.evidence import Evidence
 from curation.report.headline import number, percent
 from curation.report.label_findings import REPEATED, collapsed, one_class, one_label, repeats, short_options, spread
-from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Level, Rule
+from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Level, VerdictRule
 from curation.report.student_findings import learned_nothing
 from curation.report.trust_findings import (
     FEW_ROWS,
@@ -38,7 +38,7 @@ SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ReportVerdict:
     """The gravest level of the findings, a sentence, and the findings themselves, the gravest first."""
 
     level: Level
@@ -52,7 +52,7 @@ class Verdict:
         return asdict(self)
 
 
-def verdict(evidence: Evidence, directory: str) -> Verdict:
+def verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     """Ask every rule; ``directory`` is the run's, for the commands to give next."""
     found: list[tuple[Level, dict[str, str]]] = []
     for rule in RULES:
@@ -69,7 +69,7 @@ def verdict(evidence: Evidence, directory: str) -> Verdict:
     if len(found) > 1:
         words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
     findings = [item for _, item in found]
-    return Verdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
+    return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 
 
 def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -110,111 +110,111 @@ def _praise(evidence: Evidence) -> str:
     return text
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[VerdictRule, ...] = (
+    VerdictRule(
         name="selection",
         asks="Was anything selected?",
         find=nothing_selected,
         mend="Label more calibration rows, or allow more noise (selection.budget).",
     ),
-    Rule(
+    VerdictRule(
         name="signal",
         asks="Does the 95 % interval of the AUC on parsed rows lie above .5?",
         find=no_signal,
         mend="Do not train on this selection. Label more source rows, keep further states (teacher.states), or take a "
         "stronger teacher.",
     ),
-    Rule(
+    VerdictRule(
         name="chance",
         asks="Is the teacher above a uniform guess among options or legal answers?",
         find=at_chance,
         mend="Look at unparsed and wrong rows below: prompt and answer format first, then a stronger teacher.",
     ),
-    Rule(
+    VerdictRule(
         name="one label",
         asks="Did the teacher give more than one label?",
         find=one_label,
         mend="Look at what it was asked (curate inspect {directory} gen-0/label-pool): the prompt, the names of the "
         "labels, teacher: {{decoding: {{normalise_options: true}}}} if their lengths differ, then a stronger teacher.",
     ),
-    Rule(
+    VerdictRule(
         name="one class",
         asks="Does the selection have more than one label?",
         find=one_class,
         mend="{spread}",
     ),
-    Rule(
+    VerdictRule(
         name="collapse",
         asks=f"Would at most {100 * COLLAPSE:.0f} % of the rows have to be of other classes for the pool's shares?",
         find=collapsed,
         mend="{spread}",
     ),
-    Rule(
+    VerdictRule(
         name="short options",
         asks="Are the labels chosen as long as the right ones? (Where options are scored by their whole score.)",
         find=short_options,
         mend="Score options by token: teacher: {{decoding: {{normalise_options: true}}}}.",
     ),
-    Rule(
+    VerdictRule(
         name="free signal",
         asks="Does no free signal (internal confidence, margin, entropy, least or last log-probability) rank the "
         "labels better?",
         find=free_signal,
         mend="Select by it, which needs no gold label: selection: {{arms: [{signal}]}}.",
     ),
-    Rule(
+    VerdictRule(
         name="control",
         asks="Does no plain classifier of words (TF-IDF and logistic regression), fitted on labelled rows, do better?",
         find=plain_words,
         mend="Label with such a classifier, or give the teacher more: a stronger model, examples, class names that say "
         "what they mean.",
     ),
-    Rule(
+    VerdictRule(
         name="useful",
         asks="Are at least half of the selected labels right, and more of them than of the pool's other labels?",
         find=not_useful,
         mend="Select fewer rows (selection.budget), take a stronger teacher, or look at wrong rows below.",
     ),
-    Rule(
+    VerdictRule(
         name="rows",
         asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
         f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
         find=few_rows,
         mend="Label more source rows, or check 200 selected ones: curate audit draw {directory} --num 200.",
     ),
-    Rule(
+    VerdictRule(
         name="students",
         asks="Is the student of ground truth above its base?",
         find=learned_nothing,
         mend="Train longer before arms are compared: more rows or epochs, a smaller student.global_batch_size (more "
         "optimizer steps), a higher student.learning_rate; more test rows where the interval is wide.",
     ),
-    Rule(
+    VerdictRule(
         name="repeats",
         asks=f"Do at most {100 * REPEATED:.0f} % of the labelled rows repeat a question?",
         find=repeats,
         mend="Label source rows that ask further questions: copies tell nothing new, and each counts once here.",
     ),
-    Rule(
+    VerdictRule(
         name="purity",
         asks="Is the purity in the pool that of validation rows? (By gold labels, or by people.)",
         find=purity_falls,
         mend="Label source rows that are like the pool's, and fit again; compare the rows below.",
     ),
-    Rule(
+    VerdictRule(
         name="shift",
         asks="Does a shift of the pool change purity? (Without an audit: as far as trust foresees it.)",
         find=shifted,
         mend="Check 200 selected rows: curate audit draw {directory} --num 200.",
     ),
-    Rule(
+    VerdictRule(
         name="probability",
         asks="Is the Brier score below that of a constant?",
         find=worse_than_a_constant,
         mend="Read no probability from trust, and set no threshold by it. More labelled source rows or "
         "trust.calibration: isotonic may mend it.",
     ),
-    Rule(
+    VerdictRule(
         name="promise",
         asks=f"Is mean trust at most {100 * PROMISE:.0f} points above the share of right labels, of the most trusted "
         "rows and of those with trust of .5 or more?",

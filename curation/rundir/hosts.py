@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class Held(Protocol):
+class HostProcess(Protocol):
     """The actors or the process themselves."""
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Hosts:
 
     @contextmanager
     def use(
-        self, host: Host, takes: Mapping[str, float], max_idle_seconds: float, start: Callable[[], Held]
+        self, host: Host, takes: Mapping[str, float], max_idle_seconds: float, start: Callable[[], HostProcess]
     ) -> Iterator[Any]:
         """Yield a running host that serves ``host``, or the one that ``start`` starts; keep it afterwards.
 

@@ -26,7 +26,7 @@ from curation.rundir.events import events_of
 from curation.rundir.graph import Recorded
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
 from curation.sources.source_file import SourceFile
-from curation.storage.conditional import OneObject, Written
+from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
 from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
@@ -283,9 +283,9 @@ class Manifest:
         self._token, self._is_saved = put, True
 
 
-def _read(path: Path) -> Written | None:
+def _read(path: Path) -> RegisterContent | None:
     try:
-        return Written(text=read_file(path).decode(), token="")
+        return RegisterContent(text=read_file(path).decode(), token="")
     except FileNotFoundError:
         return None
     except OSError as error:  # a folder stands in its place

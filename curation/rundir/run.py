@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, statuses
-from curation.rundir.hosts import Held, Hosts
+from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
 from curation.stopping import Stopped, stop
@@ -25,7 +25,7 @@ from curation.storage.paths import Place
 from curation.tasks import root
 from curation.telemetry.console import progress, say, too_quiet
 from curation.telemetry.metrics import Telemetry
-from curation.telemetry.standing import Journal, Standing, Update
+from curation.telemetry.standing import ProgressJournal, Standing, Update
 
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
@@ -48,7 +48,7 @@ class Task:
     """The last progress of each stage, by name."""
 
     @contextmanager
-    def hosted(self, start: Callable[[], Held], *, max_idle_seconds: float) -> Iterator[Any]:
+    def hosted(self, start: Callable[[], HostProcess], *, max_idle_seconds: float) -> Iterator[Any]:
         """Yields the stage's host: one that runs already where there is one, else what ``start`` gives."""
         assert self.stage.host is not None, "the stage names its host"
         with self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start) as held:
@@ -66,7 +66,7 @@ class Task:
     @contextmanager
     def progress(self) -> Iterator[Update]:
         """Yields a function that receives progress updates, for a bar and, at intervals, for the event log."""
-        journal = Journal()
+        journal = ProgressJournal()
         with progress(self.name) as shown:
 
             def update(standing: Standing) -> None:

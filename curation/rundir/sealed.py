@@ -18,9 +18,9 @@ from curation.errors import TableError
 from curation.refs import TableRef, leaves, table_refs
 from curation.storage import durable
 from curation.storage.digest import TAG, Content, quick_content
-from curation.storage.paths import Entry, Place, Remote, place
+from curation.storage.paths import Place, Remote, StoredObject, place
 from curation.tables import sums
-from curation.tables.contents import Rows, files_of, manifest_names, rows_of
+from curation.tables.contents import VersionRows, files_of, manifest_names, rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ class SealedTable:
     """The content of that file."""
     sums: Content
     """Digest of the first lines of the file with the digests of the table's files."""
-    rows: Rows | None
+    rows: VersionRows | None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of ``asdict``."""
-        rows = None if value["rows"] is None else Rows(*value["rows"])
+        rows = None if value["rows"] is None else VersionRows(*value["rows"])
         contents = {name: Content(*value[name]) for name in ("content", "sums")}
         return cls(**{**value, **contents, "rows": rows})
 
@@ -87,7 +87,7 @@ class Listing:
         """``folders``: what is listed in an object store."""
         self._home = home
         self._folders: dict[str, dict[str, int]] = {}
-        self._objects: dict[str, Entry] = {}
+        self._objects: dict[str, StoredObject] = {}
         for folder in dict.fromkeys(folders) if isinstance(home, Remote) else ():
             below = home / folder if folder else home
             assert isinstance(below, Remote)

@@ -41,7 +41,7 @@ FEWEST_DRAWN = 10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scored:
+class ScoredRows:
     """The rows that an arm may select, in any order; ``raw_N`` is finite if the arm ranks."""
 
     row_ids_N: Int64s
@@ -82,7 +82,7 @@ class Drawn:
     """The lowest raw score of the region; None if the arm does not rank."""
 
 
-def draw(rows: Scored, *, num: int, seed: int, ranked: bool) -> Drawn:
+def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
     """Draw ``num`` rows, or the whole region if it is smaller.
 
     Raises:
@@ -123,7 +123,7 @@ def draw(rows: Scored, *, num: int, seed: int, ranked: bool) -> Drawn:
     )
 
 
-def _region(rows: Scored, ranked: bool) -> tuple[Int64s, float | None]:
+def _region(rows: ScoredRows, ranked: bool) -> tuple[Int64s, float | None]:
     """The positions of the rows of the region, and its floor."""
     if not ranked:
         return np.flatnonzero(rows.selected_N), None
@@ -135,7 +135,7 @@ def _region(rows: Scored, ranked: bool) -> tuple[Int64s, float | None]:
     return np.flatnonzero(rows.raw_N >= floor), float(floor)
 
 
-def _strata(rows: Scored, region_R: Int64s, num: int, seed: int) -> Int64s:
+def _strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
     """The stratum of each row of the region: quantiles of the score of the selected rows, then of those below."""
     bins = int(np.clip((num - round(UNIFORM_SHARE * num)) // (2 * FEWEST), 1, MOST_STRATA))
     raw_R, selected_R = rows.raw_N[region_R], rows.selected_N[region_R]
@@ -178,7 +178,7 @@ def _smallest(hash_N: npt.NDArray[np.uint64], count: int) -> Bools:
     return found_N
 
 
-def _stratum(rows: Scored, place_R: Int64s, num_drawn: int, prior: float) -> Stratum:
+def _stratum(rows: ScoredRows, place_R: Int64s, num_drawn: int, prior: float) -> Stratum:
     raw_R = rows.raw_N[place_R]
     ranked = bool(np.isfinite(raw_R).all())
     return Stratum(

@@ -65,7 +65,7 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class CountingPass:
     """The subject of a counting pass: a sample of all scores, or the rows in a window and ahead of it."""
 
     n: int
@@ -85,7 +85,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tally:
+class PassCounts:
     """Counts of a pass over some rows."""
 
     num_rows: int
@@ -111,23 +111,23 @@ def exact_bound(scan: Scan, n: int, seed: int, *, threads: int = 1) -> Bound:
         BudgetError: n is not positive, or larger than the number of rows with a score.
         ValueError: batches of float32 and of float64 are mixed.
     """
-    step: Question | Bound = question(n, seed)
-    while isinstance(step, Question):
+    step: CountingPass | Bound = question(n, seed)
+    while isinstance(step, CountingPass):
         step = narrowed(step, _in_threads(step, scan(), threads))
     return step
 
 
-def question(n: int, seed: int) -> Question:
+def question(n: int, seed: int) -> CountingPass:
     """The subject of the first counting pass.
 
     Raises:
         BudgetError: n is not positive.
     """
     check(n, num_eligible=n, num_rows=n)
-    return Question(n=n, seed=seed)
+    return CountingPass(n=n, seed=seed)
 
 
-def tally(asked: Question, batches: Iterable[Batch]) -> Tally:
+def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
     """Answer a question for some of the rows."""
     counts_B = np.zeros(1 << (BIN_BITS if asked.key_bits else SAMPLE_BITS), dtype=np.int64)
     collected: list[tuple[Unsigned, Int64s]] | None = []
@@ -160,7 +160,7 @@ def tally(asked: Question, batches: Iterable[Batch]) -> Tally:
     return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
 
 
-def merged(tallies: Iterable[Tally]) -> Tally:
+def merged(tallies: Iterable[PassCounts]) -> PassCounts:
     """The answer for the rows of all parts, in any order of the parts.
 
     Raises:
@@ -181,7 +181,7 @@ def merged(tallies: Iterable[Tally]) -> Tally:
     return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
 
 
-def narrowed(asked: Question, found: Tally) -> Question | Bound:
+def narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
     """The next question, or the bound, by the answer for all rows.
 
     Raises:
@@ -216,9 +216,9 @@ def narrowed(asked: Question, found: Tally) -> Question | Bound:
 
 def _tally(
     num_rows: int, key_bits: int, num_ahead: int, counts_B: Int64s, collected: list[tuple[Unsigned, Int64s]] | None
-) -> Tally:
+) -> PassCounts:
     parts = collected or []
-    return Tally(
+    return PassCounts(
         num_rows=num_rows,
         key_bits=key_bits,
         num_ahead=num_ahead,
@@ -238,7 +238,7 @@ def _sampled(parts: list[Floats]) -> Int64s:
     return np.bincount(bin_M, minlength=1 << SAMPLE_BITS)
 
 
-def _of_sample(asked: Question, found: Tally) -> Question:
+def _of_sample(asked: CountingPass, found: PassCounts) -> CountingPass:
     """The window of scores in which the n-th one is almost surely."""
     bits, rank = found.key_bits, asked.n / STRIDE
     margin = MARGIN * (math.sqrt(rank) + 1)
@@ -251,7 +251,7 @@ def _of_sample(asked: Question, found: Tally) -> Question:
     return replace(asked, first=first, last=last, key_bits=bits)
 
 
-def _in_window(asked: Question, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
+def _in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
     """The number of rows ahead of the window, and keys (or hashes) and places of those in it."""
     if asked.tied_at is not None:
         score = score_of(asked.tied_at, asked.key_bits)
@@ -265,7 +265,7 @@ def _in_window(asked: Question, row_ids_S: Int64s, score_S: Floats) -> tuple[int
     return int(np.count_nonzero(score_S > high)), keys(score_S[place_M]), place_M
 
 
-def _of_collected(asked: Question, keys_M: Hashes, row_ids_M: Int64s, wanted: int) -> Bound:
+def _of_collected(asked: CountingPass, keys_M: Hashes, row_ids_M: Int64s, wanted: int) -> Bound:
     """The bound among all rows of a window."""
     if asked.tied_at is not None:
         return _bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))
@@ -275,7 +275,7 @@ def _of_collected(asked: Question, keys_M: Hashes, row_ids_M: Int64s, wanted: in
     return _bound(asked, int(key), int(np.partition(hashes_M, last)[last]))
 
 
-def _bound(asked: Question, key: int, tie: int) -> Bound:
+def _bound(asked: CountingPass, key: int, tie: int) -> Bound:
     return Bound(score=float(score_of(key, asked.key_bits)), tie=tie, seed=asked.seed, num_selected=asked.n)
 
 
@@ -285,7 +285,7 @@ def _one_width(bits: int, other: int) -> int:
     return bits or other
 
 
-def _in_threads(asked: Question, batches: Iterable[Batch], threads: int) -> Tally:
+def _in_threads(asked: CountingPass, batches: Iterable[Batch], threads: int) -> PassCounts:
     """One pass; each thread takes the batch that is next."""
     if threads == 1:
         return tally(asked, batches)

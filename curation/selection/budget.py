@@ -21,19 +21,19 @@ Scores = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
 
-class Graded(NamedTuple):
+class GradedScores(NamedTuple):
     """The graded rows of a labelled split, by the reference arm; NaN for one that is never selected."""
 
     raw_M: Scores
     trust_M: Scores
     correct_M: Flags
 
-    def subset(self, keep_M: Flags) -> "Graded":
+    def subset(self, keep_M: Flags) -> "GradedScores":
         """The rows where ``keep_M`` is set."""
-        return Graded(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M])
+        return GradedScores(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M])
 
 
-class PoolScores(Protocol):
+class ReferenceScores(Protocol):
     """The reference arm's scores of the pool, read anew at each call."""
 
     def raw(self) -> Scores:
@@ -61,23 +61,23 @@ class Pool:
     """Labelled without error."""
     num_right: int | None = None
     """``right``: right weak labels of rows that may be selected."""
-    scores: PoolScores | None = None
+    scores: ReferenceScores | None = None
     """``scores``: the reference arm's scores of each row."""
-    measured: Graded | None = None
+    measured: GradedScores | None = None
     """``measured``: the source split, or the probe that is named."""
-    calibration: Graded | None = None
+    calibration: GradedScores | None = None
     """``calibration``: the calibration split."""
     seed: int
 
     @property
     def raw_N(self) -> Scores:
-        """``scores``: see :meth:`PoolScores.raw`."""
+        """``scores``: see :meth:`ReferenceScores.raw`."""
         assert self.scores is not None, "declared"
         return self.scores.raw()
 
     @property
     def trust_N(self) -> Scores:
-        """``scores``: see :meth:`PoolScores.trust_of_all`."""
+        """``scores``: see :meth:`ReferenceScores.trust_of_all`."""
         assert self.scores is not None, "declared"
         return self.scores.trust_of_all()
 

@@ -67,7 +67,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class AnswerLengths:
     """The lengths of some answers, in tokens."""
 
     num_rows: int
@@ -75,7 +75,7 @@ class Answers:
     sd: float
 
     @classmethod
-    def of(cls, tokens_M: Ints) -> "Answers":
+    def of(cls, tokens_M: Ints) -> "AnswerLengths":
         """The statistics of these lengths; zeros for none."""
         num_rows = len(tokens_M)
         sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
@@ -114,7 +114,7 @@ class FirstCut:
     """The share of dropped rows from which on ``LEAST_SAVED`` of the tokens is saved."""
     fed_twice: float
     """Prompt tokens of a row that passes which its answer feeds again."""
-    answers_dropped: Answers
+    answers_dropped: AnswerLengths
     """Answers dropped: held-out rows below the threshold."""
     guarantee: str
     needed: int | None = None
@@ -229,7 +229,7 @@ def first_cut(
         saved=saved,
         break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
         fed_twice=fed_twice,
-        answers_dropped=Answers.of(rows.output_tokens_M[dropped_M]),
+        answers_dropped=AnswerLengths.of(rows.output_tokens_M[dropped_M]),
         guarantee=_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
         needed=needed,
     )

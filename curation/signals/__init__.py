@@ -19,7 +19,7 @@ from curation.teachers import Request
 
 SIGNALS = {
     **{column: signal.made_by for column, signal in arms.signals_of(arms.ARMS).items()},
-    "judge": "curation.signals.judge:Judge",  # grades, and never selects
+    "judge": "curation.signals.judge:JudgeVerdict",  # grades, and never selects
 }
 """The class of each signal that comes with this package, by column."""
 
@@ -52,7 +52,7 @@ class Answer:
     """Summed natural-log probability of each option, in the request's order; None where it had none."""
 
 
-class Signal(Protocol):
+class SignalMethod(Protocol):
     """One float a row, read from a model's answers; a row for which a method raises ``RowError`` has none."""
 
     name: str
@@ -74,7 +74,7 @@ class Signal(Protocol):
         ...
 
 
-def get_signal(name: str, **options: Any) -> Signal:
+def get_signal(name: str, **options: Any) -> SignalMethod:
     """The signal of a column (``SIGNALS``), or of a class ``module:Class``, made with ``options``.
 
     Raises:
@@ -82,7 +82,7 @@ def get_signal(name: str, **options: Any) -> Signal:
     """
     made_by = code(SIGNALS.get(name, name))
     check_options("signals.options", made_by, **options)
-    return cast(Signal, made_by(**options))
+    return cast(SignalMethod, made_by(**options))
 
 
 def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:

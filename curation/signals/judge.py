@@ -34,7 +34,7 @@ _FIELD = re.compile(r"equivalence\s+judge?ment\W*(true|false)\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
-class Judge:
+class JudgeVerdict:
     """1 where the judge's verdict is TRUE, 0 where it is FALSE.
 
     It stands in the field that the question names, which a justification may follow; the last such field counts. In a

@@ -7,7 +7,7 @@ from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.constrained import as_asked
 from curation.hashing import derive
-from curation.signals import READS_UNPARSED, Answer, Signal, Weak
+from curation.signals import READS_UNPARSED, Answer, SignalMethod, Weak
 from curation.teachers import Teacher
 from curation.teachers.reward import RewardModel
 
@@ -17,7 +17,7 @@ _READ = ["row_id", "completion", "mean_logprob", "option_logprobs", "error"]
 
 
 def measure(
-    signal: Signal,
+    signal: SignalMethod,
     domain: Domain,
     teacher: Teacher,
     rows: Iterable[Row],

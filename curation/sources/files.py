@@ -11,7 +11,7 @@ from curation.errors import SourceError
 from curation.escaping import quoted
 from curation.registry import READERS, installed
 from curation.sources import readers
-from curation.sources.paths import Found, content_digest, find
+from curation.sources.paths import FoundFile, content_digest, find
 from curation.sources.source_file import SourceFile
 
 
@@ -100,10 +100,10 @@ def installed_readers() -> list[str]:
     return [name for group in READERS.groups for name in installed(group)]
 
 
-def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list[tuple[Found, str]]:
+def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> list[tuple[FoundFile, str]]:
     forms = {end: name for name in (*READERS, *installed_readers()) for end in READERS[name].endings}
 
-    def ending(file: Found) -> str | None:
+    def ending(file: FoundFile) -> str | None:
         name = file.path.partition("?")[0] if "://" in file.path else file.path
         return next((form for end, form in forms.items() if name.rstrip("/").lower().endswith(end)), None)
 
@@ -121,14 +121,14 @@ def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list
     return known
 
 
-def _is_same(old: SourceFile | None, file: Found, form: str, delimiter: str) -> bool:
+def _is_same(old: SourceFile | None, file: FoundFile, form: str, delimiter: str) -> bool:
     """Whether a file is as it was; of a Lance table only its version tells."""
     if old is None or form == "lance" or (form == "csv" and old.delimiter != delimiter):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)
 
 
-def _describe(file: Found, form: str, index: int, delimiter: str) -> SourceFile:
+def _describe(file: FoundFile, form: str, index: int, delimiter: str) -> SourceFile:
     own = READERS[form].made_by is not None
     try:
         content = "" if own or form == "lance" else content_digest(file.path, file.size)

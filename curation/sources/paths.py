@@ -19,7 +19,7 @@ _PLAIN = "/=+,@:~()'!$&*;"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundFile:
     """A file, or a ``.lance`` directory: its path or URL, size in bytes, and a tag that changes with its content."""
 
     path: str
@@ -52,7 +52,7 @@ def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
         return pafs.PyFileSystem(pafs.FSSpecHandler(other)), inner
 
 
-def find(path: str) -> tuple[list[Found], bool]:
+def find(path: str) -> tuple[list[FoundFile], bool]:
     """The visible files at a path, in a folder or matching a glob, sorted; and whether the path itself names one file.
 
     A directory that ends in ``.lance`` counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
@@ -69,7 +69,7 @@ def find(path: str) -> tuple[list[Found], bool]:
 
 
 def stamp(path: str) -> tuple[int, str]:
-    """The size and the tag of a file, as they stand in :class:`Found`.
+    """The size and the tag of a file, as they stand in :class:`FoundFile`.
 
     Raises:
         OSError: the file cannot be looked at.
@@ -96,7 +96,7 @@ def content_digest(path: str, size: int) -> str:
     return digest.hexdigest()[:32]
 
 
-def _find(path: str) -> tuple[list[Found], bool]:
+def _find(path: str) -> tuple[list[FoundFile], bool]:
     base, _, query = path.partition("?") if "://" in path else (path, "", "")
     query = f"?{query}" if query else ""
     wild = _WILD.search(base)
@@ -119,9 +119,9 @@ def _find(path: str) -> tuple[list[Found], bool]:
     return found, False
 
 
-def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[Found]:
+def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[FoundFile]:
     """The visible files under ``root`` whose path from there matches, named under ``shown``, sorted."""
-    found: dict[str, Found] = {}
+    found: dict[str, FoundFile] = {}
     for info in fs.get_file_info(pafs.FileSelector(root, recursive=True)):
         inner = info.path.removeprefix(root).lstrip("/")
         table = re.match(r"(?:.*?/)??[^/]*\.lance(?=/|$)", inner)
@@ -141,8 +141,8 @@ def _is_quoted(fs: pafs.FileSystem, path: str) -> bool:
     return "://" in path and not isinstance(fs, pafs.PyFileSystem)
 
 
-def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> Found:
-    return Found(path=path, size=info.size or 0, modified=_modified(fs, info))
+def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> FoundFile:
+    return FoundFile(path=path, size=info.size or 0, modified=_modified(fs, info))
 
 
 def _modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:

@@ -19,7 +19,7 @@ READERS = 8
 """Reads at once: most of their time is the store's."""
 
 
-class Drawn(NamedTuple):
+class SampledRow(NamedTuple):
     """A row of a source."""
 
     file: int
@@ -30,7 +30,7 @@ class Drawn(NamedTuple):
 
 def rows_at(
     files: Sequence[SourceFile], positions_N: npt.NDArray[np.int64], columns: Sequence[str] | None = None
-) -> list[Drawn]:
+) -> list[SampledRow]:
     """The rows at these positions of a source, in the order asked for.
 
     A source's positions go through its files in the order of their numbers. Only what holds a wanted row is read: of
@@ -46,7 +46,7 @@ def rows_at(
     file_N = np.searchsorted(ends, sorted_N, side="right")
     row_N = sorted_N - (ends - [file.num_rows for file in in_order])[file_N]
 
-    def read(span: slice) -> list[Drawn]:
+    def read(span: slice) -> list[SampledRow]:
         file, wanted = in_order[int(file_N[span.start])], row_N[span]
         first = int(wanted[0])
         found: list[tuple[int, dict[str, Any]]] = []
@@ -54,7 +54,7 @@ def rows_at(
             here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
             found += zip(here.tolist(), raw_rows(batch.take(pa.array(here - first))), strict=True)
             first += batch.num_rows
-        return [Drawn(file.index, row, raw) for row, raw in found]
+        return [SampledRow(file.index, row, raw) for row, raw in found]
 
     with ThreadPoolExecutor(READERS) as pool:
         read_all = [row for rows in pool.map(read, _spans(file_N, row_N)) for row in rows]

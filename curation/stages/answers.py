@@ -45,7 +45,7 @@ SCHEMA = schemas.completions((), "float32", 0)
 """The columns of an entry."""
 
 
-class Entry(NamedTuple):
+class AnswersPlace(NamedTuple):
     """Where the answers to a split's questions are kept, or are to be kept."""
 
     path: Place
@@ -64,7 +64,7 @@ class Answers:
     """The run directory in which the model gave them."""
 
 
-def entry_of(job: LabelJob, folder: Place, *, revision: int) -> Entry:
+def entry_of(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
     """The entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
 
     It renders all questions, in Ray tasks.
@@ -84,10 +84,10 @@ def entry_of(job: LabelJob, folder: Place, *, revision: int) -> Entry:
         "revision": revision,
     }
     row_ids_N = np.array([row_id for row_id, _ in in_order], dtype=np.int64)
-    return Entry(folder / f"{fingerprint(key)}.parquet", key, row_ids_N)
+    return AnswersPlace(folder / f"{fingerprint(key)}.parquet", key, row_ids_N)
 
 
-def find(entry: Entry) -> Answers | None:
+def find(entry: AnswersPlace) -> Answers | None:
     """The answers of an entry; ``None`` if there are none, or the file does not hold exactly these.
 
     Raises:
@@ -107,7 +107,7 @@ def find(entry: Entry) -> Answers | None:
         return None  # damaged: this run's answers replace it
 
 
-def keep(entry: Entry, labels: TableRef, run: str) -> bool:
+def keep(entry: AnswersPlace, labels: TableRef, run: str) -> bool:
     """Keep the answers of a labels table, unless one of the questions was not answered; whether they are kept.
 
     Two runs that write one entry at once write the same answers; the later one replaces the other's file as a whole.
@@ -166,7 +166,7 @@ def _answered(batch: pa.RecordBatch, answers: pa.Table) -> pa.Table:
 
 def _recalled(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:
     """The labels of these rows."""
-    labels = label_rows(job, get_domain(job.domain), Recorded(answers), batch.to_pylist())
+    labels = label_rows(job, get_domain(job.domain), RecordedTeacher(answers), batch.to_pylist())
     return pa.Table.from_batches(labels, schema=job.schema(0))
 
 
@@ -181,7 +181,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-class Recorded:
+class RecordedTeacher:
     """A teacher that knows its answers."""
 
     state_size = 0

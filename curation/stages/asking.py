@@ -19,7 +19,7 @@ from curation.rundir.run import Task
 from curation.stopping import waited_for
 from curation.tasks import root
 from curation.teachers import can_be_replaced
-from curation.teachers.vllm_choice import Choice, choose_backend
+from curation.teachers.vllm_choice import BackendChoice, choose_backend
 
 
 class TeacherUse(Inputs):
@@ -150,7 +150,7 @@ class SettleBackend(Stage):
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
     """
 
-    Made = Choice
+    Made = BackendChoice
 
     model: In[ModelRef | None]
     engine: dict[str, Any]
@@ -165,7 +165,7 @@ class SettleBackend(Stage):
         return Done(outputs=choice, rows=0)
 
 
-def choose(ask: AskConfig, model: ModelRef | None) -> Choice:
+def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
     """The backend of a model, for which Ray must run.
 
     The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
@@ -178,7 +178,7 @@ def choose(ask: AskConfig, model: ModelRef | None) -> Choice:
 
     probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
     try:
-        choice: Choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
+        choice: BackendChoice = waited_for(lambda: ray.get(probe.remote(ask, model)))
     except ray.exceptions.RayTaskError as error:
         raise root(error) from None
     return choice

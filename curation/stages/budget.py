@@ -21,7 +21,7 @@ from curation.tables import io
 from curation.trust.parts import first_of_each
 
 
-class Scored(Inputs):
+class ScoredSplit(Inputs):
     """A split's labels with scores and signals, and its grades if gold labels are known."""
 
     labels: In[TableRef]
@@ -31,7 +31,7 @@ class Scored(Inputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class ComputedBudget:
     """The number of rows, and how it was determined."""
 
     n: int
@@ -62,11 +62,11 @@ def resolve(
     labels: TableRef,
     *,
     grades: TableRef | None,
-    measured: Scored,
-    calibration: Scored | None,
+    measured: ScoredSplit,
+    calibration: ScoredSplit | None,
     too_long: TableRef | None = None,
     seed: int,
-) -> Budget:
+) -> ComputedBudget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
     Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
@@ -91,7 +91,7 @@ def resolve(
             seed=seed,
         )
     )
-    return Budget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
+    return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
 def _num_right(grades: TableRef | None, too_long: TableRef | None) -> int:
@@ -103,7 +103,7 @@ def _num_right(grades: TableRef | None, too_long: TableRef | None) -> int:
     return num_right
 
 
-def _graded(pool: PoolScores, scored: Scored | None, *, distinct: bool = False) -> rules.Graded:
+def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
     """The graded rows of a labelled split; NaN where it could not be chosen.
 
     ``distinct``: the first row of each question alone, for who counts independent draws.
@@ -114,5 +114,5 @@ def _graded(pool: PoolScores, scored: Scored | None, *, distinct: bool = False) 
     order_N = np.argsort(candidates.row_ids_N)
     place_M = order_N[np.searchsorted(candidates.row_ids_N, graded.row_ids_N, sorter=order_N)]
     raw_M = candidates.raw_score_N[place_M].astype(np.float32, copy=False)
-    found = rules.Graded(raw_M, trust_N[place_M], graded.correct_N)
+    found = rules.GradedScores(raw_M, trust_N[place_M], graded.correct_N)
     return found.subset(first_of_each(graded.question_N)) if distinct else found

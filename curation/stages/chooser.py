@@ -23,7 +23,7 @@ from curation.selection.capped import Capped
 from curation.selection.class_shares import ClassShares
 from curation.selection.quotas import allocate, strata
 from curation.selection.top_n import check
-from curation.stages.budget import Budget, Scored
+from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.cap_keys import LabelKeys
 from curation.stages.class_quota import Classes
 from curation.stages.gold import Gold, GoldTexts
@@ -36,7 +36,7 @@ from curation.tables.row_ids import include, missing
 Floats = npt.NDArray[np.float64]
 
 
-class Choice(Inputs):
+class ChoiceInputs(Inputs):
     """Rows and rules of a choice; all arms of a generation share it."""
 
     pool: In[TableRef]
@@ -47,9 +47,9 @@ class Choice(Inputs):
     """The grades of the pool's labels, if there is an audit table."""
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
-    measured: Scored
+    measured: ScoredSplit
     """The labelled rows for the purity of a ``fit_purity`` budget."""
-    calibration: Scored | None
+    calibration: ScoredSplit | None
     domain: DomainConfig
     selection: SelectionConfig
     declared: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Choice(Inputs):
     seed: int
 
 
-class ChoiceByClass(Choice):
+class ChoiceByClass(ChoiceInputs):
     """A choice whose places are divided among classes; a class of its own, so that the keys of others stay."""
 
     classes: Classes
@@ -70,7 +70,7 @@ def declared(selection: SelectionConfig) -> dict[str, Any]:
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
 
 
-def measurable(choice: Choice) -> tuple[Choice, dict[str, str]]:
+def measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
     """A choice among the arms that can be measured, and why the others cannot, in words by arm.
 
     An arm cannot be measured if its signal gave no value that can be read, of any labelled row.
@@ -96,7 +96,7 @@ def measurable(choice: Choice) -> tuple[Choice, dict[str, str]]:
     return replace(choice, selection=selection.model_copy(update={"arms": arms})), dropped
 
 
-class SelectJob(Choice):
+class SelectJob(ChoiceInputs):
     """A choice, with what the selected rows are to teach and say of where they come from."""
 
     texts: GoldTexts
@@ -107,7 +107,7 @@ class SelectJob(Choice):
     """See :class:`ChoiceByClass`; None: places are not divided."""
 
     @classmethod
-    def of(cls, choice: Choice, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
+    def of(cls, choice: ChoiceInputs, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
         """The job of a choice."""
         return cls(**vars(choice), texts=texts, teacher=teacher, generation=generation)
 
@@ -119,7 +119,7 @@ class SelectJob(Choice):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Taken:
+class ArmRows:
     """The rows of an arm; ``threshold`` is the raw score of the last of them."""
 
     row_ids: Iterable[Int64s]
@@ -149,21 +149,21 @@ class Chooser:
         self._bin_N: Int64s | None = None
 
     @classmethod
-    def of(cls, job: SelectJob, budget: Budget) -> Self:
+    def of(cls, job: SelectJob, budget: ComputedBudget) -> Self:
         """The chooser of a budget."""
         return cls(job, budget.n, budget.max_per_label, budget.quota)
 
     def _is_divided(self, arm: Arm) -> bool:
         return self._quota is not None and arm.takes_top
 
-    def taken(self, arm: Arm) -> Taken:
+    def taken(self, arm: Arm) -> ArmRows:
         """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
         if self._n and arm.rule == TOP and not arm.gold and self._cap is None and not self._is_divided(arm):
             scores = self.scores(arm)
             bound = scores.bound(self._n, derive(self._job.seed, "ties"))
-            return Taken(row_ids=scores.ranked(bound), threshold=bound.score)
+            return ArmRows(row_ids=scores.ranked(bound), threshold=bound.score)
         cut = self.cut(arm)
-        return Taken(row_ids=[cut.row_ids_n], threshold=cut.threshold)
+        return ArmRows(row_ids=[cut.row_ids_n], threshold=cut.threshold)
 
     def cut(self, arm: Arm) -> Cut:
         """The rows of an arm, in rank order."""

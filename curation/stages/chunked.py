@@ -13,7 +13,7 @@ from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io
 from curation.tables.row_ids import missing
-from curation.tables.stream import Round, commit_stream
+from curation.tables.stream import CommitRound, commit_stream
 from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -48,7 +48,7 @@ def in_chunks(
         for start in range(0, len(left_N), chunk_rows):
             yield compute, left_N[start : start + chunk_rows], arguments, uri, schema
 
-    def committed(round_: Round) -> None:
+    def committed(round_: CommitRound) -> None:
         if progress is not None:
             progress(Standing(rows=len(done) + sum(round_.rows.values()), total=len(row_ids_N)))
 

@@ -24,8 +24,8 @@ from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
-from curation.selection.budget import Graded
+from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
+from curation.selection.budget import GradedScores
 from curation.selection.risk import calibrate
 from curation.sources.paths import filesystem
 from curation.stages.packaged import Packaged
@@ -43,7 +43,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
+class ThresholdCut:
     """A cut that is made: a column of the labels table, and the bound that its values must pass."""
 
     column: str
@@ -77,7 +77,7 @@ class Threshold:
 class Decision:
     """A threshold, and what it was made from."""
 
-    threshold: Threshold
+    threshold: ThresholdCut
     num_labelled: int
     """Rows labelled without error that no first cut dropped."""
     num_dropped: int
@@ -153,7 +153,7 @@ def decide(
     tables: Sequence[TableRef],
     function: str,
     keep: KeepConfig,
-    calibration: Graded | None,
+    calibration: GradedScores | None,
     *,
     seed: int,
     floor: float | None = None,
@@ -179,15 +179,15 @@ def decide(
                 f"keep.threshold: nothing is written: no row has a trust of at least {keep.threshold}, the highest of "
                 f"{scored:,} is {best:.4f}; lower the threshold (the labels are kept)"
             )
-        threshold = Threshold(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
+        threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
         risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed, floor=floor)
-        threshold = Threshold(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
+        threshold = ThresholdCut(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
     else:
         wanted = _number(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
-        threshold = Threshold(column=raw, bound=_top(pools, wanted - short, seed))
+        threshold = ThresholdCut(column=raw, bound=_top(pools, wanted - short, seed))
     lowest = min(_trusts_that_pass(tables, threshold, trust), default=float("nan"))
     return Decision(
         threshold=threshold,
@@ -200,15 +200,15 @@ def decide(
     )
 
 
-class Calibration(NamedTuple):
+class CertifyingRows(NamedTuple):
     """The rows that certify a cut."""
 
-    rows: Graded
+    rows: GradedScores
     floor: float | None
     """The raw score from which on they were drawn (``curate audit``); None: from all rows."""
 
 
-def read_calibration(path: str) -> Calibration:
+def read_calibration(path: str) -> CertifyingRows:
     """The calibration rows in a Parquet file with the columns ``CALIBRATION``.
 
     Raises:
@@ -230,7 +230,9 @@ def read_calibration(path: str) -> Calibration:
             )
     raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
     floor = (table.schema.metadata or {}).get(b"floor")
-    return Calibration(Graded(raw_M, trust_M, table["correct"].to_numpy()), None if floor is None else float(floor))
+    return CertifyingRows(
+        GradedScores(raw_M, trust_M, table["correct"].to_numpy()), None if floor is None else float(floor)
+    )
 
 
 def calibration_digest(path: str) -> str:
@@ -266,7 +268,7 @@ def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
 def _certified(
     pools: Sequence[PoolScores],
     config: CertifiedConfig,
-    calibration: Graded,
+    calibration: GradedScores,
     *,
     num_rows: int,
     seed: int,
@@ -310,14 +312,14 @@ def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
 
 def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
     """The bound of the n highest raw scores of all tables together."""
-    step: Question | Bound = question(n, seed)
-    while isinstance(step, Question):
+    step: CountingPass | Bound = question(n, seed)
+    while isinstance(step, CountingPass):
         answer = partial(tally, step)
         step = narrowed(step, merged(part for pool in pools for part in pool.mapped(answer)))
     return step
 
 
-def _trusts_that_pass(tables: Sequence[TableRef], threshold: Threshold, trust: str) -> Iterator[float]:
+def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
     for ref in tables:
         columns = list(dict.fromkeys([*threshold.columns, trust]))
         for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():

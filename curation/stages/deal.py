@@ -20,7 +20,7 @@ POOL, AUDIT = "pool", "audit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DealtSource:
     """One source and the splits taken from it."""
 
     domains: Mapping[str, DomainConfig]
@@ -30,16 +30,16 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class DealJob:
     """The settings of a task; pickled to every task."""
 
-    sources: dict[str, Source]
+    sources: dict[str, DealtSource]
     uris: dict[str, str]
     """The tables, by split, and the audit table's."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunk:
+class SourceChunk:
     """Consecutive rows of a source, the first at the position ``offset``."""
 
     source: str
@@ -54,20 +54,20 @@ def table_schema(domain: Domain, name: str) -> pa.Schema:
     return schemas.AUDIT if name == AUDIT else schemas.examples(domain.columns, gold=name != POOL)
 
 
-def targets(job: Job, source: Source) -> dict[str, int]:
+def targets(job: DealJob, source: DealtSource) -> dict[str, int]:
     """The tables that a source fills, with the index of each table's split in the source's assignment."""
     places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.uris}
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 
-def dealt(source: Source, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
     ids_N = np.concatenate([row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Row:
+class _ReadRow:
     """The result of reading a raw row."""
 
     example: dict[str, Any] | None
@@ -78,7 +78,7 @@ class _Row:
     solution_problem: str | None
 
 
-def deal(chunk: Chunk, job: Job) -> pa.Table:
+def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     source = job.sources[chunk.source]
     keys = {name: domain.model_dump_json() for name, domain in source.domains.items()}
@@ -88,7 +88,7 @@ def deal(chunk: Chunk, job: Job) -> pa.Table:
     ids_N, place_N = dealt(source, chunk)
     places = targets(job, source)
     wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
-    rows: dict[int, _Row] = {}
+    rows: dict[int, _ReadRow] = {}
     start = 0
     for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
         taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
@@ -117,7 +117,7 @@ def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mappin
     return _table(domain, name, ids, [_read(domain, raw, audited=False) for raw in raws])
 
 
-def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:
+def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _ReadRow:
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := schema_problem(example, domain.columns)):
         example = None
@@ -127,7 +127,7 @@ def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:
     solution, solution_problem = None, ""
     if audited and example is not None and gold is not None:
         solution, solution_problem = _solution(domain, raw, example, gold)
-    return _Row(
+    return _ReadRow(
         example=example,
         gold=gold,
         problem=problem or None,
@@ -160,7 +160,7 @@ def schema_problem(values: Mapping[str, Any], columns: pa.Schema) -> str:
     return ""
 
 
-def _table(domain: Domain, name: str, ids: list[int], rows: list[_Row]) -> pa.Table:
+def _table(domain: Domain, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
     """The rows of a split, or of the audit table, under its schema."""
     schema = table_schema(domain, name)
     if name == AUDIT:

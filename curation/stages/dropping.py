@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError, SourceError
 from curation.refs import TableRef
-from curation.stages.overlap import Compared, Found, harmless
+from curation.stages.overlap import Compared, OverlapRows, harmless
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
@@ -50,7 +50,7 @@ def drops(kept: str, other: str, mode: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class SplitOverlap:
     """Rows of the split ``other`` whose question is in ``kept`` too, with counts by rule."""
 
     kept: str
@@ -65,7 +65,7 @@ class Pair:
 class Overlap:
     """Findings and actions of the comparison, as counts of rows."""
 
-    pairs: list[Pair]
+    pairs: list[SplitOverlap]
     dropped: dict[str, int]
     """Dropped rows, for each split that lost any."""
     repeats: dict[str, int]
@@ -76,7 +76,7 @@ class Overlap:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of ``asdict``."""
-        return cls(**{**value, "pairs": [Pair(**pair) for pair in value["pairs"]]})
+        return cls(**{**value, "pairs": [SplitOverlap(**pair) for pair in value["pairs"]]})
 
     def sentences(self) -> list[str]:
         """Sentences for the terminal; empty if there is nothing to report."""
@@ -97,7 +97,7 @@ class Overlap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class SettledOverlap:
     """Findings and actions of the comparison, with the ids of the rows to delete by table."""
 
     overlap: Overlap
@@ -127,7 +127,7 @@ def settle(
     columns: Mapping[str, Sequence[str]],
     *,
     mend: str = MEND,
-) -> Settled:
+) -> SettledOverlap:
     """Decide what to do about the rows found; messages show ``columns`` of an example row, and the ``mend``.
 
     Raises:
@@ -149,7 +149,7 @@ def settle(
                 f"question of {others}; take the split from rows that stand nowhere else"
             )
     pairs = [
-        Pair(
+        SplitOverlap(
             kept=pair.kept,
             other=pair.other,
             rows=len(pair.row_ids_M),
@@ -164,10 +164,10 @@ def settle(
         repeats=compared.repeats,
         uncompared=compared.uncompared,
     )
-    return Settled(overlap=overlap, row_ids=gone)
+    return SettledOverlap(overlap=overlap, row_ids=gone)
 
 
-def _refusal(pairs: Sequence[Found], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]) -> str:
+def _refusal(pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]) -> str:
     counts = "; ".join(
         f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
         f"({rules_in_words(pair.rules)})"

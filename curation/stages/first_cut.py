@@ -33,7 +33,7 @@ KNOWN_OF_PROMPTS = ("num_prompt_tokens",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class FirstCutRule:
     """A first cut for a labelling pass; pickled to every actor."""
 
     function: TrustRef
@@ -46,7 +46,7 @@ class Cut:
     """Prompts after which a process looks whether it pays."""
 
     @classmethod
-    def of(cls, found: FirstCut, function: TrustRef) -> "Cut | None":
+    def of(cls, found: FirstCut, function: TrustRef) -> "FirstCutRule | None":
         """The cut that was found; None if it is off."""
         if found.threshold is None:
             return None
@@ -56,7 +56,7 @@ class Cut:
 class PromptGate:
     """Scores prompts in a process (``curation.teachers.Gate``), and remembers the scores until they are written."""
 
-    def __init__(self, cut: Cut, kept: Sequence[str]) -> None:
+    def __init__(self, cut: FirstCutRule, kept: Sequence[str]) -> None:
         """``kept`` names the teacher's states.
 
         Raises:

@@ -26,7 +26,7 @@ from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
 from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Pair, TrainingRow, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -197,7 +197,7 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     dtype = taken(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
     model, tokenizer = _loaded(job.base, dtype, "cuda" if on_gpu else "cpu")
     texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
-    whole: list[Row] = []
+    whole: list[TrainingRow] = []
     rows: list[dict[str, Any]] = []
     for text in texts:
         pair = Pair(text["prompt"], text["completion"])

@@ -18,10 +18,10 @@ from curation.tables import io
 from curation.tables.row_ids import Int64s, include, missing
 
 if TYPE_CHECKING:
-    from curation.stages.label import Share
+    from curation.stages.label import RowShare
 
 
-class HeldOut(NamedTuple):
+class HeldOutCounts(NamedTuple):
     """Result of a comparison on held-out rows."""
 
     num_trained: int
@@ -33,27 +33,27 @@ class HeldOut(NamedTuple):
 class HoldOut(Stage):
     """Refuses a generation of which a split, or the share of the pool, has a row that a student was trained on."""
 
-    Made = HeldOut
+    Made = HeldOutCounts
 
     trained: InEach[TableRef]
     """Selections, by whom they trained."""
     splits: InEach[TableRef]
     share: dict[str, Any]
-    """The :class:`curation.stages.label.Share` of the pool as JSON."""
+    """The :class:`curation.stages.label.RowShare` of the pool as JSON."""
     teacher: str = setting()
     """Who is to answer, in words."""
 
     def run(self, task: Task) -> Done:
         """Compare row ids."""
-        from curation.stages.label import Share  # imports ray
+        from curation.stages.label import RowShare  # imports ray
 
-        found = check_held_out(self.trained, self.splits, Share(**self.share), teacher=self.teacher)
+        found = check_held_out(self.trained, self.splits, RowShare(**self.share), teacher=self.teacher)
         return Done(outputs=found, rows=sum(found.num_rows.values()))
 
 
 def check_held_out(
-    trained: Mapping[str, TableRef], splits: Mapping[str, TableRef], share: "Share", *, teacher: str
-) -> HeldOut:
+    trained: Mapping[str, TableRef], splits: Mapping[str, TableRef], share: "RowShare", *, teacher: str
+) -> HeldOutCounts:
     """Compare row ids; holds those of the ``trained`` tables (selections, by whom they trained) as a bitmap.
 
     All tables are of one source, in which a row has one id. ``share`` is what the generation labels of the pool.
@@ -72,7 +72,7 @@ def check_held_out(
         for ids_N in _ids(ref):
             num_rows[split] += len(ids_N)
             _refuse(ids_N[~missing(ids_N, seen)], f"splits.{split}", "a student", teacher)
-    return HeldOut(num_trained=len(seen), num_rows=num_rows)
+    return HeldOutCounts(num_trained=len(seen), num_rows=num_rows)
 
 
 def _ids(ref: TableRef) -> list[Int64s]:

@@ -20,7 +20,7 @@ from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
 from curation.stages.asks import ask_of
-from curation.stages.first_cut import Cut
+from curation.stages.first_cut import FirstCutRule
 from curation.stages.label_chunks import LabelJob
 from curation.stages.reduce import Projected, Reduction, ScoredOnly
 from curation.tables import io, schemas
@@ -30,7 +30,7 @@ from curation.teachers import width
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class RowShare:
     """One of ``of`` parts of a table, drawn by a seeded hash of the row id; a chain's generations take one each."""
 
     index: int = 0
@@ -87,7 +87,7 @@ class Label(AskModel):
     domain: DomainConfig
     seed: int
     share: dict[str, int] | None = None
-    """A :class:`Share` as JSON."""
+    """A :class:`RowShare` as JSON."""
     projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
     fitted: InEach[TrustRef]
     sample: dict[str, Any] | None = None
@@ -107,12 +107,12 @@ class Label(AskModel):
         """Label the rows that are not labelled yet, and count."""
         return self.answer(task)
 
-    def answer(self, task: Task, first_cut: Cut | None = None) -> Done:
+    def answer(self, task: Task, first_cut: FirstCutRule | None = None) -> Done:
         """Label the rows that are not labelled yet, and count; rows that a first cut drops are not answered."""
         with self.teacher.passing(task, self.commit_seconds) as (engine, how):
             job = self.job(task, engine, first_cut)
             state_size = width(job.teacher, job.model)
-            result = label(job, state_size=state_size, share=Share(**(self.share or {})), **how)
+            result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
         table = compact(result.table, self.fragment_mb, guard=task.guard)
         counts = count_labels(table)
         if first_cut is not None:
@@ -120,7 +120,7 @@ class Label(AskModel):
         made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
         return Done(outputs=made, rows=counts.rows)
 
-    def job(self, task: Task, engine: AskConfig | None = None, first_cut: Cut | None = None) -> LabelJob:
+    def job(self, task: Task, engine: AskConfig | None = None, first_cut: FirstCutRule | None = None) -> LabelJob:
         """The description of the pass."""
         return LabelJob(
             examples=self.examples,
@@ -145,7 +145,7 @@ class Label(AskModel):
         return ScoredOnly(
             fitted=tuple(self.fitted.items()),
             states=tuple(self.sample["states"]),
-            num_rows=io.count(self.examples) // Share(**(self.share or {})).of,
+            num_rows=io.count(self.examples) // RowShare(**(self.share or {})).of,
             seed=self.sample["seed"],
         )
 
@@ -154,7 +154,7 @@ def label(
     job: LabelJob,
     *,
     state_size: int,
-    share: Share,
+    share: RowShare,
     **how: Unpack[PassOptions],
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes.

@@ -21,11 +21,11 @@ from curation.domains.given import given_numbers
 from curation.errors import ConfigError
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.signals import Signal, Weak, get_signal, label_request
+from curation.signals import SignalMethod, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
 from curation.stages.deal import schema_problem
-from curation.stages.first_cut import Cut, PromptGate
+from curation.stages.first_cut import FirstCutRule, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher, knows_gates
@@ -46,7 +46,7 @@ class LabelJob(TeacherJob):
     """The projection of the hidden states where not all of them are stored."""
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
-    first_cut: Cut | None = None
+    first_cut: FirstCutRule | None = None
     """The function that drops rows before they are answered; the labels then have the columns of
     ``schemas.FIRST_CUT``."""
 
@@ -64,7 +64,7 @@ class LabelJob(TeacherJob):
         return whole if self.reduction is None else self.reduction.schema(whole)
 
 
-class Asking(Protocol):
+class AskSettings(Protocol):
     """How rows are labelled: what :func:`label_rows` reads of a job."""
 
     @property
@@ -136,7 +136,7 @@ class LabelWorker(ChunkWorker[Labelled]):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)
 
-    def _measured(self, labelled: pa.Table, examples: list[dict[str, Any]], ask: Ask, signal: Signal) -> Values:
+    def _measured(self, labelled: pa.Table, examples: list[dict[str, Any]], ask: Ask, signal: SignalMethod) -> Values:
         """The signal's value of each row that has a label."""
         by_id = {example["row_id"]: example for example in examples}
         known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
@@ -148,7 +148,7 @@ class LabelWorker(ChunkWorker[Labelled]):
 
 
 def label_rows(
-    job: Asking,
+    job: AskSettings,
     domain: Domain,
     teacher: Teacher,
     examples: list[dict[str, Any]],
@@ -199,7 +199,7 @@ def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
 
 
-def _failed(job: Asking, teacher: Teacher, errors: Mapping[int, str], given: Sequence[str]) -> pa.RecordBatch:
+def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], given: Sequence[str]) -> pa.RecordBatch:
     config = job.teacher
     failed = error_batch(
         list(errors),

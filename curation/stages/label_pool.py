@@ -8,7 +8,7 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel, TeacherUse
-from curation.stages.first_cut import Cut
+from curation.stages.first_cut import FirstCutRule
 from curation.stages.label import Label
 from curation.stages.packaged import Packaged
 
@@ -42,7 +42,7 @@ class LabelPool(AskModel, Packaged):
         if self.first_cut is not None:
             assert description.cascade is not None and package.first is not None, "settle refuses a package without"
             threshold, break_even = self.first_cut["threshold"], self.first_cut["break_even"]
-            cut = Cut(function=package.first, threshold=threshold, break_even=break_even)
+            cut = FirstCutRule(function=package.first, threshold=threshold, break_even=break_even)
             states |= dict.fromkeys(description.cascade.inputs)
         label = Label(
             name=self.name,

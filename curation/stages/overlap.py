@@ -49,7 +49,7 @@ def harmless(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class OverlapRows:
     """Rows of the split ``other`` whose question is in ``kept`` too, ascending by row id."""
 
     kept: str
@@ -65,7 +65,7 @@ class Found:
 class Compared:
     """The result: matches by pair of splits, and repetitions within each split."""
 
-    pairs: list[Found]
+    pairs: list[OverlapRows]
     repeats: dict[str, int]
     """Rows by split that repeat an earlier one: the same text and the same set of options."""
     uncompared: dict[str, dict[str, int]]
@@ -85,7 +85,7 @@ class _Entries(NamedTuple):
         return _Entries(self.row_ids_K[places], self.rule_K[places], self.high_K[places], self.low_K[places])
 
 
-class _Part(NamedTuple):
+class _Fragments(NamedTuple):
     """Some fragments of a split's table."""
 
     ref: TableRef
@@ -156,20 +156,20 @@ def _remote(task: Any, num_returns: int) -> Any:
     return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 
-def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Part]:
+def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Fragments]:
     held: list[int] = []
     num_rows = 0
     for fragment in io.open_table(ref).get_fragments():
         held.append(fragment.fragment_id)
         num_rows += fragment.metadata.physical_rows
         if num_rows >= TASK_ROWS:
-            yield _Part(ref, domain, tuple(held))
+            yield _Fragments(ref, domain, tuple(held))
             held, num_rows = [], 0
     if held:
-        yield _Part(ref, domain, tuple(held))
+        yield _Fragments(ref, domain, tuple(held))
 
 
-def _identities(part: _Part, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
+def _identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
     """The id of each healthy row, and its identity or the reason why it has none."""
     dataset = io.open_table(part.ref)
     fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in part.fragments]
@@ -221,7 +221,7 @@ def _halves(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
     return halves_K2[:, 0].copy(), halves_K2[:, 1].copy()
 
 
-def _known(part: _Part) -> tuple[Uint64s, Counter[str], Uint64s]:
+def _known(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
     """The distinct first halves of the keys; rows without an identity by kind; a hash of each row's question."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
@@ -245,7 +245,7 @@ def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
     return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
 
 
-def _matched(part: _Part, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
+def _matched(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
     """The entries of the rows that have a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
 
     The hashes of the rows' questions go into buckets by their value.
@@ -306,7 +306,7 @@ def _repeats(*hashes: Uint64s) -> int:
     return len(all_N) - len(np.unique(all_N))
 
 
-def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Found]:
+def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
     """The rows of each split whose whole keys occur in an earlier split, by pair of splits."""
     whole = _concatenated([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
@@ -332,7 +332,7 @@ def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Found]
         # In its group the entries are in the order of the splits.
         partner = first_G[group_K[shown]] + np.argmax(split_K[first_G[group_K[shown]] :] == one)
         pairs.append(
-            Found(
+            OverlapRows(
                 kept=names[one],
                 other=names[other],
                 row_ids_M=ids_M,

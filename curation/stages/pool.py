@@ -40,7 +40,7 @@ from curation.stages.usable import SplitCounts, check_share
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io, schemas
 from curation.tables.compaction import compact
-from curation.tables.stream import Round, commit_stream
+from curation.tables.stream import CommitRound, commit_stream
 from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -163,14 +163,14 @@ def read_pool(
     committer = commits.Committer(uri, guard)
     num_done, total = len(committer.done), rows.num_rows
 
-    def committed(done: Round) -> None:
+    def committed(done: CommitRound) -> None:
         if progress is not None:
             progress(Standing(rows=num_done + sum(done.rows.values()), total=total))
 
     missing = (part for part in stretches(rows.files, chunk_rows) if _first(part) not in committer.done)
     left = list(grouped(missing, chunk_rows))
     job = _Job(domain=rows.domain, columns=rows.columns, schema=schema, uri=uri)
-    committed(Round({}, 0.0))
+    committed(CommitRound({}, 0.0))
     try:
         if left:
             written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put(job))))

@@ -18,7 +18,7 @@ from curation.domains.class_counts import places
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
-from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
+from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
 from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
@@ -103,8 +103,8 @@ class PoolScores:
         Raises:
             BudgetError: n is not positive, or larger than the number of rows with a score.
         """
-        step: Question | Bound = question(n, seed)
-        while isinstance(step, Question):
+        step: CountingPass | Bound = question(n, seed)
+        while isinstance(step, CountingPass):
             step = narrowed(step, merged(self.mapped(partial(tally, step))))
         return step
 

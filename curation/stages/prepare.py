@@ -24,8 +24,8 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import SourceFile, assignment_of, check_unique, grouped, stretches
-from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
-from curation.stages.dropping import MEND, MEND_ADDED, Overlap, Settled, remove, settle
+from curation.stages.deal import AUDIT, POOL, DealJob, DealtSource, SourceChunk, deal, dealt, table_schema, targets
+from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import first_bad, preview
 from curation.stages.source_columns import check_columns
@@ -34,7 +34,7 @@ from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io
 from curation.tables.compaction import compact
-from curation.tables.stream import Round, commit_stream
+from curation.tables.stream import CommitRound, commit_stream
 from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -148,7 +148,7 @@ def prepare(
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
     sources = dict.fromkeys(split.source for split in splits.values())
-    job = Job(
+    job = DealJob(
         sources={name: _source(config, name, files[name], dealt.rows) for name in sources},
         uris={name: str(directory / f"{name}.lance") for name in names},
     )
@@ -166,11 +166,11 @@ def prepare(
     def shown(split: str) -> str:
         return first_bad(preview(config, files, dealt.rows)[split])
 
-    def committed(done: Round) -> None:
+    def committed(done: CommitRound) -> None:
         if progress is not None:
             progress(Standing(rows=num_done + sum(done.rows.values()), total=sum(expected.values())))
 
-    committed(Round({}, 0.0))
+    committed(CommitRound({}, 0.0))
     try:
         if left:
             written = in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
@@ -193,7 +193,7 @@ def prepare(
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 
-def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> Settled:
+def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
     """Rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
 
     Written to disk if rows have to be deleted.
@@ -208,9 +208,9 @@ def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place,
     return settled
 
 
-def _settled(job: Job, chunks: Sequence[Chunk], directory: Place) -> Settled | None:
+def _settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> SettledOverlap | None:
     """The decision of an interrupted run; ``None`` if it does not match the tables, or nothing was written."""
-    settled = Settled.load(directory)
+    settled = SettledOverlap.load(directory)
     if settled is None:
         return None
     done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
@@ -224,21 +224,21 @@ def _settled(job: Job, chunks: Sequence[Chunk], directory: Place) -> Settled | N
     return settled if is_filled and all(found[name] == len(ids) for name, ids in whole.items()) else None
 
 
-def _gone(settled: Settled, name: str) -> BitMap64:
+def _gone(settled: SettledOverlap, name: str) -> BitMap64:
     """The rows to delete from a table; the audit table loses the same rows as the pool."""
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
-def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> Source:
+def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> DealtSource:
     id_column = config.sources[name].id_column
     check_columns(config, name, files)
     assignment = assignment_of(config, name, files, taken)
     if id_column is not None:
         check_unique(files, id_column)
-    return Source(domains=config.domains_of(name), id_column=id_column, assignment=assignment)
+    return DealtSource(domains=config.domains_of(name), id_column=id_column, assignment=assignment)
 
 
-def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[Chunk]:
+def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
     if chunk_rows is None:
         total = sum(file.num_rows for files in sources.values() for file in files)
         chunk_rows = min(MAX_CHUNK_ROWS, max(MIN_CHUNK_ROWS, -(-total // NUM_CHUNKS)))
@@ -246,12 +246,12 @@ def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None)
         offset = 0
         in_order = sorted(files, key=lambda file: file.index)
         for parts in grouped(stretches(in_order, chunk_rows), chunk_rows):
-            yield Chunk(source=name, parts=parts, offset=offset)
+            yield SourceChunk(source=name, parts=parts, offset=offset)
             offset += sum(part.num_rows for part in parts)
 
 
 def _filled(
-    job: Job, chunks: Sequence[Chunk], done: Mapping[str, BitMap64]
+    job: DealJob, chunks: Sequence[SourceChunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
     """The numbers of the complete chunks by table, and how many rows those have."""
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
@@ -267,7 +267,9 @@ def _filled(
     return filled, found
 
 
-def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: Sequence[Chunk]) -> tuple[list[Chunk], int]:
+def _left(
+    job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk]
+) -> tuple[list[SourceChunk], int]:
     """The chunks with the tables that each still has to fill, and the number of committed rows."""
     done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
     filled, found = _filled(job, chunks, done)

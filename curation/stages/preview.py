@@ -15,7 +15,7 @@ from curation.escaping import quoted
 from curation.metrics import proportion
 from curation.sources import NOTHING, SourceFile, assignment_of, nearest, rows_at
 from curation.sources.ids import check_some
-from curation.sources.sample import Drawn
+from curation.sources.sample import SampledRow
 from curation.stages.deal import POOL, examples_of
 from curation.stages.usable import NO_AUDIT, in_words
 
@@ -146,7 +146,7 @@ def _sought(domain: Domain, raw: Mapping[str, Any], kind: str) -> str:
     return f"; the label was looked for in {' or '.join(names)}, which the row has not{hint}"
 
 
-def _in_words(row: Drawn, path: str, problem: str, sought: str) -> str:
+def _in_words(row: SampledRow, path: str, problem: str, sought: str) -> str:
     """A row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
     values = ", ".join(f"{name}: {quoted(str(value), VALUE)}" for name, value in row.raw.items() if value is not None)
     empty = [name for name, value in row.raw.items() if value is None]

@@ -44,7 +44,7 @@ class Population:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCost:
     """Measured cost of labelling a row, with 95 % intervals. The sample is random, so they hold for the population."""
 
     rows: int
@@ -82,7 +82,7 @@ def probe(
     seconds: float,
     commit_seconds: float,
     update: Update | None = None,
-) -> Measured:
+) -> MeasuredCost:
     """Label the examples of ``job``, which are the sample, and measure; ``update`` receives progress updates.
 
     Where all of them would take longer than ``seconds``, a random part of them is the sample.
@@ -106,7 +106,7 @@ def probe(
     starting = max(0.0, alive - busy) + warm_up(chunks, calls, pace.value)
     bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
     size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
-    return Measured(
+    return MeasuredCost(
         rows=num_rows,
         prompt_tokens=prompt,
         output_tokens=output,

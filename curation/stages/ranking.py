@@ -20,7 +20,7 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
 from curation.selection.external_sort import sorted_by
-from curation.stages.cut import Threshold
+from curation.stages.cut import ThresholdCut
 from curation.tables import io, schemas
 from curation.tasks import cause, in_tasks
 
@@ -54,7 +54,7 @@ class Rank(Stage):
 
     def run(self, task: Task) -> Done:
         """Rank the rows."""
-        threshold, uri = Threshold.from_json(self.threshold), str(task.directory / "ranks.lance")
+        threshold, uri = ThresholdCut.from_json(self.threshold), str(task.directory / "ranks.lance")
         found = rank_rows(list(self.tables.values()), threshold, self.function, uri, seed=self.seed)
         made = self.Made(ranks=found.table, starts=dict(zip(self.tables, found.starts, strict=True)))
         return Done(outputs=made, rows=io.count(found.table))
@@ -67,7 +67,7 @@ class Ranks(NamedTuple):
     starts: tuple[int, ...]
 
 
-def rank_rows(tables: Sequence[TableRef], threshold: Threshold, function: str, uri: str, *, seed: int) -> Ranks:
+def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str, uri: str, *, seed: int) -> Ranks:
     """Rank the rows of labels tables that pass a threshold, by the raw scores of the trust ``function``.
 
     Raises:
@@ -104,7 +104,7 @@ def rank_rows(tables: Sequence[TableRef], threshold: Threshold, function: str, u
     return Ranks(io.write_batches(batches, schema, uri), tuple(starts))
 
 
-def passing(ref: TableRef, threshold: Threshold, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
     dataset = io.open_table(ref)
     found = dataset.get_fragment(fragment)
@@ -119,7 +119,7 @@ def passing(ref: TableRef, threshold: Threshold, fragment: int, columns: Sequenc
 
 
 def _keys(
-    ref: TableRef, threshold: Threshold, fragment: int, raw: str, seed: int
+    ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
     """Scores and hashes of the rows of a fragment that pass, both [n]."""
     scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]

@@ -27,7 +27,7 @@ from curation.rundir.run import Task
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel
-from curation.stages.chooser import Choice, Chooser, SelectJob, measurable
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
 from curation.stages.select import budget_of
@@ -58,7 +58,7 @@ class RolloutJob(TeacherJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollouts:
+class GoldRollouts:
     """The source of gold arms' completions, the counts behind the decision, and the samples drawn."""
 
     texts: GoldTexts
@@ -90,9 +90,9 @@ class Rollouts:
 class RollOut(AskModel):
     """Makes the rollouts that the gold arms need, if any."""
 
-    Made = Rollouts
+    Made = GoldRollouts
 
-    choice: Choice
+    choice: ChoiceInputs
     rollout_seed: int
     limit: Limit | None
 
@@ -194,7 +194,7 @@ def roll_out(
     *,
     directory: Place,
     **how: Unpack[PassOptions],
-) -> Rollouts:
+) -> GoldRollouts:
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they need the teacher's own.
 
     Raises:
@@ -207,7 +207,7 @@ def roll_out(
     source, weak, num_gold, num_solved = decide(
         job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed
     )
-    made = Rollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
+    made = GoldRollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
     budget = budget_of(job)

@@ -24,8 +24,8 @@ from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
 from curation.selection.budget import rows_a_label
 from curation.selection.class_shares import ClassShares
-from curation.stages.budget import Budget, resolve
-from curation.stages.chooser import Choice, Chooser, SelectJob, measurable
+from curation.stages.budget import ComputedBudget, resolve
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
 from curation.stages.pool_scores import too_long_ids
 from curation.stages.selected import SelectedRows, write_rows
@@ -94,7 +94,7 @@ class Select(Stage):
     class Made(NamedTuple):
         """The outputs."""
 
-        budget: Budget | None
+        budget: ComputedBudget | None
         """Null where no arm is left."""
         arms: dict[str, Selection]
         """Selections of the arms that did not drop out."""
@@ -104,7 +104,7 @@ class Select(Stage):
         """The arms that dropped out, and why."""
         absent: dict[str, str]
 
-    choice: Choice
+    choice: ChoiceInputs
     texts: In[dict[str, Any] | None]
     """The :class:`curation.stages.gold.GoldTexts` of gold arms as JSON; None: bare answers."""
     teacher: In[ModelRef | None]
@@ -175,7 +175,7 @@ def _absent(dropped: Mapping[str, str]) -> dict[str, str]:
     return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
 
 
-def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
+def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
     """The budget and the selection of every arm, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``.
 
     Raises:
@@ -207,7 +207,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     return budget, selections
 
 
-def budget_of(job: SelectJob) -> Budget:
+def budget_of(job: SelectJob) -> ComputedBudget:
     """The budget over the pool's labels, with the one n that all arms can select.
 
     Raises:
@@ -232,7 +232,7 @@ def budget_of(job: SelectJob) -> Budget:
     return budget if limit is None or not budget.n else _under_cap(job, budget, rows_a_label(limit, budget.n))
 
 
-def _under_cap(job: SelectJob, budget: Budget, cap: int) -> Budget:
+def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
     """The budget with as many rows as every arm has under the cap."""
     chooser, left = Chooser(job, budget.n, cap, budget.quota), {}
     for name in job.selection.arms:

@@ -33,7 +33,7 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenSelection:
     """The rows that were written of an arm."""
 
     table: TableRef
@@ -121,7 +121,7 @@ class SelectedRows:
         return trust_M
 
 
-def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
+def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
     """Write a selection as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``, each part once.
 
     Replaces what an interrupted run left there.
@@ -138,7 +138,7 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
         with pq.ParquetFile(path) as written:
             batches = (batch.cast(schemas.SELECTION) for batch in written.iter_batches(PART_ROWS))
             table = io.write_batches(batches, schemas.SELECTION, str(lance))
-    return Written(
+    return WrittenSelection(
         table=table,
         parquet=str(parquet),
         jsonl=str(jsonl),

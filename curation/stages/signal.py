@@ -121,21 +121,21 @@ class SignalJob(TeacherJob):
     gold: TableRef | None = None
     """Gold labels of the examples, for a judge."""
 
-    def worker(self, models: Models) -> "ChunkWorker[Measured]":
+    def worker(self, models: Models) -> "ChunkWorker[MeasuredValues]":
         """The worker that measures the job's chunks in a process."""
         if self.reward is None or self.reward.kind == "verifier":
             return _SignalWorker(self, models)
         return _RewardWorker(self, models)
 
 
-class Measured(NamedTuple):
+class MeasuredValues(NamedTuple):
     """Results of measuring some rows."""
 
     values: Values
     errors: Mapping[int, str]
 
 
-class _Worker(ChunkWorker[Measured]):
+class _ValueWorker(ChunkWorker[MeasuredValues]):
     """Work that signals and rewards have in common."""
 
     def __init__(self, job: SignalJob) -> None:
@@ -153,18 +153,18 @@ class _Worker(ChunkWorker[Measured]):
             rows = [row | {"gold": gold} for row, gold in zip(rows, golds, strict=True)]
         return [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
 
-    def give_up(self, rows: list[Row], error: str) -> Measured:
+    def give_up(self, rows: list[Row], error: str) -> MeasuredValues:
         """Rows without a value."""
-        return Measured({}, {row["row_id"]: error for row in rows})
+        return MeasuredValues({}, {row["row_id"]: error for row in rows})
 
-    def write(self, parts: list[Measured], note: dict[str, Any]) -> pa.Table:
+    def write(self, parts: list[MeasuredValues], note: dict[str, Any]) -> pa.Table:
         """One fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
         return self._job.ask.write(values, errors, note=note | failed(self._job.telemetry, errors.values()))
 
 
-class _SignalWorker(_Worker):
+class _SignalWorker(_ValueWorker):
     """Asks a teacher."""
 
     def __init__(self, job: SignalJob, models: Models) -> None:
@@ -172,7 +172,7 @@ class _SignalWorker(_Worker):
         self._signal = get_signal(job.ask.signal, **job.ask.options)
         self._teacher = self.meter = job.load(models)
 
-    def work(self, rows: list[Row]) -> Measured:
+    def work(self, rows: list[Row]) -> MeasuredValues:
         """The signal's values of rows."""
         job = self._job
         values = measure(
@@ -184,10 +184,10 @@ class _SignalWorker(_Worker):
             seed=job.ask.seed,
             on_batch=self.alive,
         )
-        return Measured(values, {})
+        return MeasuredValues(values, {})
 
 
-class _RewardWorker(_Worker):
+class _RewardWorker(_ValueWorker):
     """Asks a reward model with a head of its own."""
 
     def __init__(self, job: SignalJob, models: Models) -> None:
@@ -200,9 +200,9 @@ class _RewardWorker(_Worker):
             batch_tokens=job.teacher.batch_tokens,
         )
 
-    def work(self, rows: list[Row]) -> Measured:
+    def work(self, rows: list[Row]) -> MeasuredValues:
         """The rewards of rows."""
-        return Measured(rewards(self._reward, self._domain, self._weak(rows)), {})
+        return MeasuredValues(rewards(self._reward, self._domain, self._weak(rows)), {})
 
 
 def signal(

@@ -30,15 +30,15 @@ from curation.hashing import Int64s
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
-from curation.stages.cut import Threshold
+from curation.stages.cut import ThresholdCut
 from curation.stages.partitions import check_number, folders_of
 from curation.stages.pool import PoolRows
 from curation.stages.ranking import RANK, passing
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, place, write_atomically
 from curation.tables import commits, io, schemas
-from curation.tables.files import Written, write_file
-from curation.tables.stream import Round, commit_stream
+from curation.tables.files import WrittenFile, write_file
+from curation.tables.stream import CommitRound, commit_stream
 from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -81,7 +81,7 @@ class Write(Stage):
             labels=self.labels,
             examples=self.examples,
             rows=self.rows,
-            threshold=Threshold.from_json(self.threshold),
+            threshold=ThresholdCut.from_json(self.threshold),
             trust=schemas.trust_column(self.function),
             output=self.output,
             stem=stem,
@@ -111,7 +111,7 @@ class WriteJob:
     labels: TableRef
     examples: TableRef
     rows: PoolRows
-    threshold: Threshold
+    threshold: ThresholdCut
     trust: str
     """The labels column of the trust."""
     output: str
@@ -166,7 +166,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class FilePart:
     """The rows of one file."""
 
     number: int
@@ -205,14 +205,14 @@ def write_rows(
         fragments = [fragment.fragment_id for fragment in io.open_table(job.labels).get_fragments()]
         counts = list(in_tasks(_count, zip(fragments, itertools.repeat(shared))))
         check_number(folders := sorted({folder for found in counts for folder in found}))
-        parts: list[Part] = []
+        parts: list[FilePart] = []
         for folder in folders:
             of_folder = [(fragment, found[folder]) for fragment, found in zip(fragments, counts, strict=True)]
             parts += divide(of_folder, rows_per_file, folder=folder, number=len(parts))
         totals = [found.total() for found in counts]
         starts = itertools.accumulate([first_rank, *totals])
         job = replace(job, starts=dict(zip(fragments, starts, strict=False)))
-        update = _Progress(progress, total=sum(totals))
+        update = _WriteProgress(progress, total=sum(totals))
         if not parts:
             return []
         if job.form == "lance":
@@ -224,7 +224,7 @@ def write_rows(
 
 def divide(
     counts: Sequence[tuple[int, int]], rows_per_file: int, *, folder: str = "", number: int = 0
-) -> Iterator[Part]:
+) -> Iterator[FilePart]:
     """Parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
     spans: list[Span] = []
     held = 0
@@ -235,13 +235,13 @@ def divide(
             spans.append(Span(fragment, skip, take))
             skip, held = skip + take, held + take
             if held == rows_per_file:
-                yield Part(number=number, spans=tuple(spans), folder=folder)
+                yield FilePart(number=number, spans=tuple(spans), folder=folder)
                 spans, number, held = [], number + 1, 0
     if spans:
-        yield Part(number=number, spans=tuple(spans), folder=folder)
+        yield FilePart(number=number, spans=tuple(spans), folder=folder)
 
 
-class _Progress:
+class _WriteProgress:
     """Rows written so far."""
 
     def __init__(self, update: Update | None, total: int) -> None:
@@ -254,7 +254,7 @@ class _Progress:
 
 
 def _files(
-    job: WriteJob, parts: Sequence[Part], notes: Place, update: _Progress, *, guard: Guard
+    job: WriteJob, parts: Sequence[FilePart], notes: Place, update: _WriteProgress, *, guard: Guard
 ) -> list[dict[str, Any]]:
     noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
     there = set(data_files(place(job.output)))  # a file that a later cut removed has a note still
@@ -273,7 +273,7 @@ def _files(
 
 
 def _table(
-    job: WriteJob, parts: Sequence[Part], update: _Progress, *, commit_seconds: float, guard: Guard
+    job: WriteJob, parts: Sequence[FilePart], update: _WriteProgress, *, commit_seconds: float, guard: Guard
 ) -> dict[str, Any]:
     io.create(job.table_uri, job.schema)
     committer = commits.Committer(job.table_uri, guard)
@@ -282,7 +282,7 @@ def _table(
     update.add(before)
     added = 0
 
-    def committed(done: Round) -> None:
+    def committed(done: CommitRound) -> None:
         nonlocal added
         rows = sum(done.rows.values())
         update.add(rows - added)
@@ -340,13 +340,13 @@ def _folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
     return folders_of({name: values[name] for name in job.partition_by})
 
 
-def _write_part(part: Part, job: WriteJob) -> Written:
+def _write_part(part: FilePart, job: WriteJob) -> WrittenFile:
     name = f"{job.stem}-{part.number:05}.{job.form}"
     path = f"{part.folder}/{name}" if part.folder else name
     return replace(write_file(_batches(part, job), job.schema, place(job.output) / path, job.form), path=path)
 
 
-def _write_fragment(part: Part, job: WriteJob, done: bytes) -> pa.Table:
+def _write_fragment(part: FilePart, job: WriteJob, done: bytes) -> pa.Table:
     """Write a part as a fragment; nothing where it is committed."""
     batches = _batches(part, job)
     first = next(batches)
@@ -364,7 +364,7 @@ def _write_fragment(part: Part, job: WriteJob, done: bytes) -> pa.Table:
     return commits.written(job.table_uri, fragments, b"".join(ids))
 
 
-def _batches(part: Part, job: WriteJob) -> Iterator[pa.RecordBatch]:
+def _batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
     """The rows of a part, at most ``ranking.BATCH_ROWS`` at a time."""
     domain, examples = get_domain(job.rows.domain), io.open_table(job.examples)
     own = [name for name in job.schema.names if name not in _MADE.names]
@@ -406,9 +406,9 @@ def _ranks(places_B: Int64s, job: WriteJob) -> pa.Array:
     return io.take_offsets(job.ranks, places_B)["rank"].combine_chunks()
 
 
-def _name(part: Part) -> str:
+def _name(part: FilePart) -> str:
     return f"{part.number:05}.json"
 
 
-def _note(notes: Place, part: Part) -> Written:
-    return Written(**json.loads((notes / _name(part)).read_text()))
+def _note(notes: Place, part: FilePart) -> WrittenFile:
+    return WrittenFile(**json.loads((notes / _name(part)).read_text()))

@@ -23,7 +23,7 @@ KEPT = 8
 _NUMBERED = re.compile(r"[1-9][0-9]*\.json")
 
 
-class Written(NamedTuple):
+class RegisterContent(NamedTuple):
     """The content of a register; the token identifies exactly this content."""
 
     text: str
@@ -33,7 +33,7 @@ class Written(NamedTuple):
 class Register(Protocol):
     """A small text with conditional writes."""
 
-    def read(self) -> Written | None:
+    def read(self) -> RegisterContent | None:
         """The newest content; None if nothing was written yet."""
         ...
 
@@ -56,12 +56,14 @@ class NumberedFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def read(self) -> Written | None:
+    def read(self) -> RegisterContent | None:
         """The newest content; None if nothing was written yet."""
         while (number := self._newest()) > 0:
             with suppress(FileNotFoundError):  # a successor has removed it
                 try:
-                    return Written(text=read_file(self._path(number)).decode(errors="replace"), token=str(number))
+                    return RegisterContent(
+                        text=read_file(self._path(number)).decode(errors="replace"), token=str(number)
+                    )
                 except FileNotFoundError:
                     raise
                 except OSError as error:
@@ -124,13 +126,13 @@ class OneObject:
     def __init__(self, at: Remote) -> None:
         self._at = at
 
-    def read(self) -> Written | None:
+    def read(self) -> RegisterContent | None:
         """The content of the object."""
         try:
             content, tag = self._at.read_tagged()
         except FileNotFoundError:
             return None
-        return Written(text=content.decode(), token=json.dumps(tag))
+        return RegisterContent(text=content.decode(), token=json.dumps(tag))
 
     def put_if_absent(self, text: str) -> str | None:
         """Write if no object exists."""

@@ -50,7 +50,7 @@ SETTINGS = {
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Za-z0-9._=@+-]+)+)/*")
 
 
-class Entry(NamedTuple):
+class StoredObject(NamedTuple):
     """An object below a place: its relative path, its size in bytes, and a tag that changes with its content."""
 
     path: str
@@ -211,7 +211,7 @@ class Remote:
         with suppress(FileNotFoundError), _errors(self):
             obstore.delete(self.store, self.key)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredObject]:
         """The objects below, sorted by path, without the marker objects that some tools write for folders."""
         import obstore
 
@@ -220,7 +220,7 @@ class Remote:
             listed = {item["path"]: item for part in obstore.list(self.store, prefix) for item in part}
         folders = {str(folder) for path in listed for folder in PurePosixPath(path).parents}
         return sorted(
-            Entry(path.removeprefix(prefix), item["size"], str(item["e_tag"]), item["last_modified"].timestamp())
+            StoredObject(path.removeprefix(prefix), item["size"], str(item["e_tag"]), item["last_modified"].timestamp())
             for path, item in listed.items()
             if path not in folders and path != self.key
         )

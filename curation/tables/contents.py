@@ -28,7 +28,7 @@ class TableFile(NamedTuple):
     """Bytes of the file; None where the version does not say."""
 
 
-class Rows(NamedTuple):
+class VersionRows(NamedTuple):
     """The rows of a version."""
 
     num: int
@@ -101,7 +101,7 @@ def id_files(ref: TableRef) -> str:
         return digest_of(name_of(fragment.metadata) for fragment in fragments).hexdigest()
 
 
-def rows_of(ref: TableRef) -> Rows | None:
+def rows_of(ref: TableRef) -> VersionRows | None:
     """The rows of a version, by reading its ids alone; None for a table without ids.
 
     Raises:
@@ -116,4 +116,4 @@ def rows_of(ref: TableRef) -> Rows | None:
             include(ids, ids_N)
             num += len(ids_N)
             total = (total + int(hash64(ids_N, 0).sum(dtype=np.uint64))) % (1 << 64)
-        return Rows(num, len(ids), f"{total:016x}")
+        return VersionRows(num, len(ids), f"{total:016x}")

@@ -18,7 +18,7 @@ from curation.storage.paths import Place, Remote
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenFile:
     """A file: its ``path`` relative to the output, and what is in it."""
 
     path: str
@@ -31,7 +31,7 @@ class Written:
         return asdict(self)
 
 
-def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> Written:
+def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> WrittenFile:
     """Write the batches as ``parquet`` or ``jsonl``, and put the whole file in place; replaces one of that name.
 
     A local file is on the disk, content and name, when this returns.
@@ -54,9 +54,9 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
         temporary.unlink(missing_ok=True)
 
 
-def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path, name: str, form: str) -> Written:
+def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path, name: str, form: str) -> WrittenFile:
     rows = (_parquet if form == "parquet" else _jsonl)(batches, schema, local)
-    return Written(path=name, rows=rows, bytes=local.stat().st_size, sha256=file_sha256(local))
+    return WrittenFile(path=name, rows=rows, bytes=local.stat().st_size, sha256=file_sha256(local))
 
 
 def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:

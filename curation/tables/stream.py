@@ -16,7 +16,7 @@ MOST_SECONDS = 30.0
 """Longest pause between two commits that ``COMMIT_SHARE`` may cause; a kill costs at most this much work."""
 
 
-class Written(NamedTuple):
+class WrittenFragment(NamedTuple):
     """The facts about a ``WRITTEN`` row, reported as it arrives."""
 
     uri: str
@@ -25,7 +25,7 @@ class Written(NamedTuple):
     note: dict[str, Any]
 
 
-class Round(NamedTuple):
+class CommitRound(NamedTuple):
     """The report of a round of commits: the rows committed so far, by table, and the seconds of this round."""
 
     rows: Mapping[str, int]
@@ -38,8 +38,8 @@ def commit_stream(
     *,
     seconds: float,
     guard: Guard = unguarded,
-    on_commit: Callable[[Round], None] | None = None,
-    on_written: Callable[[Written], None] | None = None,
+    on_commit: Callable[[CommitRound], None] | None = None,
+    on_written: Callable[[WrittenFragment], None] | None = None,
     rest: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
 ) -> None:
     """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
@@ -64,7 +64,7 @@ def commit_stream(
         of[row["uri"]].add(row["fragments"], row["row_ids"])
         if on_written is not None:
             note = {} if row["note"] is None else json.loads(row["note"])
-            on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
+            on_written(WrittenFragment(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
 
     def commit() -> None:
         begun = time.monotonic()
@@ -72,7 +72,7 @@ def commit_stream(
             committer.flush()
         if on_commit is not None:
             rows = {uri: committer.num_rows for uri, committer in of.items()}
-            on_commit(Round(rows, time.monotonic() - begun))
+            on_commit(CommitRound(rows, time.monotonic() - begun))
 
     try:
         for row in written:

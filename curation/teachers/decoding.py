@@ -48,7 +48,7 @@ HALF = "\ufffd"
 
 
 @dataclass(kw_only=True)
-class _Row:
+class _OpenAnswer:
     """One answer under way."""
 
     generator: torch.Generator | None
@@ -102,7 +102,7 @@ class Decoder:
                 requests, prefix = [requests[place] for place in kept], prefix.select(kept_K)
                 logits_B1V, hidden_B1D = logits_B1V[kept_K], hidden_B1D[kept_K]
         rows = [
-            _Row(
+            _OpenAnswer(
                 generator=_generator(decoding, seed, request.request.row_id),
                 walk=None if request.options is None else Walk(request.trie),
                 options=request.request.options or (),
@@ -151,7 +151,7 @@ class Decoder:
         )
 
     def _draw(
-        self, rows: list[_Row], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
+        self, rows: list[_OpenAnswer], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
     ) -> None:
         """Append the next token of each row that has not ended, and look whether it ends the answer.
 
@@ -189,14 +189,14 @@ class Decoder:
                 row.go_on(token, numbers)
                 self._cut_at_stop(row, decoding.stop)
 
-    def _go(self, row: _Row, walk: Walk, token: int, numbers: Sequence[float]) -> None:
+    def _go(self, row: _OpenAnswer, walk: Walk, token: int, numbers: Sequence[float]) -> None:
         goes_on = walk.go(token)
         if goes_on:
             row.go_on(token, numbers)
         if walk.is_over or not goes_on:
             row.num_content, row.text = len(row.tokens), walk.option_of(row.options)
 
-    def _cut_at_stop(self, row: _Row, stop: tuple[str, ...]) -> None:
+    def _cut_at_stop(self, row: _OpenAnswer, stop: tuple[str, ...]) -> None:
         piece = self._piece(row.tokens[-1])
         if HALF not in piece and not any(end[-1] in piece for end in stop):
             return
@@ -206,7 +206,7 @@ class Decoder:
             row.text = text[: min(cuts)]
             row.num_content = num_tokens_of(row.text, row.tokens, self._decode)
 
-    def _ended(self, row: _Row, num_steps: int) -> bool:
+    def _ended(self, row: _OpenAnswer, num_steps: int) -> bool:
         """Whether the answer is over and the state of its last token has been seen."""
         return row.num_content is not None and row.num_content <= num_steps
 

@@ -63,7 +63,7 @@ class Prefix:
         return self.width + num_tokens < min(windows, default=self.width + num_tokens + 1)
 
 
-class Pass(NamedTuple):
+class ForwardPass(NamedTuple):
     """Outputs of a pass for its newest T tokens."""
 
     logits_BTV: torch.Tensor
@@ -99,7 +99,7 @@ class Forward:
         self._hidden_BTD = inputs[0]
         return (inputs[0][:, -1:],) if self._states_only else None
 
-    def start(self, prompts: Sequence[list[int]], layers: tuple[int, ...] = (LAST,)) -> tuple[Prefix, Pass]:
+    def start(self, prompts: Sequence[list[int]], layers: tuple[int, ...] = (LAST,)) -> tuple[Prefix, ForwardPass]:
         """Feed the prompts, padded on the left; the pass is that of their last tokens."""
         width = max(map(len, prompts))
         padding = [width - len(prompt) for prompt in prompts]
@@ -114,7 +114,7 @@ class Forward:
         position_BT = torch.arange(width, device=self.device)[None] - self.tensor(padding)[:, None]
         return prefix, self._pass(prefix, ids_BT, position_BT.clamp(min=0), keep=1)
 
-    def extend(self, prefix: Prefix, ids_BT: torch.Tensor) -> Pass:
+    def extend(self, prefix: Prefix, ids_BT: torch.Tensor) -> ForwardPass:
         """Feed further tokens, which ``prefix`` then holds; the pass is that of all of them.
 
         Rows of unlike length are to be padded on the right: no token before the padding sees it.
@@ -139,7 +139,9 @@ class Forward:
         finally:
             self._states_only = False
 
-    def branch(self, prefix: Prefix, ids_BT: torch.Tensor, depth_BT: torch.Tensor, sees_BTN: torch.Tensor) -> Pass:
+    def branch(
+        self, prefix: Prefix, ids_BT: torch.Tensor, depth_BT: torch.Tensor, sees_BTN: torch.Tensor
+    ) -> ForwardPass:
         """Feed further tokens of several continuations of each row, which ``prefix`` then holds.
 
         ``depth_BT`` counts a token within its continuation, from 0; ``sees_BTN`` says which of the N tokens that were
@@ -200,7 +202,7 @@ class Forward:
         *,
         keep: int,
         mask: torch.Tensor | None = None,
-    ) -> Pass:
+    ) -> ForwardPass:
         output = self._model(
             input_ids=ids_BT,
             attention_mask=prefix.mask_BT if mask is None else mask,
@@ -214,7 +216,7 @@ class Forward:
         assert last_BTD is not None, "the language-model head was not called"
         kept = [last_BTD if layer == LAST else self._layer(output, layer) for layer in prefix.layers]
         hidden_BTD = kept[0] if len(kept) == 1 else torch.cat([layer_BTD[:, -keep:] for layer_BTD in kept], dim=-1)
-        return Pass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])
+        return ForwardPass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])
 
     def _layer(self, output: Any, layer: int) -> torch.Tensor:
         given: tuple[torch.Tensor, ...] = output.hidden_states or ()

@@ -36,7 +36,16 @@ from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 from curation.teachers.trie import Walk
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
-from curation.teachers.vllm_rows import Part, Row, Scoring, answer_params, fed_params, letter_params, passing, ring_of
+from curation.teachers.vllm_rows import (
+    EngineRequest,
+    EngineRow,
+    Scoring,
+    answer_params,
+    fed_params,
+    letter_params,
+    passing,
+    ring_of,
+)
 from curation.teachers.vllm_tap import Collected
 
 BATCH_ROWS = 128
@@ -132,8 +141,8 @@ class _Stream:
         self._num_token_logprobs, self._gate = config.token_logprobs, gate
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
-        self._ended: list[tuple[str, Row, Part]] = []  # to be collected
-        self._done: list[Row] = []
+        self._ended: list[tuple[str, EngineRow, EngineRequest]] = []  # to be collected
+        self._done: list[EngineRow] = []
         self._num_sent = 0
 
     def run(self, requests: Iterable[Request]) -> Iterator[pa.RecordBatch]:
@@ -187,21 +196,21 @@ class _Stream:
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
         if options is None or given.request.is_drawn:
-            row = Row(given=given, parts=[Part(tokens=[])], left=1, is_prompt=self._gate is not None)
+            row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, is_prompt=self._gate is not None)
             if row.is_prompt:
                 self._send(row, row.parts[0], given.prompt, fed_params())
             else:
                 self._send_answer(row)
         elif all(len(tokens) == 1 for tokens in options):
-            row = Row(given=given, parts=[Part(tokens=[])], left=1, letters=[])
+            row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
             self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options]))
         else:
             scoring = Scoring(given.trie)
-            row = Row(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
+            row = EngineRow(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
             for part in scoring.parts:
                 self._send(row, part, given.prompt + part.tokens, fed_params(letters=scoring.asks(part)))
 
-    def _send_answer(self, row: Row) -> None:
+    def _send_answer(self, row: EngineRow) -> None:
         seed = None
         if self._decoding.temperature:
             row_ids = np.array([row.given.request.row_id], dtype=np.int64)
@@ -209,7 +218,7 @@ class _Stream:
         params = answer_params(row.given, self._decoding, self._teacher.stop_ids, seed)
         self._send(row, row.parts[0], row.given.prompt, params)
 
-    def _score(self, row: Row, part: Part) -> None:
+    def _score(self, row: EngineRow, part: EngineRequest) -> None:
         """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
         params = fed_params(
             score_from=len(row.given.prompt),
@@ -218,11 +227,11 @@ class _Stream:
         )
         self._send(row, part, row.given.prompt + part.tokens, params)
 
-    def _send(self, row: Row, part: Part, tokens: list[int], params: Any) -> None:
+    def _send(self, row: EngineRow, part: EngineRequest, tokens: list[int], params: Any) -> None:
         self._held.add(self._engine.submit(tokens, params, self._inbox, (row, part)))
         self._num_sent += 1
 
-    def _end(self, name: str, row: Row, part: Part, output: Any) -> None:
+    def _end(self, name: str, row: EngineRow, part: EngineRequest, output: Any) -> None:
         """Take the engine's output of a part."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
@@ -238,7 +247,7 @@ class _Stream:
             part.tokens = [token for token in output.token_ids if walk.go(token)]
             row.text = walk.option_of(row.given.request.options or ())
 
-    def _cut(self, row: Row, part: Part, tokens: list[int], *, by_token: bool) -> None:
+    def _cut(self, row: EngineRow, part: EngineRequest, tokens: list[int], *, by_token: bool) -> None:
         """Text and tokens of an answer, without its stop token or string and the token beyond the cap."""
         limit = self._decoding.max_tokens
         by_token = by_token and tokens[-1] in self._teacher.stop_ids
@@ -294,7 +303,7 @@ class _Stream:
             if row.left == 0:
                 self._done.append(row)
 
-    def _pass_prompts(self, asked: list[tuple[int, Row]], found: Collected) -> None:
+    def _pass_prompts(self, asked: list[tuple[int, EngineRow]], found: Collected) -> None:
         """Ask for the answers of the prompts that the gate lets pass."""
         if not asked or self._gate is None:
             return
@@ -309,14 +318,16 @@ class _Stream:
                 row.dropped = True
                 self._done.append(row)
 
-    def _feed_ranked(self, row: Row, scoring: Scoring) -> None:
+    def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
         """Feed the chosen option, and others whose states are asked for; without states there is nothing to feed."""
         order, by_token = scoring.order(normalise=self._decoding.normalise_options), scoring.by_token
         row.choice = order[0]
         for rank in (1, *ranks_of(self._states)):
             if rank <= len(order):
                 place = order[rank - 1]
-                part = row.by_rank[rank] = Part(tokens=(row.given.options or [])[place], logprob=sum(by_token[place]))
+                part = row.by_rank[rank] = EngineRequest(
+                    tokens=(row.given.options or [])[place], logprob=sum(by_token[place])
+                )
                 part.logprobs = by_token[place]
                 row.parts.append(part)
         if not self._states:
@@ -326,17 +337,17 @@ class _Stream:
         for part in row.parts:
             self._score(row, part)
 
-    def _feed_others(self, row: Row, letters: list[float]) -> None:
+    def _feed_others(self, row: EngineRow, letters: list[float]) -> None:
         """Feed the options of one token whose states are asked for beside that of the drawn one."""
         order = [row.choice, *(place for place in ranked(letters) if place != row.choice)]
         for rank in ranks_of(self._states):
             if rank <= len(order):
-                part = row.by_rank[rank] = Part(tokens=(row.given.options or [])[order[rank - 1]])
+                part = row.by_rank[rank] = EngineRequest(tokens=(row.given.options or [])[order[rank - 1]])
                 row.parts.append(part)
                 row.left += 1
                 self._score(row, part)
 
-    def _complete(self, part: Part, last_D: Array) -> None:
+    def _complete(self, part: EngineRequest, last_D: Array) -> None:
         """Add the state of the answer's last token, which was fed by itself."""
         for place, position in enumerate(self._positions):
             if position == "output_last" or (position == "output_first" and len(part.tokens) == 1):
@@ -344,7 +355,7 @@ class _Stream:
             elif position == "output_mean":
                 part.states[place] = part.states[place] + last_D / len(part.tokens)
 
-    def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, rows: list[EngineRow]) -> Iterator[pa.RecordBatch]:
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
             yield self._error_batch(bad)

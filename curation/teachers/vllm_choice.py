@@ -20,31 +20,31 @@ from curation.refs import ModelRef
 PROBE_SECONDS = 180
 
 
-class Choice(NamedTuple):
+class BackendChoice(NamedTuple):
     """A backend of ``BACKENDS``, and the reason for it in words."""
 
     backend: str
     reason: str
 
 
-def choose_backend(config: AskConfig, model: ModelRef | None) -> Choice:
+def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
     """The backend that ``config`` stands for on this machine.
 
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
     """
     if config.backend != "auto":
-        return Choice(config.backend, "teacher.backend names it")
+        return BackendChoice(config.backend, "teacher.backend names it")
     if not is_installed():
-        return Choice("transformers", "vLLM is not installed")
+        return BackendChoice("transformers", "vLLM is not installed")
     assert model is not None, "only the scripted backend has no model"
     gpus, layers = bool(config.actors.num_gpus), bool(others_of(config.states))
     found = probe(config.vllm.engine, model, gpus=gpus, layers=layers)
     if "refused" in found:
         raise ConfigError(found["refused"])
     if "lacks" in found:
-        return Choice("transformers", f"vLLM cannot run here: {found['lacks']}")
-    return Choice("vllm", found["runs"])
+        return BackendChoice("transformers", f"vLLM cannot run here: {found['lacks']}")
+    return BackendChoice("vllm", found["runs"])
 
 
 def is_installed() -> bool:

@@ -16,7 +16,7 @@ OPTIONS = "options"
 """Key of a request's ``extra_args``: the tokens of each option that its answer is held to. Its stop tokens end it."""
 
 
-class Held:
+class HeldWalks:
     """The walks of a worker's requests that are held to options."""
 
     def __init__(self) -> None:

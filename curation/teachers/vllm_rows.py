@@ -14,7 +14,7 @@ from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, SURENESS
 
 
 @dataclass(kw_only=True)
-class Part:
+class EngineRequest:
     """A request to the engine for a row: its answer, an option, a node of their trie; and its result."""
 
     tokens: list[int]
@@ -43,14 +43,16 @@ class Scoring:
     def __init__(self, trie: Trie) -> None:
         self._trie = trie
         self._logprobs = [0.0] * len(trie.tokens)
-        self.parts = [Part(tokens=[trie.tokens[of] for of in trie.path(node)], node=node) for node in (0, *trie.inner)]
+        self.parts = [
+            EngineRequest(tokens=[trie.tokens[of] for of in trie.path(node)], node=node) for node in (0, *trie.inner)
+        ]
         """What is to be asked."""
 
-    def asks(self, part: Part) -> list[int]:
+    def asks(self, part: EngineRequest) -> list[int]:
         """The tokens whose log-probabilities are asked for."""
         return list(self._trie.children[part.node or 0])
 
-    def take(self, part: Part, logprobs: Sequence[float]) -> None:
+    def take(self, part: EngineRequest, logprobs: Sequence[float]) -> None:
         """Take the log-probabilities of these tokens."""
         for child, logprob in zip(self._trie.children[part.node or 0].values(), logprobs, strict=True):
             self._logprobs[child] = logprob
@@ -70,11 +72,11 @@ class Scoring:
 
 
 @dataclass(kw_only=True)
-class Row:
+class EngineRow:
     """One request of the teacher under way."""
 
     given: TokenisedRequest
-    parts: list[Part]
+    parts: list[EngineRequest]
     left: int
     """Parts that are not done."""
     text: str = ""
@@ -84,7 +86,7 @@ class Row:
     scoring: Scoring | None = None
     """Whether options are scored of which some have several tokens."""
     choice: int = 0
-    by_rank: dict[int, Part] = field(default_factory=dict)
+    by_rank: dict[int, EngineRequest] = field(default_factory=dict)
     """The answer, and options by their likelihood, as far as they are fed."""
     error: str | None = None
     is_prompt: bool = False
@@ -97,7 +99,7 @@ def ring_of(config: AskConfig) -> int:
     return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
 
 
-def passing(gate: Gate, rows: Sequence[Row], wide_ND: Array, kept: Sequence[str], state_dtype: str) -> list[bool]:
+def passing(gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequence[str], state_dtype: str) -> list[bool]:
     """Whether ``gate`` lets each row pass, by the states at its last prompt token, layers side by side."""
     row_ids = [row.given.request.row_id for row in rows]
     num_tokens = [len(row.given.prompt) for row in rows]

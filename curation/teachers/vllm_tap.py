@@ -25,7 +25,7 @@ import torch
 
 from curation.config.states import LAST, layers_of, others_of, positions_of
 from curation.teachers.sureness import margin_and_negentropy
-from curation.teachers.vllm_held import Held
+from curation.teachers.vllm_held import HeldWalks
 from curation.teachers.vllm_logprobs import Logprobs, Summary, grown
 from curation.teachers.vllm_versions import gives_layers, missing_attributes
 
@@ -91,7 +91,7 @@ class TapExtension:
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class _Row:
+class _TappedRequest:
     """One request under way."""
 
     slot: int
@@ -111,13 +111,13 @@ class Tap:
     """Keeps what running requests need; memory grows with the requests held, and is used again."""
 
     def __init__(self, runner: Any, names: Sequence[str], ring: int, num_logprobs: int) -> None:
-        self.rows: dict[str, _Row] = {}
+        self.rows: dict[str, _TappedRequest] = {}
         self._runner, self._ring, self._num_logprobs = runner, ring, num_logprobs
         self._positions, self._layers = positions_of(names), layers_of(names)
         if others := others_of(names):
             runner.get_model().set_aux_hidden_state_layers(others)
             runner.use_aux_hidden_state_outputs = True
-        self._held = Held()
+        self._held = HeldWalks()
         self._free: list[int] = []
         self._num_slots = 0
         self._step: Any = None
@@ -257,14 +257,14 @@ class Tap:
             hidden_KD = hidden_KD[newest_W]
         self._recent_SRD[slot_K, position_K % self._ring] = hidden_KD
 
-    def _new_row(self, request_id: str, num_tokens: int) -> _Row:
+    def _new_row(self, request_id: str, num_tokens: int) -> _TappedRequest:
         extra = self._runner.requests[request_id].sampling_params.extra_args or {}
         num_prompt = extra.get(SCORE_FROM, num_tokens)
         if not self._free:
             more = max(64, self._num_slots)
             self._free = list(range(self._num_slots, self._num_slots + more))
             self._num_slots += more
-        return _Row(
+        return _TappedRequest(
             slot=self._free.pop(),
             num_prompt=num_prompt,
             next=num_prompt - 1,
@@ -335,7 +335,7 @@ class Tap:
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )
 
-    def _fate(self, row: _Row, last: int) -> str:
+    def _fate(self, row: _TappedRequest, last: int) -> str:
         oldest = row.next - self._ring + 1  # the position before the last one's is read, too
         if not row.whole or not oldest <= last <= row.next:
             return "lost"

@@ -151,7 +151,7 @@ class Pace:
         return (rows - before) / (now - begun) if now > begun and rows > before else None
 
 
-class Journal:
+class ProgressJournal:
     """Decides which progress updates of a stage become events, and with which fields."""
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class FoldedNets:
 
     def __init__(self, nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> None:
         self._input, self._dtype, self._eps = folded_input(nets, pca, dtype), dtype, float(nets[0].norm.eps)
-        self._stacks = [_Stack(net, dtype) for net in nets]
+        self._stacks = [_FoldedStack(net, dtype) for net in nets]
 
     @torch.inference_mode()
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
@@ -79,7 +79,7 @@ class FoldedNets:
         parts = self._input(columns).chunk(len(self._stacks), dim=1)
         return torch.stack([self._logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
 
-    def _logits(self, stack: "_Stack", x_BW: Tensor) -> Tensor:
+    def _logits(self, stack: "_FoldedStack", x_BW: Tensor) -> Tensor:
         for both, down in stack.blocks:
             inner_BW = (x_BW * inverse_rms(x_BW, self._eps)).to(self._dtype)
             gate_BU, value_BU = linear(inner_BW, both).chunk(2, dim=-1)
@@ -88,7 +88,7 @@ class FoldedNets:
         return logit_B
 
 
-class _Stack:
+class _FoldedStack:
     """A network's blocks, and its head."""
 
     def __init__(self, net: Any, dtype: torch.dtype) -> None:

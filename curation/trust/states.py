@@ -28,7 +28,7 @@ SCORE_ROWS = 512
 """Rows of one forward pass when scoring: their states, and what a layer makes of them, stay in a core's cache."""
 
 
-class HeldOut(NamedTuple):
+class HeldOutScores(NamedTuple):
     """The labelled rows of a fit, ascending by row id, and their raw scores by weights that have not seen them."""
 
     row_ids_N: npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class StateTrust(ABC):
         self.calibration = calibration or Calibration()
         self.pca: PrincipalComponents | None = None
         """What projects the states before they are read (``TrustConfig.pca``)."""
-        self.held_out: HeldOut | None = None
+        self.held_out: HeldOutScores | None = None
         """The rows that it was fitted on, with honest scores."""
         self.score_dtype: ScoreDtype = "float32"
         """The type in which :meth:`raw_of` takes products (``TrustConfig.score_dtype``)."""
@@ -171,7 +171,7 @@ class StateTrust(ABC):
         apart = ("pca.", "held_out.")
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith(apart)}, description)
         if "held_out.raw_N" in weights:
-            trust.held_out = HeldOut(*(weights[f"held_out.{name}"].numpy() for name in HeldOut._fields))
+            trust.held_out = HeldOutScores(*(weights[f"held_out.{name}"].numpy() for name in HeldOutScores._fields))
         if (numbers := description["pca"]) is not None:
             trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
         trust.score_dtype = description["score_dtype"]

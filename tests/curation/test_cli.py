@@ -24,7 +24,7 @@ from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.tables import io
-from curation.telemetry.standing import Actors, Journal, Standing, Work
+from curation.telemetry.standing import Actors, ProgressJournal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
@@ -380,7 +380,7 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
         for second in range(2000):  # more than is read of a file
             event(second, "progress", stage="prepare", rows=second, total=2000)
         event(2001, "finished", stage="prepare", rows=2000, seconds=2000)
-        journal = Journal()
+        journal = ProgressJournal()
         for second, rows in ((5010, 100), (5011, 130), (5020, 400)):
             actors = Actors(running=2, pending=1, restarting=0, deaths=3)
             work = Work(

@@ -18,7 +18,7 @@ from tests.families import Family, pairs
 from train.models import saved
 from train.sft import IGNORED, collate, completion_loss, fine_tune
 from train.stream import write_pairs
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Pair, TrainingRow, tokenize
 
 FULL = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=8, learning_rate=5e-3, epochs=4)
 LORA = SftConfig(
@@ -36,7 +36,7 @@ def plain(path: str) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(path).eval()
 
 
-def batch_of(rows: Sequence[Row], pad: int) -> dict[str, Any]:
+def batch_of(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     """A batch of training, without what is for the trainer alone."""
     batch = collate([{**row, "row_id": number} for number, row in enumerate(rows)], pad)
     del batch["row_ids"]

@@ -32,7 +32,16 @@ from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
-from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
+from train.trust_loop import (
+    FittedNetwork,
+    LabelledRows,
+    Shard,
+    _Batches,
+    class_weights,
+    fit_arrays,
+    moments,
+    shard_loss,
+)
 
 SMALL = TrustConfig(
     kind="neural", width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0
@@ -46,13 +55,13 @@ def with_(config: TrustConfig, **changes: object) -> TrustConfig:
     return config.model_copy(update=changes)
 
 
-def rows_of(hidden_ND: np.ndarray, correct_N: np.ndarray, part_N: np.ndarray, sizes: tuple[int, ...]) -> Rows:
+def rows_of(hidden_ND: np.ndarray, correct_N: np.ndarray, part_N: np.ndarray, sizes: tuple[int, ...]) -> LabelledRows:
     """Rows of these states and no numbers, with ids that are no positions."""
     ids_N = 3 * np.arange(len(correct_N), dtype=np.int64) + 7
-    return Rows(hidden_ND, correct_N, part_N, sizes, ids_N, np.empty((len(correct_N), 0)))
+    return LabelledRows(hidden_ND, correct_N, part_N, sizes, ids_N, np.empty((len(correct_N), 0)))
 
 
-def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
+def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> LabelledRows:
     """A quarter of the rows is right, where a curved function of the state is large."""
     rng = np.random.default_rng(seed)
     hidden_ND = (rng.standard_normal((num_rows, size)) * rng.uniform(0.1, 20, size) + 5).astype(np.float16)
@@ -62,7 +71,7 @@ def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
     return rows_of(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N, (size // 2, size - size // 2))
 
 
-def fit_net(rows: Rows, config: TrustConfig, kind: str = "neural", **how: Any) -> Fitted[Any]:
+def fit_net(rows: LabelledRows, config: TrustConfig, kind: str = "neural", **how: Any) -> FittedNetwork[Any]:
     if kind == "neural":
         new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     else:
@@ -74,7 +83,7 @@ def line(calibration: Calibration) -> tuple[float, float, int]:
     return calibration.slope, calibration.intercept, calibration.num_rows
 
 
-def logits(net: TrustNet, rows: Rows) -> np.ndarray:
+def logits(net: TrustNet, rows: LabelledRows) -> np.ndarray:
     with torch.no_grad():
         return net(torch.from_numpy(rows.hidden_ND)).numpy()
 
@@ -234,7 +243,7 @@ def test_a_fit_that_diverges_says_so() -> None:
 
 
 def tables(
-    path: Path, rows: Rows, *, states: tuple[str, ...] = ("output_last",), unparsed: Collection[int] = ()
+    path: Path, rows: LabelledRows, *, states: tuple[str, ...] = ("output_last",), unparsed: Collection[int] = ()
 ) -> tuple[TableRef, TableRef]:
     """A labels table in shuffled order, two fragments, and its grades; one row in error, one without a state.
 
@@ -255,7 +264,7 @@ def tables(
 
 
 def graded(
-    path: Path, name: str, rows: Rows, num_rows: int | None = None, questions: np.ndarray | None = None
+    path: Path, name: str, rows: LabelledRows, num_rows: int | None = None, questions: np.ndarray | None = None
 ) -> TableRef:
     ids_M = np.delete(np.arange(len(rows.correct_N)), [0, 2])[:num_rows]
     found = [{"row_id": int(i), "correct": bool(rows.correct_N[i]), "judged": False} for i in ids_M]

@@ -7,7 +7,7 @@ import torch
 from curation.models import create, load_model, load_tokenizer
 from train.gradients import row_gradients
 from train.sft import collate, completion_loss
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Pair, TrainingRow, tokenize
 
 SHAPE = {
     "hidden_size": 16,
@@ -28,7 +28,7 @@ def base(tmp_path_factory: pytest.TempPathFactory):
     return load_model(ref), load_tokenizer(ref)
 
 
-def rows_of(tokenizer) -> list[Row]:
+def rows_of(tokenizer) -> list[TrainingRow]:
     rows = tokenize(tokenizer, PAIRS, None).rows
     return [{**row, "row_id": number} for number, row in enumerate(rows)]
 

@@ -19,7 +19,7 @@ from curation.refs import ModelRef
 from train import grpo_trainer
 from train.grpo import _arguments, accumulation_steps, reinforce
 from train.models import TrainingRecord, saved, trainable
-from train.rewards import Task, grade
+from train.rewards import RolloutTask, grade
 from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
 
 SHAPE = {
@@ -80,7 +80,7 @@ class Seen:
     """What a training drew, and its weights and gradients before each step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.played: list[list[tuple[Task, Rollout]]] = []
+        self.played: list[list[tuple[RolloutTask, Rollout]]] = []
         self.advantages: list[torch.Tensor] = []
         self.steps: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
         play, watch = grpo_trainer.Game.play, grpo_trainer.Trainer._get_grad_norm
@@ -111,7 +111,7 @@ class Seen:
         monkeypatch.setattr(grpo_trainer.Trainer, "_get_grad_norm", watching)
 
 
-def logprobs(model: Any, task: Task, rollout: Rollout, temperature: float) -> torch.Tensor:
+def logprobs(model: Any, task: RolloutTask, rollout: Rollout, temperature: float) -> torch.Tensor:
     """Of each token of an answer, by a plain forward pass of it alone."""
     ids = torch.tensor([[*task.prompt, *rollout.tokens]])
     logits = model(ids).logits[0, len(task.prompt) - 1 : -1] / temperature
@@ -302,11 +302,11 @@ def test_a_stop_string_ends_an_answer(base: ModelRef) -> None:
 def test_rewards_are_the_domains_own_grades(
     domain: DomainConfig, example: Mapping[str, Any], label: str, texts: Mapping[str, int]
 ) -> None:
-    tasks = [Task(row_id=0, prompt=[1], example=example, label=label)] * len(texts)
+    tasks = [RolloutTask(row_id=0, prompt=[1], example=example, label=label)] * len(texts)
     graded = grade(get_domain(domain), tasks, list(texts), format_reward=0.25)
     assert [item.right for item in graded] == [bool(value) for value in texts.values()], graded
     assert [item.reward for item in graded] == [item.right + 0.25 * item.parsed for item in graded]
-    unlabelled = [Task(row_id=0, prompt=[1], example=example, label=None)] * len(texts)
+    unlabelled = [RolloutTask(row_id=0, prompt=[1], example=example, label=None)] * len(texts)
     assert not any(item.right for item in grade(get_domain(domain), unlabelled, list(texts), format_reward=0))
 
 

@@ -12,7 +12,7 @@ from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
 from train.packing import check, pack
 from train.sft import collate, completion_loss
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -20,7 +20,7 @@ SHAPE |= {"intermediate_size": 32, "max_position_embeddings": 64}
 PAIRS = [Pair("abcde", "fg"), Pair("a", "c"), Pair("hgfedcba", "edcab"), Pair("", "ab")]
 
 
-def rows_of(tokenizer: Any) -> list[Row]:
+def rows_of(tokenizer: Any) -> list[TrainingRow]:
     trusts = [0.5, 0.25, 1.0, 0.75]
     rows = tokenize(tokenizer, PAIRS, max_length=16).rows
     return [{**row, "row_id": 7 + n, "trust": trusts[n]} for n, row in enumerate(rows)]

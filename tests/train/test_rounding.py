@@ -8,7 +8,7 @@ from curation.config import TrustConfig
 from curation.trust import load_fitted
 from train import rounding
 from train.trust import fit_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 SMALL = {"width": 16, "depth": 1, "max_steps": 40, "patience": None, "learning_rate": 1e-2}
 
@@ -19,7 +19,7 @@ def rows():
     hidden_ND = rng.normal(size=(1200, 24)).astype(np.float16)
     correct_N = hidden_ND[:, 0] + 0.5 * rng.normal(size=1200) > 0
     part_N = np.array([0, 0, 1, 1], dtype=np.int8)[np.arange(1200) % 4]
-    return Rows(hidden_ND, correct_N, part_N, (24,), np.arange(1200), np.empty((1200, 0)))
+    return LabelledRows(hidden_ND, correct_N, part_N, (24,), np.arange(1200), np.empty((1200, 0)))
 
 
 @pytest.mark.parametrize("kind", ["neural", "deep_ensemble"])

@@ -15,7 +15,7 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.models import TrainingResult, saved
 from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fine_tune, train_sft
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
 SHAPE = {
@@ -62,7 +62,7 @@ def copies(num_rows: int) -> list[Pair]:
     return [Pair(prompt, prompt[-1]) for prompt in prompts]
 
 
-def rows_of(base: ModelRef, pairs: list[Pair]) -> list[Row]:
+def rows_of(base: ModelRef, pairs: list[Pair]) -> list[TrainingRow]:
     rows = tokenize(load_tokenizer(base), pairs, max_length=16).rows
     return [{**row, "row_id": number} for number, row in enumerate(rows)]
 

@@ -23,7 +23,7 @@ from train.choice import Candidate, chosen
 from train.combining import calibrated, folds_of
 from train.stack import stacked_of
 from train.trust import fit_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 STATES = ("prompt_last", "output_last")
 CONFIG = TrustConfig(states=STATES)
@@ -34,7 +34,7 @@ FREE_OF = {"internal_confidence": "mean_logprob", "margin": "margin"}
 class Drawn(NamedTuple):
     """Rows with the logit that their labels were drawn from."""
 
-    rows: Rows
+    rows: LabelledRows
     logit_N: np.ndarray
 
 
@@ -65,14 +65,14 @@ def rows_of(
     *,
     numbers: tuple[str, ...] = NUMBERS,
     part_N: np.ndarray | None = None,
-) -> Rows:
+) -> LabelledRows:
     num_rows, width = hidden_ND.shape
     ids_N = 5 * np.arange(num_rows, dtype=np.int64) + 2
     part_N = part_of(ids_N, CONFIG, 0) if part_N is None else part_N
-    return Rows(hidden_ND, correct_N, part_N, (width // 2, width - width // 2), ids_N, numbers_NK, numbers)
+    return LabelledRows(hidden_ND, correct_N, part_N, (width // 2, width - width // 2), ids_N, numbers_NK, numbers)
 
 
-def batch_of(rows: Rows) -> pa.RecordBatch:
+def batch_of(rows: LabelledRows) -> pa.RecordBatch:
     columns: dict[str, Any] = {"row_id": pa.array(rows.row_ids_N)}
     for name, part_ND in zip(STATES, np.split(np.asarray(rows.hidden_ND), [rows.sizes[0]], axis=1), strict=True):
         columns[f"state_{name}"] = pa.FixedSizeListArray.from_arrays(pa.array(part_ND.ravel()), part_ND.shape[1])
@@ -81,20 +81,20 @@ def batch_of(rows: Rows) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def fit(rows: Rows, **options: Any) -> StackedTrust:
+def fit(rows: LabelledRows, **options: Any) -> StackedTrust:
     return stacked_of(rows, CONFIG, seed=3, origin={"from": "a test"}, **options)
 
 
-def auc_of(trust: StackedTrust, fresh: Rows) -> float:
+def auc_of(trust: StackedTrust, fresh: LabelledRows) -> float:
     return float(roc_auc_score(fresh.correct_N, trust.raw_score(batch_of(fresh))))
 
 
-def best_free(fresh: Rows) -> float:
+def best_free(fresh: LabelledRows) -> float:
     places = [fresh.numbers.index(column) for column in FREE_OF.values()]
     return max(float(roc_auc_score(fresh.correct_N, fresh.numbers_NK[:, place])) for place in places)
 
 
-def held_out_auc(trust: StackedTrust, rows: Rows) -> tuple[float, float, float]:
+def held_out_auc(trust: StackedTrust, rows: LabelledRows) -> tuple[float, float, float]:
     """Of the rows that have a held-out score."""
     assert trust.held_out is not None
     known_N = ~np.isnan(trust.held_out.raw_N)
@@ -411,7 +411,7 @@ def test_networks_and_trees_join_in_of_many_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     small = {"network_rows": 200, "tree_rows": 200, "width": 16, "depth": 1, "max_steps": 60, "learning_rate": 3e-3}
 
-    def product(seed: int, num_rows: int) -> Rows:
+    def product(seed: int, num_rows: int) -> LabelledRows:
         rows, _ = drawn(num_rows, seed=seed)
         unit_NK = (rows.numbers_NK - (-1.0, 3.0, 80.0)) / (0.5, 2.0, 30.0)
         of_N = unit_NK[:, 0] * unit_NK[:, 1] + 0.5 * rows.hidden_ND[:, 0].astype(float)

@@ -20,7 +20,7 @@ from curation.trust.parts import FIT, VALIDATION
 from curation.trust.states import StateTrust
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
-from train.trust_loop import Rows
+from train.trust_loop import LabelledRows
 
 NUM_ROWS, SIZES, K = 900, (10, 14), 6
 WIDTH = sum(SIZES)
@@ -44,7 +44,7 @@ def with_(**changes: Any) -> TrustConfig:
 
 
 @pytest.fixture(scope="module")
-def rows() -> Rows:
+def rows() -> LabelledRows:
     """Correlated states, and a log-probability that varies far more than they do; both tell what is right.
 
     The rows of other parts vary most in a direction of their own.
@@ -59,7 +59,7 @@ def rows() -> Rows:
     hidden_ND = np.column_stack([states_ND.astype(np.float16), logprob_N]).astype(np.float32)
     latent_N = states_ND @ rng.standard_normal(WIDTH)
     correct_N = latent_N / latent_N.std() + logprob_N / 50 + 0.3 * rng.standard_normal(NUM_ROWS) > 0.2
-    return Rows(hidden_ND, correct_N, part_N, (*SIZES, 1), np.arange(NUM_ROWS), np.empty((NUM_ROWS, 0)))
+    return LabelledRows(hidden_ND, correct_N, part_N, (*SIZES, 1), np.arange(NUM_ROWS), np.empty((NUM_ROWS, 0)))
 
 
 def batch_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
@@ -71,7 +71,7 @@ def batch_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
     return pa.record_batch({**columns, "mean_logprob": pa.array(hidden_ND[:, WIDTH])})
 
 
-def fit(kind: str, rows: Rows, config: TrustConfig) -> StateTrust:
+def fit(kind: str, rows: LabelledRows, config: TrustConfig) -> StateTrust:
     return fit_rows(kind, rows, config, seed=3, origin={})
 
 
@@ -81,7 +81,9 @@ def signed(components_DK: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fit_is_that_on_states_which_scikit_learn_projected_beforehand(kind: str, rows: Rows, tmp_path: Path) -> None:
+def test_a_fit_is_that_on_states_which_scikit_learn_projected_beforehand(
+    kind: str, rows: LabelledRows, tmp_path: Path
+) -> None:
     config = with_(pca=K, columns=("mean_logprob",))
     trust = fit(kind, rows, config)
     states_FD = rows.hidden_ND[rows.places(FIT), :WIDTH].astype(np.float64)
@@ -107,7 +109,7 @@ def test_a_fit_is_that_on_states_which_scikit_learn_projected_beforehand(kind: s
     np.testing.assert_array_equal(again.raw_score(batch_of(rows.hidden_ND)), found_N)
 
 
-def test_all_components_are_a_rotation_and_less_is_less(rows: Rows) -> None:
+def test_all_components_are_a_rotation_and_less_is_less(rows: LabelledRows) -> None:
     whole = fit("linear_probe", rows, with_(pca=WIDTH, columns=("mean_logprob",)))
     assert whole.pca is not None and whole.fit["variance_kept"] == pytest.approx(1)
     components_DK = whole.pca.components_DK
@@ -117,13 +119,13 @@ def test_all_components_are_a_rotation_and_less_is_less(rows: Rows) -> None:
     assert "variance_kept" not in fit("linear_probe", rows, with_(columns=("mean_logprob",))).fit
 
 
-def test_trees_take_64_components_or_as_many_as_there_are_where_none_are_asked_for(rows: Rows) -> None:
+def test_trees_take_64_components_or_as_many_as_there_are_where_none_are_asked_for(rows: LabelledRows) -> None:
     trees = fit("boosted_trees", rows, with_(columns=("mean_logprob",)))
     assert trees.pca is not None and trees.pca.shape == (WIDTH, WIDTH) and trees.size == WIDTH + 1
     assert BoostedTrees.default_pca == 64
 
 
-def test_states_of_another_width_are_refused(rows: Rows) -> None:
+def test_states_of_another_width_are_refused(rows: LabelledRows) -> None:
     trust = fit("linear_probe", rows, with_(pca=K, columns=("mean_logprob",)))
     batch = (
         batch_of(rows.hidden_ND)
@@ -137,7 +139,7 @@ def test_states_of_another_width_are_refused(rows: Rows) -> None:
 
 
 @pytest.fixture(scope="module")
-def written(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, TableRef]:
+def written(rows: LabelledRows, tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, TableRef]:
     """A labels table of the states and its grades."""
     path = tmp_path_factory.mktemp("source")
     batch = batch_of(rows.hidden_ND)
@@ -180,6 +182,6 @@ def test_more_components_than_numbers_or_rows_are_refused_before_a_worker_starts
         fit("linear_probe", read._replace(part_N=few_N), with_(pca=9))
 
 
-def test_attention_refuses_them(rows: Rows) -> None:
+def test_attention_refuses_them(rows: LabelledRows) -> None:
     with pytest.raises(ConfigError, match=r"trust\.pca: 6, but attention reads state by state"):
         fit("attention", rows, with_(pca=K, columns=("mean_logprob",)))

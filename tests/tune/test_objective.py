@@ -19,7 +19,7 @@ from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io, schemas
 from curation.trust.parts import FIT, UNUSED, VALIDATION, part_of
-from tune.objective import Objective, Source, read_source, run_trial
+from tune.objective import Objective, TrialRows, read_source, run_trial
 from tune.space import Point, RandomDraws, Space
 
 NUM_ROWS, SIZE, FOLDS = 900, 6, 4
@@ -66,7 +66,7 @@ def written(correct: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 @pytest.fixture(scope="module")
-def source(written: tuple[TableRef, TableRef]) -> Source:
+def source(written: tuple[TableRef, TableRef]) -> TrialRows:
     found, num_missing = read_source(*written, ("prompt_last", "output_last", "mean_logprob"))
     assert num_missing == 2
     return found
@@ -78,11 +78,11 @@ def point(kind: str = "neural", **settings: Any) -> Point:
     return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(RandomDraws([0]))
 
 
-def trial(source: Source, of: Point, objective: Objective = AUC, fold: int = 1) -> Any:
+def trial(source: TrialRows, of: Point, objective: Objective = AUC, fold: int = 1) -> Any:
     return run_trial(source, of, objective, fold=fold, seed=3, fit_seed=8)
 
 
-def test_rows_are_read_once_in_the_order_of_their_ids(source: Source, correct: np.ndarray) -> None:
+def test_rows_are_read_once_in_the_order_of_their_ids(source: TrialRows, correct: np.ndarray) -> None:
     kept_N = np.array([i for i in range(NUM_ROWS) if i not in (0, 1, 2, 3)])
     np.testing.assert_array_equal(source.row_ids_N, kept_N)
     np.testing.assert_array_equal(source.parsed_N, kept_N % 5 != 4)
@@ -97,7 +97,7 @@ def test_rows_are_read_once_in_the_order_of_their_ids(source: Source, correct: n
     }
 
 
-def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: Source) -> None:
+def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: TrialRows) -> None:
     held_N = source.fold_N(FOLDS, 3) == 1
     rows = source.rows(BASE.model_copy(update={"states": ("output_last",)}), held_N, seed=3)
     used = [rows.places(part) for part in (FIT, VALIDATION)]
@@ -111,7 +111,7 @@ def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: Sou
     assert sum(len(whole.places(part)) for part in (FIT, VALIDATION)) == int((~held_N).sum())
 
 
-def test_a_linear_probe_is_worth_what_scikit_learn_says(source: Source) -> None:
+def test_a_linear_probe_is_worth_what_scikit_learn_says(source: TrialRows) -> None:
     found = trial(source, point("linear_probe", columns=["mean_logprob"], class_weight=0.0))
     held_N = source.fold_N(FOLDS, 3) == 1
     rows = source.rows(BASE, held_N, seed=3)
@@ -128,7 +128,7 @@ def test_a_linear_probe_is_worth_what_scikit_learn_says(source: Source) -> None:
     "kind",
     ["neural", "deep_ensemble", "attention", "linear_probe", "boosted_trees", "stacked", "fitted_confidence"],
 )
-def test_rows_held_out_are_seen_by_nothing(source: Source, kind: str) -> None:
+def test_rows_held_out_are_seen_by_nothing(source: TrialRows, kind: str) -> None:
     options = {"options.deep_ensemble.members": 2} if kind == "deep_ensemble" else {}
     fresh = trial(source, point(kind, **options))
     held_N = source.fold_N(FOLDS, 3) == 1
@@ -162,7 +162,7 @@ def test_metrics_equal_those_of_scikit_learn_and_counts_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["neural", "linear_probe", "boosted_trees"])
-def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: Source, kind: str) -> None:
+def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: TrialRows, kind: str) -> None:
     held_N = source.fold_N(FOLDS, 3) == 1
     fit_F = source.rows(BASE, held_N, seed=3).places(FIT)
     peer = PCA(4).fit(source.inputs["output_last"][fit_F].astype(np.float64))
@@ -175,8 +175,8 @@ def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: So
     assert found.fit["variance_kept"] == pytest.approx(peer.explained_variance_ratio_.sum())
 
 
-def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(source: Source) -> None:
-    def check(raw: dict[str, Any], rows: Source = source, base: TrustConfig = BASE) -> None:
+def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(source: TrialRows) -> None:
+    def check(raw: dict[str, Any], rows: TrialRows = source, base: TrustConfig = BASE) -> None:
         space = Space.of(raw, base, stored=("prompt_last", "output_last"))
         AUC.check_components(rows, space, [(0, 3), *((fold, 4) for fold in range(FOLDS))])
 
@@ -194,7 +194,7 @@ def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(so
         check({"pca": [6]}, few)
 
 
-def test_a_share_of_the_source_is_all_that_a_search_reads(source: Source) -> None:
+def test_a_share_of_the_source_is_all_that_a_search_reads(source: TrialRows) -> None:
     config = BASE.model_copy(update={"source_share": 0.3})
     part = source.share(config, 5)
     taken_N = part_of(source.row_ids_N, config, 5) != UNUSED
@@ -234,7 +234,7 @@ def test_of_rows_that_ask_the_same_question_the_first_is_taken(
     assert num_missing == 1
 
 
-def test_what_no_trial_could_be_measured_on_is_refused(source: Source, written: tuple[TableRef, TableRef]) -> None:
+def test_what_no_trial_could_be_measured_on_is_refused(source: TrialRows, written: tuple[TableRef, TableRef]) -> None:
     AUC.check(source, 3)
     with pytest.raises(ConfigError, match=r"purity is taken at the run's budget.*give tune\.share"):
         Objective(metric="purity", folds=2).check(source, 3)

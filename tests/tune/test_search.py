@@ -14,9 +14,9 @@ from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.telemetry.standing import Standing
 from tune.fits import Fits
-from tune.objective import Objective, Source, run_trial
+from tune.objective import Objective, TrialRows, run_trial
 from tune.proposals import Listed
-from tune.search import Found, search
+from tune.search import SearchResult, search
 from tune.space import Space
 from tune.trials import Fold, Trial
 
@@ -30,12 +30,12 @@ RAW = {"kind": ["linear_probe", "neural"], "class_weight": [0.0, 0.5], "learning
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TrialRows:
     rng = np.random.default_rng(0)
     hidden_ND = rng.standard_normal((NUM_ROWS, SIZE)).astype(np.float16)
     score_N = 3 * hidden_ND[:, 0].astype(np.float32) * hidden_ND[:, 1]
     ids_N = np.arange(NUM_ROWS)
-    return Source(
+    return TrialRows(
         row_ids_N=ids_N,
         group_N=ids_N,
         correct_N=rng.random(NUM_ROWS) < 1 / (1 + np.exp(-score_N)),
@@ -50,7 +50,7 @@ def space(raw: dict[str, Any] = RAW) -> Space:
     return Space.of(raw, BASE, stored=("output_last",))
 
 
-def found(source: Source, directory: Path, said: list[str] | None = None, **settings: Any) -> Found:
+def found(source: TrialRows, directory: Path, said: list[str] | None = None, **settings: Any) -> SearchResult:
     config = TuneConfig(**{"trials": 8, "folds": 3, "seeds": 1, "finalists": 2, "ahead": 4, "parallel": 1, **settings})
     standings: list[Standing] = []
     result = search(
@@ -77,12 +77,14 @@ def timeless(trials: list[Trial]) -> list[Trial]:
 
 
 @pytest.fixture(scope="module")
-def whole(local_ray: Any, source: Source, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
+def whole(local_ray: Any, source: TrialRows, tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
     directory = tmp_path_factory.mktemp("whole")
     return found(source, directory), directory
 
 
-def test_a_trial_is_the_fit_in_this_process_and_the_better_kind_wins(whole: tuple[Found, Path], source: Source) -> None:
+def test_a_trial_is_the_fit_in_this_process_and_the_better_kind_wins(
+    whole: tuple[SearchResult, Path], source: TrialRows
+) -> None:
     result, directory = whole
     trial = next(trial for trial in result.trials if trial.kind == "neural")
     values = {key: value for key, value in trial.drawn.items() if key != "kind"}
@@ -98,7 +100,7 @@ def test_a_trial_is_the_fit_in_this_process_and_the_better_kind_wins(whole: tupl
 
 
 def test_recorded_fits_are_not_repeated_and_the_rest_ends_as_it_would_have(
-    local_ray: Any, whole: tuple[Found, Path], source: Source, tmp_path: Path
+    local_ray: Any, whole: tuple[SearchResult, Path], source: TrialRows, tmp_path: Path
 ) -> None:
     result, directory = whole
     chance = random.Random(1)
@@ -120,7 +122,9 @@ def test_recorded_fits_are_not_repeated_and_the_rest_ends_as_it_would_have(
 
 
 @pytest.mark.slow
-def test_bad_networks_end_early_and_the_same_ones_after_a_death(local_ray: Any, source: Source, tmp_path: Path) -> None:
+def test_bad_networks_end_early_and_the_same_ones_after_a_death(
+    local_ray: Any, source: TrialRows, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"search": "random", "halving": 2, "trials": 10, "ahead": 2, "parallel": 2}
     first = found(source, tmp_path / "whole", **settings)
     fits = [trial.outcome.fit for trial in first.trials if trial.kind == "neural"]
@@ -136,7 +140,7 @@ def test_bad_networks_end_early_and_the_same_ones_after_a_death(local_ray: Any, 
 
 
 def test_what_fails_is_recorded_and_what_dies_is_tried_again(
-    local_ray: Any, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_ray: Any, source: TrialRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tune.fits.MOST_DEATHS", 1)
     kind, mark = "tests.tune.fragile_trust:OWN", tmp_path / "mark"
@@ -157,7 +161,7 @@ def test_what_fails_is_recorded_and_what_dies_is_tried_again(
     assert told == [*["dies"] * 2, *["dies once"] * 2, "raises", "whole"], "an equal fit is not repeated"
 
 
-def test_a_search_of_failures_says_why(local_ray: Any, source: Source, tmp_path: Path) -> None:
+def test_a_search_of_failures_says_why(local_ray: Any, source: TrialRows, tmp_path: Path) -> None:
     raw = {"kind": ["attention"], "options.attention.num_heads": [3, 5]}
     config = TuneConfig(trials=2, folds=3, parallel=1)
     said: list[str] = []

@@ -13,7 +13,7 @@ from curation.cli import main
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.filter import Filter
 from curation.package import CalibrationRows, Description, Made, Sample, digests_of, write
-from curation.selection.budget import Graded
+from curation.selection.budget import GradedScores
 from curation.storage.paths import place
 from curation.tables.schemas import state_column
 from curation.trust.linear_probe import fit_linear_probe
@@ -53,7 +53,7 @@ def packaged(folder, model, reference, requests):
         folder / "package",
         description,
         trust=probe.save(place(str(folder / "fit"))),
-        calibration=Graded(raw_N, probe.to_trust(raw_N), correct_N),
+        calibration=GradedScores(raw_N, probe.to_trust(raw_N), correct_N),
         reference={"output_last": hidden_ND.astype(np.float16)},
     )
 

@@ -15,7 +15,7 @@ from curation.config.load import load_config
 from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
@@ -41,7 +41,7 @@ def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puz
         decoding=DecodingConfig(max_tokens=12),
         seed=0,
     )
-    ref = label(job, state_size=SHAPE["hidden_size"], share=Share(), commit_seconds=0.0).table
+    ref = label(job, state_size=SHAPE["hidden_size"], share=RowShare(), commit_seconds=0.0).table
     assert (tmp_path / "died").exists()
     found = {row["row_id"]: row for row in io.read(ref).to_pylist()}
     assert io.count(ref) == len(found) == len(rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import BACK, Entry, Standing, standing_of
+from curation.commands.audit.log import BACK, Standing, VerdictLine, standing_of
 
 Json = dict[str, Any]
 
@@ -51,7 +51,9 @@ class Dealing:
         """
         if row_id not in self._rows:
             raise KeyError(row_id)
-        self._audit.log.add([Entry(row_id=row_id, person=person, verdict=verdict, via="page", saw_trust=saw_trust)])
+        self._audit.log.add(
+            [VerdictLine(row_id=row_id, person=person, verdict=verdict, via="page", saw_trust=saw_trust)]
+        )
         with self._lock:
             if (claim := self._claims.get(person)) is not None and claim.row_id == row_id:
                 del self._claims[person]
@@ -65,12 +67,12 @@ class Dealing:
         """
         last = self._last(person)
         if last is not None:
-            self._audit.log.add([Entry(row_id=last.row_id, person=person, verdict=BACK, via="page")])
+            self._audit.log.add([VerdictLine(row_id=last.row_id, person=person, verdict=BACK, via="page")])
             with self._lock:
                 self._claims[person] = Claim(row_id=last.row_id, until=self._clock() + CLAIM_SECONDS)
         return self.page(person)
 
-    def _last(self, person: str) -> Entry | None:
+    def _last(self, person: str) -> VerdictLine | None:
         """The last verdict of a person that still stands."""
         entries = self._audit.log.entries()
         standing = standing_of(entries)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import VERDICTS, Entry
+from curation.commands.audit.log import VERDICTS, VerdictLine
 from curation.errors import AuditError
 
 NUM_TOLD = 5
@@ -25,7 +25,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class IntakeResult:
     """Result of taking in a file of verdicts."""
 
     num_new: int
@@ -37,7 +37,7 @@ Reader = Callable[[Path, str], list[Given]]
 """Reads a file; a verdict without a person is given to the second argument."""
 
 
-def take(audit: Audit, path: Path, read: Reader, *, via: str, person: str) -> Taken:
+def take(audit: Audit, path: Path, read: Reader, *, via: str, person: str) -> IntakeResult:
     """Take the verdicts of a file into the log.
 
     Raises:
@@ -59,11 +59,11 @@ def take(audit: Audit, path: Path, read: Reader, *, via: str, person: str) -> Ta
             entries.append(entry)
     if entries:
         audit.log.add(entries)
-    return Taken(num_new=len(entries), num_known=num_known)
+    return IntakeResult(num_new=len(entries), num_known=num_known)
 
 
-def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> Iterable[Entry]:
-    found: dict[tuple[int, str], tuple[str, Entry]] = {}
+def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> Iterable[VerdictLine]:
+    found: dict[tuple[int, str], tuple[str, VerdictLine]] = {}
     bad: list[str] = []
     for where, row_id, verdict, person in given:
         kind, number = verdict.strip().lower(), _number(row_id)
@@ -78,7 +78,7 @@ def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: s
         else:
             key = (number, person.strip())
             first, entry = found.setdefault(
-                key, (where, Entry(row_id=number, person=person.strip(), verdict=kind, via=via))
+                key, (where, VerdictLine(row_id=number, person=person.strip(), verdict=kind, via=via))
             )
             if entry.verdict != kind:
                 bad.append(f"{where}: {person.strip()} gave row {number} another verdict in {first}")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import Entry, Standing
+from curation.commands.audit.log import Standing, VerdictLine
 from curation.metrics import Estimate, share_of_finite, weighted_mean
 from curation.selection.audit import Stratum
 
@@ -17,7 +17,7 @@ ANSWERS: tuple[Answer, ...] = ("right", "wrong", "unsure", "disputed", "none")
 Json = dict[str, Any]
 
 
-class Counts(NamedTuple):
+class VerdictCounts(NamedTuple):
     """The number of rows by answer."""
 
     right: int
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Judged:
+class ReviewedRows:
     """The rows of an audit [M] with their answers."""
 
     audit: Audit
@@ -44,13 +44,13 @@ class Judged:
     num_shared: int
     """The number of rows with the verdicts of several people."""
 
-    def count(self, rows_M: npt.NDArray[np.bool_] | None = None) -> Counts:
+    def count(self, rows_M: npt.NDArray[np.bool_] | None = None) -> VerdictCounts:
         """The answers to some rows, or to all."""
         answers = self.answer_M if rows_M is None else self.answer_M[rows_M]
-        return Counts(*(int((answers == answer).sum()) for answer in ANSWERS))
+        return VerdictCounts(*(int((answers == answer).sum()) for answer in ANSWERS))
 
     @property
-    def counts(self) -> list[Counts]:
+    def counts(self) -> list[VerdictCounts]:
         """The answers to the rows of each stratum."""
         return [self.count(self.column("stratum") == index) for index in range(len(self.audit.strata))]
 
@@ -65,7 +65,7 @@ class Judged:
         return ids
 
 
-def judge(audit: Audit, standing: Standing) -> Judged:
+def judge(audit: Audit, standing: Standing) -> ReviewedRows:
     """The rows of an audit with what the standing verdicts say."""
     row_ids = audit.rows["row_id"].to_pylist()
     verdicts = [standing.get(row_id, {}) for row_id in row_ids]
@@ -73,7 +73,7 @@ def judge(audit: Audit, standing: Standing) -> Judged:
     for of_row in verdicts:
         for person in of_row:
             people[person] = people.get(person, 0) + 1
-    return Judged(
+    return ReviewedRows(
         audit=audit,
         answer_M=np.array([answer_of(of_row) for of_row in verdicts], dtype=np.str_),
         people=dict(sorted(people.items())),
@@ -81,7 +81,7 @@ def judge(audit: Audit, standing: Standing) -> Judged:
     )
 
 
-def answer_of(verdicts: dict[str, Entry]) -> Answer:
+def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
     """The common answer of several people on a row: who is unsure has no say; right against wrong is disputed."""
     said = {entry.verdict for entry in verdicts.values()}
     if {"right", "wrong"} <= said:
@@ -92,7 +92,7 @@ def answer_of(verdicts: dict[str, Entry]) -> Answer:
     return "unsure" if said else "none"
 
 
-def share_right(strata: Sequence[Stratum], counts: Sequence[Counts], *, selected: bool) -> Json | None:
+def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
     """The share of right labels among the selected rows, or among those of the region below the cut.
 
     ``value`` and its interval are of the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
@@ -108,7 +108,7 @@ def share_right(strata: Sequence[Stratum], counts: Sequence[Counts], *, selected
         weighted_mean([share(count, item.num_rows) for item, count in pairs], sizes_S / sizes_S.sum())
         for share in (_decided, _open_wrong, _open_right)
     )
-    total = Counts(*(sum(column) for column in zip(*(count for _, count in pairs), strict=True)))
+    total = VerdictCounts(*(sum(column) for column in zip(*(count for _, count in pairs), strict=True)))
     return {
         **decided.to_json(),
         "num_rows": int(sizes_S.sum()),
@@ -120,7 +120,7 @@ def share_right(strata: Sequence[Stratum], counts: Sequence[Counts], *, selected
     }
 
 
-def by_stratum(strata: Sequence[Stratum], counts: Sequence[Counts]) -> list[Json]:
+def by_stratum(strata: Sequence[Stratum], counts: Sequence[VerdictCounts]) -> list[Json]:
     """Every stratum with its answers and the share of right labels among those decided."""
     return [
         {
@@ -133,13 +133,13 @@ def by_stratum(strata: Sequence[Stratum], counts: Sequence[Counts]) -> list[Json
     ]
 
 
-def _decided(counts: Counts, num_rows: int) -> Estimate:
+def _decided(counts: VerdictCounts, num_rows: int) -> Estimate:
     return share_of_finite(counts.right, counts.right + counts.wrong, num_rows)
 
 
-def _open_wrong(counts: Counts, num_rows: int) -> Estimate:
+def _open_wrong(counts: VerdictCounts, num_rows: int) -> Estimate:
     return share_of_finite(counts.right, counts.right + counts.wrong + counts.open, num_rows)
 
 
-def _open_right(counts: Counts, num_rows: int) -> Estimate:
+def _open_right(counts: VerdictCounts, num_rows: int) -> Estimate:
     return share_of_finite(counts.right + counts.open, counts.right + counts.wrong + counts.open, num_rows)

@@ -23,7 +23,7 @@ BACK = "back"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class VerdictLine:
     """A line of the log."""
 
     row_id: int
@@ -57,11 +57,11 @@ class VerdictLog:
         self._path = path
         self._lock = threading.Lock()
         self._offset = 0
-        self._entries: list[Entry] = []
+        self._entries: list[VerdictLine] = []
         self.num_torn = 0
         """The number of lines that were cut off."""
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[VerdictLine]) -> None:
         """Append entries; when this returns they are on the disk.
 
         Raises:
@@ -81,7 +81,7 @@ class VerdictLog:
                 f"{self._path}: the verdict is not kept ({error.strerror}); mend it and give it again"
             ) from error
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[VerdictLine]:
         """All entries so far, those of other processes included, in the order of the log."""
         with self._lock, suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._offset)
@@ -89,7 +89,7 @@ class VerdictLog:
                 if not line.endswith(b"\n"):  # being written
                     break
                 self._offset += len(line)
-                entry = Entry.parsed(line)
+                entry = VerdictLine.parsed(line)
                 if entry is not None:
                     self._entries.append(entry)
                 elif line.strip():
@@ -101,11 +101,11 @@ class VerdictLog:
         return standing_of(self.entries())
 
 
-Standing = dict[int, dict[str, Entry]]
+Standing = dict[int, dict[str, VerdictLine]]
 """The verdict of each person on each row, in the order of the last change."""
 
 
-def standing_of(entries: Iterable[Entry]) -> Standing:
+def standing_of(entries: Iterable[VerdictLine]) -> Standing:
     """The verdicts that count after these entries."""
     found: Standing = {}
     for entry in entries:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.commands.audit.folder import Audit
-from curation.commands.audit.judged import Judged, by_stratum, judge, share_right
+from curation.commands.audit.judged import ReviewedRows, by_stratum, judge, share_right
 from curation.commands.audit.source import rows_of
 from curation.errors import AuditError
 from curation.hashing import derive
@@ -95,7 +95,7 @@ def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
     return result
 
 
-def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
+def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json:
     """The certified cut before and after the audit; ``after`` is None if the arm does not rank."""
     origin, drawn = judged.audit.origin, judged.audit.drawn
     before = origin.risk
@@ -130,7 +130,7 @@ def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
     return cut
 
 
-def _write_tables(judged: Judged) -> None:
+def _write_tables(judged: ReviewedRows) -> None:
     """Write the judged rows (``JUDGED``), and of an arm that ranks the uniform part (``CALIBRATION``)."""
     rows, drawn = judged.audit.rows, judged.audit.drawn
     right_M, known_M = judged.answer_M == "right", judged.answer_M != "none"
@@ -151,7 +151,7 @@ def _write_tables(judged: Judged) -> None:
         _write(judged, "calibration.parquet", table.filter(rows["uniform"]))
 
 
-def _write(judged: Judged, name: str, table: pa.Table) -> None:
+def _write(judged: ReviewedRows, name: str, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     write_atomically(judged.audit.folder / name, sink.getvalue().to_pybytes())

@@ -20,7 +20,7 @@ from curation.errors import AuditError
 from curation.hashing import Int64s, hash64
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.selection.audit import REACH, Scored
+from curation.selection.audit import REACH, ScoredRows
 from curation.selection.capped import is_capped
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
@@ -167,15 +167,15 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
     )
 
 
-class Rows(NamedTuple):
+class AuditRows(NamedTuple):
     """The rows that an audit may need."""
 
-    scored: Scored
+    scored: ScoredRows
     num_candidates: int
     """How many rows may be selected; more than ``scored`` holds."""
 
 
-def rows_of(origin: Origin, *, floor: float | None = None) -> Rows:
+def rows_of(origin: Origin, *, floor: float | None = None) -> AuditRows:
     """The rows that score at least the floor, or without one the best: the region of an audit and some more.
 
     If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
@@ -189,8 +189,8 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> Rows:
         if not origin.ranked:
             unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
             all_n = np.ones(len(selected_n), dtype=np.bool_)
-            scored = Scored(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
-            return Rows(scored, len(selected_n))
+            scored = ScoredRows(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
+            return AuditRows(scored, len(selected_n))
         found, num_candidates = _best(origin, floor)
     except (OSError, ValueError) as error:
         raise AuditError(
@@ -198,11 +198,11 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> Rows:
             "under the old path"
         ) from error
     selected_N = found.passed_N if origin.threshold is not None else np.isin(found.row_ids_N, selected_n)
-    scored = Scored(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
-    return Rows(scored, num_candidates)
+    scored = ScoredRows(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
+    return AuditRows(scored, num_candidates)
 
 
-def _best(origin: Origin, floor: float | None) -> tuple["_Part", int]:
+def _best(origin: Origin, floor: float | None) -> tuple["_ScoredBatch", int]:
     """The rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
     out_M, wanted = _ids(origin.too_long), REACH * origin.num_selected
     kept, num_kept, num_read = [_NOTHING], 0, 0
@@ -219,7 +219,7 @@ def _best(origin: Origin, floor: float | None) -> tuple["_Part", int]:
     return _joined(kept), num_read
 
 
-class _Part(NamedTuple):
+class _ScoredBatch(NamedTuple):
     row_ids_N: Int64s
     raw_N: npt.NDArray[np.float32]
     trust_N: npt.NDArray[np.float32]
@@ -227,18 +227,18 @@ class _Part(NamedTuple):
     """Whether the row passes the threshold; false without one."""
 
 
-_NOTHING = _Part(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
+_NOTHING = _ScoredBatch(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
 
 
-def _only(part: _Part, kept_N: npt.NDArray[np.bool_]) -> _Part:
-    return _Part(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
+def _only(part: _ScoredBatch, kept_N: npt.NDArray[np.bool_]) -> _ScoredBatch:
+    return _ScoredBatch(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
 
 
-def _joined(parts: list[_Part]) -> _Part:
-    return _Part(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _joined(parts: list[_ScoredBatch]) -> _ScoredBatch:
+    return _ScoredBatch(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _scores(origin: Origin) -> Iterator[_Part]:
+def _scores(origin: Origin) -> Iterator[_ScoredBatch]:
     """The rows with a label and a score, batch by batch."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
@@ -253,7 +253,7 @@ def _scores(origin: Origin) -> Iterator[_Part]:
                 passed_B = _passes(
                     batch.column(threshold["column"]).to_numpy(zero_copy_only=False), ids_B, threshold["bound"]
                 )
-            yield _only(_Part(ids_B, raw_B, function.score(batch), passed_B), may_B)
+            yield _only(_ScoredBatch(ids_B, raw_B, function.score(batch), passed_B), may_B)
 
 
 def _passes(score_B: npt.NDArray[np.floating[Any]], ids_B: Int64s, bound: Json) -> npt.NDArray[np.bool_]:

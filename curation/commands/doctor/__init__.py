@@ -5,7 +5,7 @@ from pathlib import Path
 
 from curation.cluster.capacity import LOCAL, address_of
 from curation.commands.doctor import joined, machine, storage, teacher
-from curation.commands.doctor.finding import Finding, Verdict, found, ok
+from curation.commands.doctor.finding import CheckResult, Finding, found, ok
 from curation.config import RayConfig, RunConfig
 
 __all__ = ["Finding", "examine"]
@@ -50,7 +50,7 @@ def examine(
     yield from joined.examine(settings, config, directory, vllm=vllm)
 
 
-def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> Verdict:
+def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> CheckResult:
     from curation.config.load import load_config
 
     config = load_config(path, overrides)
@@ -58,7 +58,7 @@ def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> Verdi
     return ok(f"{path} is valid; run directory {config.directory}")
 
 
-def _inputs(config: RunConfig) -> Verdict:
+def _inputs(config: RunConfig) -> CheckResult:
     from curation.commands.validate import check
 
     return ok("; ".join(line.text for line in check(config)))

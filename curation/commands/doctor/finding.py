@@ -10,7 +10,7 @@ P = ParamSpec("P")
 State = Literal["ok", "warn", "fail"]
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """The state, the finding, and how to fix it if the state is not ``ok``."""
 
     state: State
@@ -34,22 +34,22 @@ class Finding:
         return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.finding}{fix}'.split())}"
 
 
-def ok(finding: str) -> Verdict:
+def ok(finding: str) -> CheckResult:
     """The check passed."""
-    return Verdict("ok", finding, "")
+    return CheckResult("ok", finding, "")
 
 
-def warn(finding: str, fix: str) -> Verdict:
+def warn(finding: str, fix: str) -> CheckResult:
     """A run can start, but may be slow or end early."""
-    return Verdict("warn", finding, fix)
+    return CheckResult("warn", finding, fix)
 
 
-def fail(finding: str, fix: str) -> Verdict:
+def fail(finding: str, fix: str) -> CheckResult:
     """A run cannot start, or would be wrong."""
-    return Verdict("fail", finding, fix)
+    return CheckResult("fail", finding, fix)
 
 
-def found(check: str, look: Callable[P, Verdict], *args: P.args, **kwargs: P.kwargs) -> Finding:
+def found(check: str, look: Callable[P, CheckResult], *args: P.args, **kwargs: P.kwargs) -> Finding:
     """The finding of a check, even if the check raises: it examines things that may be broken."""
     try:
         verdict = look(*args, **kwargs)

@@ -10,7 +10,7 @@ from typing import Any
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import storage, teacher
-from curation.commands.doctor.finding import Finding, Verdict, fail, found, ok, warn
+from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
 from curation.storage.paths import Place, write_atomically
 
@@ -40,7 +40,7 @@ def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, 
             yield found("vllm", _vllm, config, vllm)
 
 
-def _join(settings: RayConfig, stack: ExitStack) -> Verdict:
+def _join(settings: RayConfig, stack: ExitStack) -> CheckResult:
     start = time.monotonic()
     stack.enter_context(local_or_cluster(settings, same_versions=False))
     seconds = time.monotonic() - start
@@ -52,7 +52,7 @@ def _join(settings: RayConfig, stack: ExitStack) -> Verdict:
     return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {finding}")
 
 
-def _versions() -> Verdict:
+def _versions() -> CheckResult:
     question = nodes.installed()
     answers = nodes.ask(question)
     silent = [f"{answer.node} does not answer ({answer.problem})" for answer in answers if answer.problem is not None]
@@ -63,11 +63,11 @@ def _versions() -> Verdict:
     return ok(f"the same on {len(answers)} node{'s' if len(answers) > 1 else ''} as here")
 
 
-def _clocks() -> Verdict:
+def _clocks() -> CheckResult:
     return clock_verdict({nodes.name(node): _offset(node["NodeID"]) for node in nodes.living()})
 
 
-def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
+def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> CheckResult:
     """The verdict on the offset of each node's clock from ours; each value is (offset, its error), in seconds."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
@@ -103,7 +103,7 @@ def _time() -> Callable[[], float]:
     return now
 
 
-def _shared_files(directory: Place) -> Verdict:
+def _shared_files(directory: Place) -> CheckResult:
     """Whether every node reads what this process writes in the run directory, and the other way round."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
@@ -141,7 +141,7 @@ def _exchange() -> Callable[[str], str]:
     return exchange
 
 
-def _room(config: RunConfig) -> Verdict:
+def _room(config: RunConfig) -> CheckResult:
     waits = capacity.check_room(capacity.needs(config))
     if waits is not None:
         return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
@@ -156,7 +156,7 @@ def _resources_of(node: Mapping[str, Any]) -> str:
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"
 
 
-def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
+def _vllm(config: RunConfig | None, wanted: bool) -> CheckResult:
     """Check vLLM on a node with the resources of a teacher actor."""
     import ray
 

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from curation.commands.doctor.finding import Verdict, fail, ok
+from curation.commands.doctor.finding import CheckResult, fail, ok
 from curation.commands.doctor.machine import existing
 from curation.storage.conditional import register_of
 from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
@@ -13,7 +13,7 @@ from curation.storage.paths import Place, Remote, remove, require_reachable, wri
 FIX = "put the run directory on a writable disk (run_dir)"
 
 
-def files(directory: Place) -> Verdict:
+def files(directory: Place) -> CheckResult:
     """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
     start = time.monotonic()
     require_reachable(directory)
@@ -35,7 +35,7 @@ def files(directory: Place) -> Verdict:
     return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
 
 
-def tables(directory: Place) -> Verdict:
+def tables(directory: Place) -> CheckResult:
     """Check that a Lance table keeps both of two commits on one version."""
     import lance
     import pyarrow as pa

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation.cluster.capacity import needs
-from curation.commands.doctor.finding import Verdict, fail, ok, warn
+from curation.commands.doctor.finding import CheckResult, fail, ok, warn
 from curation.config import RunConfig
 from curation.refs import ModelRef
 
@@ -36,7 +36,7 @@ def gpus_asked(config: RunConfig) -> float:
     return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
 
 
-def vllm_here(config: RunConfig | None, wanted: bool) -> Verdict:
+def vllm_here(config: RunConfig | None, wanted: bool) -> CheckResult:
     """Check vLLM on this machine; ``wanted`` probes it whatever the configuration says."""
     return vllm_verdict(vllm_backend(config, wanted), look(vllm_question(config, wanted)))
 
@@ -78,7 +78,7 @@ def look(question: VllmQuestion) -> VllmAnswer:
     return VllmAnswer(version=_version(), tested=TESTED, probed=probed)
 
 
-def vllm_verdict(backend: str, answer: VllmAnswer) -> Verdict:
+def vllm_verdict(backend: str, answer: VllmAnswer) -> CheckResult:
     """The verdict on an answer, for a ``teacher.backend``."""
     wanted = " or ".join(answer.tested)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'

@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Fitted(NamedTuple):
+class PackagedCut(NamedTuple):
     """A first cut of a package."""
 
     trust: TrustRef
@@ -45,7 +45,7 @@ class Fitted(NamedTuple):
     cascade: Cascade
 
 
-def cascade_of(fit: Fit, folder: Path) -> Fitted | str:
+def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     """The first cut, with its function in ``folder``; or why there is none."""
     ask = fit.labelling.inputs["ask"]
     inputs = tuple(state for state in ask["states"] if parse(state).position == "prompt_last")
@@ -77,7 +77,7 @@ def cascade_of(fit: Fit, folder: Path) -> Fitted | str:
         cut=found.to_json(),
         words=_words(found),
     )
-    return Fitted(first, rows, cascade)
+    return PackagedCut(first, rows, cascade)
 
 
 def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:

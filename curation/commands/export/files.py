@@ -29,7 +29,7 @@ LEFT_OUT = (CARD, "training.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class ExportedWeights:
     """The weights that were written."""
 
     kind: Literal["adapter", "full model", "merged model"]
@@ -40,7 +40,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder:
+class ExportFolder:
     """The folder while it is written."""
 
     path: Path
@@ -61,7 +61,7 @@ class Folder:
 
 
 @contextmanager
-def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[Folder]:
+def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[ExportFolder]:
     """A local folder that becomes ``target`` when the context ends; after an error nothing is left there.
 
     In an object store the file ``marker`` is written last: a folder that has it is complete. ``force`` replaces an
@@ -75,7 +75,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
         taken = _taken(target, marker, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _beside(target) as path:
-            folder = Folder(path=path, marker=marker)
+            folder = ExportFolder(path=path, marker=marker)
             path.mkdir()
             yield folder
             folder.open_to_readers()
@@ -133,7 +133,7 @@ def _move(folder: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _upload(folder: Folder, target: Remote, *, replaced: bool) -> None:
+def _upload(folder: ExportFolder, target: Remote, *, replaced: bool) -> None:
     names = sorted(_names(folder.path), key=lambda name: name == folder.marker)
     (target / folder.marker).unlink(missing_ok=True)  # from here on the earlier export is incomplete
     try:
@@ -149,7 +149,7 @@ def _upload(folder: Folder, target: Remote, *, replaced: bool) -> None:
             (target / entry.path).unlink()
 
 
-def write_model(student: Student, folder: Folder, output: Place, *, merged: bool) -> Written:
+def write_model(student: Student, folder: ExportFolder, output: Place, *, merged: bool) -> ExportedWeights:
     """Write the student's weights, which will stand in ``output``.
 
     Raises:
@@ -168,7 +168,7 @@ def write_model(student: Student, folder: Folder, output: Place, *, merged: bool
             has_base = place(model.base) == student.folder / "base"
             _name_base(path, replace_base(model, output) if has_base else model)
     files = {name: {"bytes": (path / name).stat().st_size, "sha256": file_sha256(path / name)} for name in _names(path)}
-    return Written(kind=kind, has_base=has_base, files=files)
+    return ExportedWeights(kind=kind, has_base=has_base, files=files)
 
 
 def replace_base(model: ModelRef, output: Place) -> ModelRef:

@@ -7,7 +7,7 @@ from typing import Any
 
 from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import versions
-from curation.commands.export.files import Written, is_on_hub
+from curation.commands.export.files import ExportedWeights, is_on_hub
 from curation.commands.export.student import Student
 from curation.config.base import TrainSection
 from curation.pipeline.growth import prepared_by
@@ -22,7 +22,7 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 """Measures of a student beside the accuracy that the report has for an arm."""
 
 
-def lineage_of(student: Student, written: Written, command: str) -> Json:
+def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json:
     """Everything that the card tells; ``evaluation`` is ``None`` where no report tells of the student."""
     arm, report = ARMS[student.arm], student.report
     # The report has the details of the main chain alone.

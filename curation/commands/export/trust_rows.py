@@ -16,7 +16,7 @@ from curation.domains.grading import read_grades
 from curation.package import CalibrationRows, Question, asked
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
-from curation.selection.budget import Graded
+from curation.selection.budget import GradedScores
 from curation.stages.shift import sample_states
 from curation.tables import io, schemas
 from curation.trust import FittedTrust
@@ -84,7 +84,7 @@ def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
     return {name: states_ND[taken].astype(dtype) for name, states_ND in found.items()}
 
 
-def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, CalibrationRows | None]:
+def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled, keep = fit.stage("label-calibration"), _every
     grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
@@ -128,7 +128,7 @@ def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
     return np.ones(len(row_ids_N), dtype=np.bool_)
 
 
-def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> Graded:
+def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> GradedScores:
     """The first graded row of each question that is to be kept, by row id; NaN scores where no label could be read."""
     graded = read_grades(grades)
     table = io.open_table(labels)
@@ -150,9 +150,9 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
         parts.append((row_ids_B[kept_B], *scores))
     if not parts:
         none = np.zeros(0, dtype=np.float32)
-        return Graded(none, none, none.astype(np.bool_))
+        return GradedScores(none, none, none.astype(np.bool_))
     row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
     order_M = np.argsort(row_ids_M)
     place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
     raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
-    return Graded(raw_M, trust_M, graded.correct_N[place_M]).subset(first_of_each(graded.question_N[place_M]))
+    return GradedScores(raw_M, trust_M, graded.correct_N[place_M]).subset(first_of_each(graded.question_N[place_M]))

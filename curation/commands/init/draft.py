@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from curation.commands.init.table import Table, is_id
-from curation.commands.init.task import Task
+from curation.commands.init.table import TableFiles, is_id
+from curation.commands.init.task import DetectedTask
 from curation.config.inputs import COMMA
 from curation.config.selection import COLUMNS
 
@@ -15,7 +15,7 @@ FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
 
 
-def draft(task: Task, config: Path, model: str, *, guessed_model: bool) -> str:
+def draft(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
     """The text of a configuration file at ``config``; paths in it are relative to its folder."""
     folder = config.absolute().parent
     guessed = "    # guessed: a small one; --model names yours" if guessed_model else ""
@@ -49,7 +49,7 @@ generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a
 """
 
 
-def _head(task: Task, config: Path) -> str:
+def _head(task: DetectedTask, config: Path) -> str:
     lines = [
         *_comment(f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"),
         *_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
@@ -57,12 +57,12 @@ def _head(task: Task, config: Path) -> str:
     return "\n".join([*lines, *(line for reason in task.why for line in _comment(reason, "# - "))])
 
 
-def _sources(task: Task, folder: Path) -> str:
+def _sources(task: DetectedTask, folder: Path) -> str:
     named = {"labelled": task.labelled} | ({} if task.unlabelled is None else {"unlabelled": task.unlabelled})
     return "\n".join(f"  {name}: {_source(table, folder)}" for name, table in named.items())
 
 
-def _splits(task: Task) -> str:
+def _splits(task: DetectedTask) -> str:
     deal, rest = "", "labelled" if task.unlabelled is None else "unlabelled"
     if task.unlabelled is None:
         few = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS
@@ -76,19 +76,19 @@ def _splits(task: Task) -> str:
     return "\n".join(lines)
 
 
-def _pool_rows(task: Task) -> int:
+def _pool_rows(task: DetectedTask) -> int:
     num_rows = task.labelled.num_rows
     return num_rows - min(MOST_ROWS, int(num_rows * FEW_ROWS)) if task.unlabelled is None else task.unlabelled.num_rows
 
 
-def _keep(task: Task) -> str:
+def _keep(task: DetectedTask) -> str:
     """The line of the columns that tell the pool's rows apart; nothing without one."""
     pool = task.unlabelled or task.labelled
     ids = [name for name in pool.columns if is_id(name) and name not in COLUMNS]
     return f"  keep: {_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
 
 
-def _source(table: Table, folder: Path) -> str:
+def _source(table: TableFiles, folder: Path) -> str:
     given: dict[str, Any] = {"path": _relative(table.path, folder)}
     if table.delimiter != COMMA:
         given["delimiter"] = table.delimiter

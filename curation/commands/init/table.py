@@ -21,7 +21,7 @@ IDS = ("id", "ids", "key", "uuid", "guid", "index", "url", "uri", "path", "file"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableFiles:
     """A file, folder or glob of rows."""
 
     path: str
@@ -78,7 +78,7 @@ class Table:
         return ", ".join(self.columns) or "none"
 
 
-def look(path: str) -> Table:
+def look(path: str) -> TableFiles:
     """Count the rows of a file and read some; the delimiter of CSV is that which makes the header several columns.
 
     Raises:
@@ -98,7 +98,7 @@ def look(path: str) -> Table:
         wanted_N = np.unique(np.linspace(0, num_rows - 1, min(num_rows, SAMPLE_ROWS)).astype(np.int64))
         sample = tuple(row.raw for row in rows_at(files, wanted_N))
         used = delimiter if any(file.format == "csv" for file in files) else COMMA
-        return Table(path=path, delimiter=used, files=files, columns=columns, sample=sample)
+        return TableFiles(path=path, delimiter=used, files=files, columns=columns, sample=sample)
     assert first is not None
     raise first
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from curation.commands.init.table import Table, is_id
+from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.mcqa import LETTERS
@@ -70,13 +70,13 @@ class Wishes:
     choices: tuple[str, ...] = ()
 
 
-class Task(NamedTuple):
+class DetectedTask(NamedTuple):
     """A task, with the reasons for it."""
 
     domain: dict[str, Any]
     """The section ``domain``."""
-    labelled: Table
-    unlabelled: Table | None
+    labelled: TableFiles
+    unlabelled: TableFiles | None
     """None where the rows of one file are split."""
     audited: bool
     """Whether the pool has the right answers too."""
@@ -87,13 +87,13 @@ class _Roles(NamedTuple):
     """Which file has the answers, and in which column."""
 
     answer: str
-    labelled: Table
-    unlabelled: Table | None
+    labelled: TableFiles
+    unlabelled: TableFiles | None
     audited: bool
     why: str
 
 
-def task_of(tables: Sequence[Table], wishes: Wishes, ask: Ask | None) -> Task:
+def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
     """The task of one or two files. ``ask`` is None where nobody can be asked.
 
     Raises:
@@ -137,10 +137,10 @@ def task_of(tables: Sequence[Table], wishes: Wishes, ask: Ask | None) -> Task:
             section |= {"problem": texts[0], "answer": roles.answer}
     else:
         section = {"name": domain}
-    return Task(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
+    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
 
 
-def _published(name: str, tables: Sequence[Table]) -> Task | None:
+def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """A task whose columns are those of a published format, if they are."""
     config = DomainConfig(name=name)
     domain = get_domain(config)
@@ -157,31 +157,31 @@ def _published(name: str, tables: Sequence[Table]) -> Task | None:
         f"the columns {', '.join(form)} are those that the domain {name} reads",
         f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
     )
-    return Task({"name": name}, labelled, others[0] if others else None, audited, why)
+    return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
 
 
-def _has_lists(tables: Sequence[Table]) -> bool:
+def _has_lists(tables: Sequence[TableFiles]) -> bool:
     return all(isinstance(row["choices"], list | Mapping) for table in tables for row in table.sample[:20])
 
 
-def _options(tables: Sequence[Table], common: Sequence[str]) -> list[str]:
+def _options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
     """Two to eight columns whose names are those of options in a row: A, B, C or option1, option2."""
     found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
     return found if 2 <= len(found) <= len(LETTERS) else []
 
 
 def _multiple_choice(
-    tables: Sequence[Table], wishes: Wishes, ask: Ask | None, common: Sequence[str], choices: Sequence[str]
-) -> Task:
+    tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, common: Sequence[str], choices: Sequence[str]
+) -> DetectedTask:
     left = [name for name in common if name not in choices]
     roles = _roles(tables, wishes, ask, without=choices)
     question, why_text = _text(roles, wishes, ask, left, ("question", *TEXTS))
     section = {"name": "mcqa", "question": question[0], "choices": list(choices), "answer": roles.answer}
     why = f"the columns {', '.join(choices)} look like the options of a question"
-    return Task(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
+    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
 
 
-def _roles(tables: Sequence[Table], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
+def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
     """The labelled file and its answer column: the one that the other file lacks, or one with such a name."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
@@ -260,7 +260,7 @@ def _one(apart: Sequence[str], named: Sequence[str]) -> str | None:
     return next((names[0] for names in (apart, named) if len(names) == 1), None)
 
 
-def _asked(tables: Sequence[Table], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
+def _asked(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
     """The user's answer.
 
     Raises:

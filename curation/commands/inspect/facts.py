@@ -24,7 +24,7 @@ LONG = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class TableQuery:
     """The part of a table to show."""
 
     version: int | None = None
@@ -37,7 +37,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class TableColumn:
     """A column and its Arrow type."""
 
     name: str
@@ -84,7 +84,7 @@ class Facts:
     matching: int
     """The number of rows that match ``where``; all rows without a filter."""
     where: str | None
-    columns: list[Column]
+    columns: list[TableColumn]
     num_versions: int
     """The number of versions up to this one."""
     versions: list[Version]
@@ -96,7 +96,7 @@ class Facts:
     """The first matching rows; a long list is ``{"size": n, "norm": euclidean}``."""
 
 
-def examine(uri: str, question: Question) -> Facts:
+def examine(uri: str, question: TableQuery) -> Facts:
     """The facts of a table.
 
     Raises:
@@ -117,7 +117,7 @@ def examine(uri: str, question: Question) -> Facts:
             rows=rows,
             matching=matching,
             where=question.where,
-            columns=[Column(name=f.name, type=_type(f.type), nullable=f.nullable) for f in dataset.schema],
+            columns=[TableColumn(name=f.name, type=_type(f.type), nullable=f.nullable) for f in dataset.schema],
             num_versions=len(known),
             versions=_versions(dataset, known),
             fragments=_fragments(dataset),
@@ -178,7 +178,7 @@ def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
     return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]
 
 
-def _sample(dataset: Any, question: Question) -> list[dict[str, Any]]:
+def _sample(dataset: Any, question: TableQuery) -> list[dict[str, Any]]:
     if not question.rows:
         return []
     columns = None if question.columns is None else list(question.columns)

@@ -29,7 +29,7 @@ _VERSIONS = "_versions"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundTable:
     """A table of a run; ``version`` and ``rows`` are None if it is not on record or cannot be opened."""
 
     name: str
@@ -78,18 +78,18 @@ def record_of(path: str) -> Place | None:
         return None
 
 
-def list_tables(directory: Place) -> list[Found]:
+def list_tables(directory: Place) -> list[FoundTable]:
     """The tables of a run: those on record in the order of the stages, then those that no stage recorded."""
     found, seen = [], set()
     for name, ref in _recorded(Manifest.load(directory)):
         seen.add(str(place(ref.uri).resolve()))
         rows = _count(ref.uri, ref.version)
         state = "missing" if rows is None else "done"
-        found.append(Found(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
+        found.append(FoundTable(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
     for path in sorted(_on_disk(directory)):
         if str(path.resolve()) not in seen:
             rows = _count(str(path), None)
-            found.append(Found(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
+            found.append(FoundTable(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
     return found
 
 

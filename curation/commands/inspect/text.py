@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from curation.commands.inspect.facts import Facts
-from curation.commands.inspect.find import Found
+from curation.commands.inspect.find import FoundTable
 from curation.escaping import escaped
 
 WIDTH = 100
@@ -37,7 +37,7 @@ def page(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def tables_page(found: Sequence[Found]) -> str:
+def tables_page(found: Sequence[FoundTable]) -> str:
     """The tables of a run, one line each."""
     rows = [("table", "rows", "version", "")]
     for item in found:

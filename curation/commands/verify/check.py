@@ -17,7 +17,7 @@ from curation.rundir.sealed import Listing, Sealed, SealedTable
 from curation.storage.digest import TAG, Content, quick_content
 from curation.storage.paths import PART_BYTES, Place, Remote
 from curation.tables import sums, torn
-from curation.tables.contents import VERSIONS, Rows, files_of, id_files, rows_of
+from curation.tables.contents import VERSIONS, VersionRows, files_of, id_files, rows_of
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -55,7 +55,7 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _FileToRead:
     """A file to read."""
 
     stage: str
@@ -73,7 +73,7 @@ class Checker:
         self._home, self._found, self._redo = home, found, redo
         self._listing = Listing(home)
         self._known: set[str] = set()
-        self._rows: dict[tuple[str, str], Rows | None] = {}
+        self._rows: dict[tuple[str, str], VersionRows | None] = {}
 
     def check(self, stages: Mapping[str, Sealed], update: Update) -> None:
         """Read all files of the stages, and the ids of their tables."""
@@ -100,17 +100,17 @@ class Checker:
             self._check_rows(name, table)
         self._check_newest(table.path for _, table in tables)
 
-    def _asked(self, name: str, sealed: Sealed) -> Iterator[_Asked]:
+    def _asked(self, name: str, sealed: Sealed) -> Iterator[_FileToRead]:
         """The files of a stage that no earlier stage has."""
         for path, content in self._contents(name, sealed):
             if path not in self._known:
                 self._known.add(path)
-                yield _Asked(name, path, content)
+                yield _FileToRead(name, path, content)
 
     def _contents(self, name: str, sealed: Sealed) -> Iterator[tuple[str, Content]]:
         yield from sealed.files.items()
         for table in sealed.tables:
-            manifest = _Asked(name, f"{table.path}/{table.manifest}", table.content)
+            manifest = _FileToRead(name, f"{table.path}/{table.manifest}", table.content)
             yield manifest.path, table.content
             if self._problem(manifest) is not None:
                 continue  # what it says of files is not to be believed
@@ -124,7 +124,7 @@ class Checker:
                     else:
                         self._add(name, f"{table.path}/{file.name}", "its digest is missing")
 
-    def _problem(self, item: _Asked) -> str | None:
+    def _problem(self, item: _FileToRead) -> str | None:
         """The damage of a file."""
         size = self._listing.size(item.path)
         if size is None:

@@ -44,7 +44,7 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
     if all(any(_same_item(one, other, atom) for other in labels) for one in golds):
         return all(any(_same_item(one, other, atom) for one in golds) for other in labels)
     single = golds if len(golds) == 1 else labels if len(labels) == 1 else []
-    return any(Number.read(item) is None for item in single) and atom(gold, label)  # such as x \in \{1, 2\}
+    return any(PlainNumber.read(item) is None for item in single) and atom(gold, label)  # such as x \in \{1, 2\}
 
 
 def _same_item(gold: str, label: str, atom: Atom) -> bool:
@@ -55,7 +55,7 @@ def _same_item(gold: str, label: str, atom: Atom) -> bool:
     bases = bool(_BASED.fullmatch(gold)) + bool(_BASED.fullmatch(label))
     if bases:
         return bases == 1 and _same_item(gold.partition("_")[0], label.partition("_")[0], atom)
-    one, other = Number.read(gold), Number.read(label)
+    one, other = PlainNumber.read(gold), PlainNumber.read(label)
     left, right = _Bracketed.read(gold), _Bracketed.read(label)
     if one and other:
         return one.near(other)
@@ -84,7 +84,7 @@ def _same_shares(gold: str, label: str, atom: Atom) -> bool:
     return _same_item(one, other, atom) or _same_item(hundredths[0], hundredths[1], atom)
 
 
-class Number(NamedTuple):
+class PlainNumber(NamedTuple):
     """A plain number; ``decimal`` if it was written with a decimal point, and so may be rounded."""
 
     value: Fraction
@@ -104,7 +104,7 @@ class Number(NamedTuple):
             return None
         return cls(sign * (int(found["whole"] or 0) + Fraction(found["top"] or found["left"]) / over), "." in text)
 
-    def near(self, other: "Number") -> bool:
+    def near(self, other: "PlainNumber") -> bool:
         """Equality; if one is a decimal, to six decimals and one part in 10,000."""
         if not (self.decimal or other.decimal):
             return self.value == other.value

@@ -9,7 +9,7 @@ from curation.package import TrustPackage
 from curation.pipeline.filter.opening import Opened, copied
 from curation.pipeline.forecasting import Forecast
 from curation.pipeline.planning import forecast_of, num_committed, scratch
-from curation.pipeline.probing import NOTHING_ASKED, Asking, LeftOut, Rows
+from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
 from curation.pipeline.session import joined
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage
@@ -46,12 +46,12 @@ def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> i
     return max(0, stage.num_rows - num_committed(opened.manifest, stage, known=known)) or None
 
 
-def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
+def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
     """Requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
     description = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
     num = sum(file.num_rows for file in files)
-    drawn_from = Rows(
+    drawn_from = SplitRows(
         files=files,
         assignment=Assignment(counts={POOL: num}, permutation=Permutation(size=num, seed=0)),
         splits=(POOL,),
@@ -67,7 +67,7 @@ def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> l
         if isinstance(teacher.backend, Out):
             teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
         askings.append(
-            Asking(
+            StageAsk(
                 stage=stage.name,
                 rows=left[rnd.name],
                 drawn_from=drawn_from,

@@ -44,7 +44,7 @@ from curation.selection.order import Ordered, Sorted, Streamed
 from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence
 from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
-from curation.selection.risk.problem import Floats, Found, Kind, Problem, Rows, Rule
+from curation.selection.risk.problem import Floats, Kind, Problem, RankedRows, Rule, RuleResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ def _problem(
     if not pool.num_scored:
         raise UserError(f"risk control: no row of the pool has a score (of {pool.num_rows:,}); check the score stage")
     return Problem(
-        rows=Rows.sort(scores_M, correct_M),
+        rows=RankedRows.sort(scores_M, correct_M),
         scores_M=scores_M,
         correct_M=correct_M,
         pool=pool,
@@ -174,7 +174,7 @@ def _ordered(pool_scores_N: npt.ArrayLike | Streamed, floor: float | None) -> Or
     return Sorted(pool_N if floor is None else pool_N[pool_N >= floor])
 
 
-_RULES: Mapping[Rule, Callable[[Problem], Found]] = {
+_RULES: Mapping[Rule, Callable[[Problem], RuleResult]] = {
     "fixed_sequence": fixed_sequence,
     "hoeffding": hoeffding,
     "hoeffding_bonferroni": hoeffding_bonferroni,
@@ -183,7 +183,7 @@ _RULES: Mapping[Rule, Callable[[Problem], Found]] = {
 }
 
 
-def _cut(problem: Problem, rule: Rule, found: Found) -> RiskCut:
+def _cut(problem: Problem, rule: Rule, found: RuleResult) -> RiskCut:
     candidates, place = found.candidates, found.place
     threshold = None if place is None else float(candidates.threshold_G[place])
     certified = found.certified and threshold is not None and threshold < math.inf

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from curation.selection.risk.ours import exact_upper, start_share
 from curation.selection.risk.paper import bonferroni_level, coarse_grid, deciding_half, hoeffding_upper
-from curation.selection.risk.problem import Counts, Floats, Problem, Rows, Rule, distinct
+from curation.selection.risk.problem import Counts, Floats, Problem, RankedRows, Rule, distinct
 
 NUM_POINTS = 100
 
@@ -70,7 +70,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
     )
 
 
-def _tested(problem: Problem, rule: Rule) -> tuple[Rows, float]:
+def _tested(problem: Problem, rule: Rule) -> tuple[RankedRows, float]:
     """The calibration rows on which the rule decides, and the level of each test."""
     if rule == "hoeffding_bonferroni":
         return problem.rows, bonferroni_level(problem)

@@ -4,7 +4,7 @@ import bisect
 
 import numpy as np
 
-from curation.selection.risk.problem import Candidates, Counts, Floats, Found, Problem, ranks
+from curation.selection.risk.problem import CandidateCuts, Counts, Floats, Problem, RuleResult, ranks
 
 FIRST_SHARE = 0.05
 """The strictest cut that the fixed sequence tests, as a share of the pool (``top_k``: of the calibration rows)."""
@@ -13,7 +13,7 @@ MOST_TIMES = 1000
 """The estimate of how many calibration rows would have sufficed tries up to so many times the given number."""
 
 
-def fixed_sequence(problem: Problem) -> Found:
+def fixed_sequence(problem: Problem) -> RuleResult:
     """Test the candidates from the strictest on, each at the full delta; take the last one before the first failure."""
     rows, num_rows = problem.rows, problem.rows.num_rows
     share_G = _shares()
@@ -26,7 +26,7 @@ def fixed_sequence(problem: Problem) -> Found:
         # the smallest pool score above the boundary, not the next float: that one would not survive a cast to float32
         above_G = problem.pool.num_above(boundary_G, inclusive=False)
         threshold_G = np.where(above_G > 0, problem.pool.at_ranks(np.maximum(above_G, 1)), np.inf)
-        candidates = Candidates(threshold_G, kept_G, rows.wrong_M[kept_G])
+        candidates = CandidateCuts(threshold_G, kept_G, rows.wrong_M[kept_G])
     bound_G = exact_upper(candidates.kept_G, candidates.wrong_G, problem.delta)
     start = int(_starts(problem, share_G, np.array([num_rows]))[0])
     if problem.kind == "top_k":
@@ -34,8 +34,8 @@ def fixed_sequence(problem: Problem) -> Found:
     failed = start + np.flatnonzero(bound_G[start:] > problem.alpha)
     end = int(failed[0]) if len(failed) else len(bound_G)
     if end > start:
-        return Found(candidates, bound_G, end - 1, certified=True)
-    return Found(candidates, bound_G, start, False, *_needed_for_sequence(problem, candidates, share_G))
+        return RuleResult(candidates, bound_G, end - 1, certified=True)
+    return RuleResult(candidates, bound_G, start, False, *_needed_for_sequence(problem, candidates, share_G))
 
 
 def _shares() -> Floats:
@@ -70,7 +70,7 @@ def rows_with_one_error(alpha: float, delta: float) -> int:
     return bisect.bisect_left(range(2**62), True, lo=2, key=lambda num_rows: chance(num_rows) <= delta)
 
 
-def _needed_for_sequence(problem: Problem, candidates: Candidates, share_G: Floats) -> tuple[int | None, str]:
+def _needed_for_sequence(problem: Problem, candidates: CandidateCuts, share_G: Floats) -> tuple[int | None, str]:
     """How many rows of the same noise would have passed the start of the sequence, which depends on their number."""
     num_rows = problem.rows.num_rows
     rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))

@@ -4,18 +4,18 @@ import math
 
 import numpy as np
 
-from curation.selection.risk.problem import Candidates, Counts, Floats, Found, Problem, Rows, distinct
+from curation.selection.risk.problem import CandidateCuts, Counts, Floats, Problem, RankedRows, RuleResult, distinct
 
 NUM_COARSE = 100
 """Candidates of the paper's coarse grid."""
 
 
-def hoeffding(problem: Problem) -> Found:
+def hoeffding(problem: Problem) -> RuleResult:
     """Every observed score is a candidate, tested at the full delta."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), problem.delta)
 
 
-def hoeffding_bonferroni(problem: Problem) -> Found:
+def hoeffding_bonferroni(problem: Problem) -> RuleResult:
     """Every observed score is a candidate; delta is split over all of them."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), bonferroni_level(problem))
 
@@ -26,7 +26,7 @@ def bonferroni_level(problem: Problem) -> float:
     return problem.delta / max(num_candidates, 1)
 
 
-def hoeffding_grid(problem: Problem) -> Found:
+def hoeffding_grid(problem: Problem) -> RuleResult:
     """The candidates of a coarse grid; delta is split over them."""
     thresholds_G, level = coarse_grid(problem)
     return _most_inclusive(problem, problem.rows.at(thresholds_G), level)
@@ -40,7 +40,7 @@ def coarse_grid(problem: Problem) -> tuple[Floats, float]:
     return thresholds_G, problem.delta / max(len(thresholds_G), 1)
 
 
-def hoeffding_split(problem: Problem) -> Found:
+def hoeffding_split(problem: Problem) -> RuleResult:
     """One half of the calibration rows chooses a cut; the other half tests only this cut."""
     choose, check = halves(problem)
     proposed = _proposed(problem, choose)
@@ -53,35 +53,35 @@ def hoeffding_split(problem: Problem) -> Found:
     return _most_inclusive(problem, check.at(threshold_G), problem.delta)
 
 
-def deciding_half(problem: Problem) -> Rows:
+def deciding_half(problem: Problem) -> RankedRows:
     """The half of the calibration rows whose bound decides: the testing half, unless the other proposes no cut."""
     choose, check = halves(problem)
     return check if _proposed(problem, choose).certified else choose
 
 
-def _proposed(problem: Problem, choose: Rows) -> Found:
+def _proposed(problem: Problem, choose: RankedRows) -> RuleResult:
     return _most_inclusive(problem, choose.at(distinct(choose.score_M)), problem.delta)
 
 
-def halves(problem: Problem) -> tuple[Rows, Rows]:
+def halves(problem: Problem) -> tuple[RankedRows, RankedRows]:
     """The calibration rows that choose a cut, and those that test it."""
     order_M = np.random.default_rng(problem.seed).permutation(problem.rows.num_rows)
     parts = np.array_split(order_M, [len(order_M) // 2])
-    choose, check = (Rows.sort(problem.scores_M[part], problem.correct_M[part]) for part in parts)
+    choose, check = (RankedRows.sort(problem.scores_M[part], problem.correct_M[part]) for part in parts)
     return choose, check
 
 
-def _most_inclusive(problem: Problem, candidates: Candidates, level: float) -> Found:
+def _most_inclusive(problem: Problem, candidates: CandidateCuts, level: float) -> RuleResult:
     """The last candidate whose Hoeffding bound at delta = ``level`` is at most alpha."""
     bound_G = hoeffding_upper(candidates.kept_G, candidates.wrong_G, level)
     passed = np.flatnonzero(bound_G <= problem.alpha)
     if len(passed):
-        return Found(candidates, bound_G, int(passed[-1]), certified=True)
+        return RuleResult(candidates, bound_G, int(passed[-1]), certified=True)
     nearest = int(np.argmin(bound_G)) if len(bound_G) else None
-    return Found(candidates, bound_G, nearest, False, *_needed_for_hoeffding(problem, candidates, level))
+    return RuleResult(candidates, bound_G, nearest, False, *_needed_for_hoeffding(problem, candidates, level))
 
 
-def _needed_for_hoeffding(problem: Problem, candidates: Candidates, level: float) -> tuple[int | None, str]:
+def _needed_for_hoeffding(problem: Problem, candidates: CandidateCuts, level: float) -> tuple[int | None, str]:
     """How many rows of the same noise would have let the best candidate pass, at the same level."""
     noise_G = candidates.noise_G()
     hopeful = np.flatnonzero(noise_G < problem.alpha - 1e-6)

@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Counts = npt.NDArray[np.int64]
 
 
-class Candidates(NamedTuple):
+class CandidateCuts(NamedTuple):
     """Cuts from the strictest on, with the calibration rows that pass each, and how many of these are wrong."""
 
     threshold_G: Floats
@@ -27,7 +27,7 @@ class Candidates(NamedTuple):
         return noise_G
 
 
-class Rows(NamedTuple):
+class RankedRows(NamedTuple):
     """The calibration rows that may be selected, best first; ``num_rows`` counts all calibration rows."""
 
     score_M: Floats
@@ -36,16 +36,16 @@ class Rows(NamedTuple):
     num_rows: int
 
     @staticmethod
-    def sort(scores_M: Floats, correct_M: npt.NDArray[np.bool_]) -> "Rows":
+    def sort(scores_M: Floats, correct_M: npt.NDArray[np.bool_]) -> "RankedRows":
         """Sort calibration rows given in any order; rows with a score of -inf only count in ``num_rows``."""
         order = np.argsort(-scores_M)[: np.count_nonzero(scores_M > -np.inf)]
         wrong_M = np.concatenate([[0], np.cumsum(~correct_M[order])])
-        return Rows(score_M=scores_M[order], wrong_M=wrong_M, num_rows=len(scores_M))
+        return RankedRows(score_M=scores_M[order], wrong_M=wrong_M, num_rows=len(scores_M))
 
-    def at(self, threshold_G: Floats) -> Candidates:
+    def at(self, threshold_G: Floats) -> CandidateCuts:
         """Cuts that keep the rows with at least these scores."""
         kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
-        return Candidates(threshold_G, kept_G, self.wrong_M[kept_G])
+        return CandidateCuts(threshold_G, kept_G, self.wrong_M[kept_G])
 
     def prefix_ends(self, share_G: Floats) -> Floats:
         """The score of the last row of each prefix of these shares; skips prefixes that end at an unscored row."""
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
 class Problem:
     """The input of a rule (see :func:`curation.selection.risk.calibrate`)."""
 
-    rows: Rows
+    rows: RankedRows
     scores_M: Floats
     correct_M: npt.NDArray[np.bool_]
     pool: Ordered
@@ -74,10 +74,10 @@ class Problem:
         return self.pool.at_ranks(np.minimum(ranks(share_G, self.pool.num_rows), self.pool.num_scored))
 
 
-class Found(NamedTuple):
+class RuleResult(NamedTuple):
     """The result of a rule."""
 
-    candidates: Candidates
+    candidates: CandidateCuts
     bound_G: Floats
     place: int | None
     """The index of the chosen candidate; if none is certified, of the one to show; None without candidates."""

@@ -14,9 +14,9 @@ from curation.config import TrackingConfig
 from curation.errors import ConfigError
 from curation.escaping import message
 from curation.redaction import HIDDEN
-from curation.telemetry.tracking.entry import Entry, entry_of
+from curation.telemetry.tracking.entry import TrackedRun, entry_of
 
-__all__ = ["Entry", "entry_of", "publish", "require"]
+__all__ = ["TrackedRun", "entry_of", "publish", "require"]
 
 TRACKERS = {
     "mlflow": "curation.telemetry.tracking.mlflow:MlflowTracker",
@@ -29,7 +29,7 @@ SECONDS = 120.0
 class Tracker(Protocol):
     """Constructed from its section of the configuration; writes one entry, replacing the one with the same id."""
 
-    def log(self, entry: Entry) -> None:
+    def log(self, entry: TrackedRun) -> None:
         """Write an entry; any exception is reported."""
         ...
 
@@ -54,14 +54,14 @@ def require(config: TrackingConfig) -> None:
             )
 
 
-def publish(config: TrackingConfig, entry: Entry) -> Iterator[str]:
+def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
     """Let each tracker write the entry; yield a sentence for each one that failed or takes too long."""
     for name, settings in config.given().items():
         if (problem := _problem(partial(_log, name, settings, entry.inert()))) is not None:
             yield f"tracking.{name} failed ({problem}); the run is complete without it"
 
 
-def _log(name: str, settings: object, entry: Entry) -> None:
+def _log(name: str, settings: object, entry: TrackedRun) -> None:
     module, _, attribute = TRACKERS[name].partition(":")
     cast(Tracker, getattr(importlib.import_module(module), attribute)(settings)).log(entry)
 

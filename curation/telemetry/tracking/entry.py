@@ -13,7 +13,7 @@ BOUNDS = ("low", "high", "n")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TrackedRun:
     """A finished run, for a tracker."""
 
     id: str
@@ -31,7 +31,7 @@ class Entry:
     files: Mapping[str, str]
     """Text by file name: the report."""
 
-    def inert(self) -> "Entry":
+    def inert(self) -> "TrackedRun":
         """The same without characters that act, or that no store can keep: they are escaped."""
         return replace(self, **{item.name: _inert(getattr(self, item.name)) for item in fields(self)})
 
@@ -40,10 +40,10 @@ class Entry:
         return dict(_leaves(self.settings, ""))
 
 
-def entry_of(report: Json, directory: str, files: Mapping[str, str]) -> Entry:
+def entry_of(report: Json, directory: str, files: Mapping[str, str]) -> TrackedRun:
     """The entry of a run's report (``curation.report.collect``)."""
     settings = {key: value for key, value in report["config"].items() if key != "tracking"}
-    return Entry(
+    return TrackedRun(
         id=fingerprint({"directory": directory, "settings": settings})[:16],
         name=report["name"],
         settings=settings,

@@ -6,7 +6,7 @@ import time
 
 from curation.config import MlflowConfig
 from curation.refs import fingerprint
-from curation.telemetry.tracking.entry import Entry
+from curation.telemetry.tracking.entry import TrackedRun
 
 ID_TAG = "curation.id"
 NUM_PARAMS, NUM_METRICS = 100, 900
@@ -40,7 +40,7 @@ class MlflowTracker:
         self._experiment = config.experiment
         self._client = MlflowClient(tracking_uri=config.uri)
 
-    def log(self, entry: Entry) -> None:
+    def log(self, entry: TrackedRun) -> None:
         """Write an entry as a finished run."""
         from mlflow.entities import Metric, Param
 
@@ -59,7 +59,7 @@ class MlflowTracker:
             self._client.log_text(run_id, text, name)
         self._client.set_terminated(run_id)
 
-    def _run(self, entry: Entry) -> tuple[str, bool]:
+    def _run(self, entry: TrackedRun) -> tuple[str, bool]:
         """The id of the run with the entry's id, and whether it is new."""
         experiment = self._client.get_experiment_by_name(self._experiment)
         where = self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id

@@ -6,7 +6,7 @@ The history has a row for each step at which a student was measured; a row holds
 from collections import defaultdict
 
 from curation.config import WandbConfig
-from curation.telemetry.tracking.entry import Entry
+from curation.telemetry.tracking.entry import TrackedRun
 
 
 class WandbTracker:
@@ -15,7 +15,7 @@ class WandbTracker:
     def __init__(self, config: WandbConfig) -> None:
         self._config = config
 
-    def log(self, entry: Entry) -> None:
+    def log(self, entry: TrackedRun) -> None:
         """Write an entry as a finished run."""
         import wandb
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from curation.commands.audit.log import BACK, Entry, VerdictLog, standing_of
+from curation.commands.audit.log import BACK, VerdictLine, VerdictLog, standing_of
 from curation.errors import AuditError
 
 APPEND = """
 import sys
 from pathlib import Path
-from curation.commands.audit.log import Entry, VerdictLog
+from curation.commands.audit.log import VerdictLine, VerdictLog
 log = VerdictLog(Path(sys.argv[1]))
 for row_id in range(40):
-    log.add([Entry(row_id=row_id, person=sys.argv[2], verdict="right", via="page")])
+    log.add([VerdictLine(row_id=row_id, person=sys.argv[2], verdict="right", via="page")])
 """
 
 
@@ -43,7 +43,7 @@ def test_a_log_is_appended_by_processes_and_threads_at_once_and_nothing_is_lost(
     with path.open("ab") as file:
         file.write(b'{"row_id": 9, "per')  # being written, or cut off
     assert len(log.entries()) == 200
-    log.add([Entry(row_id=9, person="x", verdict="right", via="csv")])
+    log.add([VerdictLine(row_id=9, person="x", verdict="right", via="csv")])
     assert [entry.person for entry in log.entries()[200:]] == ["x"] and log.num_torn == 2
     assert path.read_bytes().startswith(b'{"row_id": 1, "person": "cut o\n')  # nothing is rewritten
 
@@ -51,12 +51,12 @@ def test_a_log_is_appended_by_processes_and_threads_at_once_and_nothing_is_lost(
 def _append(path: Path, who: int) -> None:
     log = VerdictLog(path)
     for row_id in range(40):
-        log.add([Entry(row_id=row_id, person=str(who), verdict="right", via="page")])
+        log.add([VerdictLine(row_id=row_id, person=str(who), verdict="right", via="page")])
 
 
 def test_the_last_verdict_of_a_person_counts_and_back_withdraws_it():
-    def entry(person: str, verdict: str) -> Entry:
-        return Entry(row_id=1, person=person, verdict=verdict, via="page")
+    def entry(person: str, verdict: str) -> VerdictLine:
+        return VerdictLine(row_id=1, person=person, verdict=verdict, via="page")
 
     a, b, changed = entry("a", "right"), entry("b", "wrong"), entry("a", "wrong")
     assert standing_of([a, b, changed]) == {1: {"b": b, "a": changed}}
@@ -67,4 +67,4 @@ def test_the_last_verdict_of_a_person_counts_and_back_withdraws_it():
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="no full device")
 def test_a_full_disk_is_told_and_keeps_what_is_there():
     with pytest.raises(AuditError, match="is not kept"):
-        VerdictLog(Path("/dev/full")).add([Entry(row_id=1, person="a", verdict="right", via="page")])
+        VerdictLog(Path("/dev/full")).add([VerdictLine(row_id=1, person="a", verdict="right", via="page")])

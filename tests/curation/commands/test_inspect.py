@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from curation.cli import main
-from curation.commands.inspect import Question, examine, find, list_tables, page
+from curation.commands.inspect import TableQuery, examine, find, list_tables, page
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
@@ -64,7 +64,7 @@ def mistake(*arguments: object) -> str:
 
 
 def test_rows_columns_and_versions_are_those_of_the_table(table: Path):
-    facts = examine(str(table), Question())
+    facts = examine(str(table), TableQuery())
     assert (facts.version, facts.rows, facts.matching, facts.num_versions) == (6, 38, 38, 6)
     assert [(column.name, column.type, column.nullable) for column in facts.columns] == [
         ("row_id", "int64", False),
@@ -87,7 +87,7 @@ def test_rows_columns_and_versions_are_those_of_the_table(table: Path):
 
 def test_fragments_and_their_bytes_are_those_on_disk(table: Path):
     lance.dataset(str(table)).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
-    facts = examine(str(table), Question())
+    facts = examine(str(table), TableQuery())
     on_disk = sum(path.stat().st_size for path in (table / "data").iterdir())
     assert facts.fragments.bytes == on_disk > 0
     counts = [fragment.count_rows() for fragment in lance.dataset(str(table)).get_fragments()]
@@ -100,40 +100,40 @@ def test_only_the_newest_versions_are_told(tmp_path: Path):
     uri = str(tmp_path / "many.lance")
     for start in range(25):
         lance.write_dataset(rows(start, start + 1), uri, mode="append" if start else "create")
-    facts = examine(uri, Question())
+    facts = examine(uri, TableQuery())
     assert facts.num_versions == 25 and [item.version for item in facts.versions] == list(range(25, 5, -1))
     assert {item.change for item in facts.versions} == {"+1 rows, +1 fragments"}
     assert "versions   25, the last 20:" in page(facts)
-    assert [item.version for item in examine(uri, Question(version=20)).versions] == list(range(20, 0, -1))
+    assert [item.version for item in examine(uri, TableQuery(version=20)).versions] == list(range(20, 0, -1))
 
 
 def test_an_older_version_is_told_as_it_was(table: Path):
-    facts = examine(str(table), Question(version=2))
+    facts = examine(str(table), TableQuery(version=2))
     assert (facts.version, facts.rows, facts.num_versions, facts.fragments.count) == (2, 10, 2, 1)
     assert "double" not in [column.name for column in facts.columns]
     assert sum(kind.rows for kind in facts.errors or []) == 3
 
 
 def test_error_rows_are_counted_by_kind_among_those_that_pass(table: Path):
-    kinds = examine(str(table), Question()).errors
+    kinds = examine(str(table), TableQuery()).errors
     assert [(kind.kind, kind.rows, kind.example) for kind in kinds or []] == [
         ("bad_fen", 2, ERRORS[3]),
         ("prompt_length", 1, ERRORS[8]),
     ]
-    kinds = examine(str(table), Question(where="row_id < 5 OR row_id = 8")).errors
+    kinds = examine(str(table), TableQuery(where="row_id < 5 OR row_id = 8")).errors
     assert {kind.kind: kind.rows for kind in kinds or []} == {"bad_fen": 1, "prompt_length": 1}
-    assert examine(str(table), Question(where="row_id > 10")).errors == []
+    assert examine(str(table), TableQuery(where="row_id > 10")).errors == []
 
 
 def test_a_table_without_error_column_has_no_errors(tmp_path: Path):
     uri = str(tmp_path / "plain.lance")
     lance.write_dataset(pa.table({"a": [1]}), uri)
-    facts = examine(uri, Question())
+    facts = examine(uri, TableQuery())
     assert facts.errors is None and "error rows" not in page(facts)
 
 
 def test_the_sample_is_the_rows_that_pass_with_long_lists_shortened(table: Path):
-    facts = examine(str(table), Question(where="label IS NULL AND error IS NULL", rows=3))
+    facts = examine(str(table), TableQuery(where="label IS NULL AND error IS NULL", rows=3))
     truth = [*rows(0, 10).to_pylist(), *rows(10, 40).to_pylist()]
     passing = [row for row in truth if row["label"] is None and row["error"] is None and row["row_id"] not in (20, 21)]
     assert facts.matching == len(passing)
@@ -141,9 +141,9 @@ def test_the_sample_is_the_rows_that_pass_with_long_lists_shortened(table: Path)
     for row, expected in zip(facts.sample, passing, strict=False):
         assert row["state"]["size"] == STATE_SIZE
         assert row["state"]["norm"] == pytest.approx(np.linalg.norm(np.array(expected["state"], np.float64)))
-    named = examine(str(table), Question(columns=("double", "row_id"), rows=2)).sample
+    named = examine(str(table), TableQuery(columns=("double", "row_id"), rows=2)).sample
     assert named == [{"double": 0, "row_id": 0}, {"double": 2, "row_id": 1}]
-    assert examine(str(table), Question(rows=0)).sample == []
+    assert examine(str(table), TableQuery(rows=0)).sample == []
 
 
 def test_values_of_every_kind_become_json(tmp_path: Path):
@@ -159,7 +159,7 @@ def test_values_of_every_kind_become_json(tmp_path: Path):
         "text": "two\nlines " + "x" * 500,
     }
     lance.write_dataset(pa.Table.from_pylist([values]), uri)
-    facts = examine(uri, Question())
+    facts = examine(uri, TableQuery())
     assert facts.sample == [
         {
             "nan": "nan",
@@ -281,8 +281,8 @@ def test_a_stage_names_its_table_at_the_version_on_record(run: Path):
         examine(*_asked(find(str(run), "gen-0/grade-pool")))
 
 
-def _asked(found: tuple[str, int | None]) -> tuple[str, Question]:
-    return found[0], Question(version=found[1])
+def _asked(found: tuple[str, int | None]) -> tuple[str, TableQuery]:
+    return found[0], TableQuery(version=found[1])
 
 
 def test_names_kinds_and_values_of_foreign_tables_do_not_act(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.equivalence.answers import Number
+from curation.domains.equivalence.answers import PlainNumber
 from curation.domains.equivalence.latex import canonical
 from curation.domains.math import CUE, INSTRUCTION, Math, last_box
 from curation.errors import ConfigError, RowError
@@ -62,7 +62,7 @@ def test_math_files_grade_another_rows_different_answer_wrong(name):
     checked = 0
     while checked < 300:
         gold, other = seeded.sample(golds, 2)
-        values = [Number.read(canonical(answer)) for answer in (gold, other)]
+        values = [PlainNumber.read(canonical(answer)) for answer in (gold, other)]
         if canonical(gold) == canonical(other) or (all(values) and values[0].value == values[1].value):
             continue  # "x = 5" and "x=5", 0.5 and 1/2
         assert not DOMAIN.is_correct(other, gold), (gold, other)

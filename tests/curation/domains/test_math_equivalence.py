@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.domains.equivalence import process as comparing
-from curation.domains.equivalence.answers import Number
+from curation.domains.equivalence.answers import PlainNumber
 from curation.domains.equivalence.latex import canonical
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.math import Math
@@ -65,7 +65,7 @@ def test_math_is_decided_without_the_process_as_with_it(golds):
     decided = []
     for row_id, _, answer in PAIRS:
         one, other = canonical(golds[row_id]), canonical(answer)
-        number = Number.read(one), Number.read(other)
+        number = PlainNumber.read(one), PlainNumber.read(other)
         if all(number) and ":" not in one + other:
             decided.append((one, other, number[0].near(number[1])))
     assert len(decided) > 40 and {same for _, _, same in decided} == {True, False}
@@ -261,7 +261,7 @@ def test_math_answers_are_rewritten(answer, rewritten):
     ],
 )
 def test_math_numbers_are_read(number, read):
-    found = Number.read(number)
+    found = PlainNumber.read(number)
     assert (found and found.value) == read
 
 

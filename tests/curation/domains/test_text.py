@@ -12,7 +12,7 @@ from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.registry import DOMAINS
 from curation.rundir.graph import plain
-from train.rewards import Task, grade
+from train.rewards import RolloutTask, grade
 
 PROMPT = "{{ a }} plus {{ b }}?"
 
@@ -152,8 +152,8 @@ def test_rewards_come_from_the_check(tmp_path: Path) -> None:
     )
     made = domain({"command": ["python", str(tmp_path / "check.py")]})
     example = made.read({"a": 3, "b": 4, "sum": 7})
-    tasks = [Task(row_id=n, prompt=[], example=example, label=label) for n, label in enumerate("7777")]
-    tasks[3] = Task(row_id=3, prompt=[], example=example, label=None)
+    tasks = [RolloutTask(row_id=n, prompt=[], example=example, label=label) for n, label in enumerate("7777")]
+    tasks[3] = RolloutTask(row_id=3, prompt=[], example=example, label=None)
     found = grade(made, tasks, [" 7", " 8", " seven", " 7"], format_reward=0.25)
     assert [(reward.reward, reward.right, reward.parsed) for reward in found] == [
         (1.25, True, True),

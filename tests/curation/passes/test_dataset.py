@@ -32,7 +32,7 @@ from curation.passes.cutting import OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.run import PassResult, make_dataset
 from curation.refs import ModelRef, TableRef
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from curation.telemetry.standing import Standing
@@ -65,7 +65,7 @@ def make_job(examples: TableRef, directory: Path, *, script: dict[str, Any] | No
 
 
 def run(job: LabelJob, pool: ModelDataset, **settings: Any) -> PassResult:
-    return label(job, state_size=8, share=Share(), commit_seconds=0.1, dataset=pool, **settings)
+    return label(job, state_size=8, share=RowShare(), commit_seconds=0.1, dataset=pool, **settings)
 
 
 def once_each(result: PassResult) -> bool:
@@ -138,9 +138,9 @@ def test_another_model_takes_the_place_of_the_first_in_the_same_process(
     from curation.models import state_size
 
     width = state_size(model, asked.states)
-    first = label(other, state_size=width, share=Share(), commit_seconds=0.1, dataset=shared)
+    first = label(other, state_size=width, share=RowShare(), commit_seconds=0.1, dataset=shared)
     again = replace(other, labels_uri=str(tmp_path / "again.lance"))
-    second = label(again, state_size=width, share=Share(), commit_seconds=0.1, dataset=shared)
+    second = label(again, state_size=width, share=RowShare(), commit_seconds=0.1, dataset=shared)
     assert [len(result.teachers) for result in (first, second)] == [1, 0]
     assert first.teachers[0]["start_seconds"] > 0
     assert shared.read().running == 1 and shared.read().deaths == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from curation.passes.monitor import NOBODY, Tally
-from curation.tables.stream import Round, Written
+from curation.tables.stream import CommitRound, WrittenFragment
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Standing
 
@@ -24,10 +24,12 @@ def test_rows_chunks_errors_and_lag(monkeypatch):
         now = replace(now, chunks_left=2, answered=120, actor_seconds=1.5)
         began = time.time()
         tally.wrote(
-            Written("t.lance", 50, began - 7, {"errors": {"long": 2}, "teacher": {"start_seconds": 1.5}, "deaths": 2})
+            WrittenFragment(
+                "t.lance", 50, began - 7, {"errors": {"long": 2}, "teacher": {"start_seconds": 1.5}, "deaths": 2}
+            )
         )
-        tally.wrote(Written("t.lance", 50, began - 2, {"errors": {"long": 1, "empty": 1}}))
-        tally.wrote(Written("signal.lance", 50, began - 90, {}))
+        tally.wrote(WrittenFragment("t.lance", 50, began - 2, {"errors": {"long": 1, "empty": 1}}))
+        tally.wrote(WrittenFragment("signal.lance", 50, began - 90, {}))
         while len(told) < 2:  # the thread's turn, no commit
             time.sleep(0.05)
         work = told[-1].work
@@ -36,11 +38,11 @@ def test_rows_chunks_errors_and_lag(monkeypatch):
         assert work.spent.actor_seconds == 1.5
         assert work.lag_seconds == pytest.approx(7 + time.time() - began, abs=1)
         assert work.commit_age_seconds == pytest.approx(time.time() - began, abs=1)
-        tally.committed(Round({"t.lance": 100, "signal.lance": 50}, 0.1))
+        tally.committed(CommitRound({"t.lance": 100, "signal.lance": 50}, 0.1))
         assert told[-1].rows == 200 and told[-1].work.lag_seconds == 0 and told[-1].work.commit_age_seconds < 1
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() - 3600)
-        tally.committed(Round({"t.lance": 100}, 0.1))
+        tally.committed(CommitRound({"t.lance": 100}, 0.1))
         assert 0 <= told[-1].work.commit_age_seconds < 60 and told[-1].work.lag_seconds == 0
     assert tally.teachers == [{"start_seconds": 1.5}] and tally.deaths == 2
 
@@ -51,5 +53,5 @@ def test_what_cannot_be_told_does_not_end_a_pass(caplog):
 
     tally = Tally("t.lance", done=0, total=1, telemetry=Telemetry(), update=full)
     with tally.telling(lambda: NOBODY):
-        tally.committed(Round({"t.lance": 1}, 0.1))
+        tally.committed(CommitRound({"t.lance": 1}, 0.1))
     assert caplog.text.count("No space left on device") >= 3

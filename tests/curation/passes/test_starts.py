@@ -15,7 +15,7 @@ from curation.errors import RunFailedError
 from curation.passes.run import PassResult
 from curation.passes.starts import Starts
 from curation.refs import TableRef
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 
@@ -47,7 +47,7 @@ def labelled(examples: TableRef, directory: Path, *, fails: int, max_restarts: i
         decoding=DecodingConfig(),
         seed=0,
     )
-    return label(job, state_size=8, share=Share(), commit_seconds=0.1)
+    return label(job, state_size=8, share=RowShare(), commit_seconds=0.1)
 
 
 def test_a_model_that_does_not_start_at_once_starts_in_another_process(local_ray, examples, tmp_path, caplog):

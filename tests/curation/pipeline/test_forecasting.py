@@ -16,9 +16,9 @@ from curation.metrics.totals import exactly
 from curation.passes.monitor import ChunkSpent
 from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
 from curation.pipeline.opened import open_run
-from curation.pipeline.probing import Asking, LeftOut, Question, Rows, askings_of, probe_all
+from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, askings_of, probe_all
 from curation.sources import Assignment, Permutation, discover
-from curation.stages.probe import Measured, affordable, chunk_rows, num_actors, steady_chunks
+from curation.stages.probe import MeasuredCost, affordable, chunk_rows, num_actors, steady_chunks
 
 LENGTHS = (5, 40)
 """Words of the problems of the first and of the last file."""
@@ -26,7 +26,7 @@ NUM_ROWS = 400
 NOTHING = Assignment(counts={}, permutation=Permutation(size=1, seed=0))
 
 
-def measured(**changes) -> Measured:
+def measured(**changes) -> MeasuredCost:
     fields = {
         "rows": 100,
         "prompt_tokens": Estimate(value=50, low=45, high=55, n=100),
@@ -42,24 +42,24 @@ def measured(**changes) -> Measured:
         "other_seconds": 4.0,
         "num_actors": 1,
     }
-    return Measured(**{**fields, **changes})
+    return MeasuredCost(**{**fields, **changes})
 
 
-def asking(directory: Path, **changes) -> Asking:
+def asking(directory: Path, **changes) -> StageAsk:
     fields = {
         "stage": "label-pool",
         "rows": 10_000,
-        "drawn_from": Rows(files=(), assignment=NOTHING, splits=()),
+        "drawn_from": SplitRows(files=(), assignment=NOTHING, splits=()),
         "model": None,
         "ask": AskConfig(backend="scripted", chunk_rows=100, states=("output_last", "prompt_last")),
         "engine": AskConfig(backend="scripted"),
         "decoding": DecodingConfig(),
         "domain": DomainConfig(name="math"),
     }
-    return Asking(**{**fields, **changes})
+    return StageAsk(**{**fields, **changes})
 
 
-def planned(*questions: Question, actors: int = 1, prices: PricesConfig | None = None, **how):
+def planned(*questions: AskGroup, actors: int = 1, prices: PricesConfig | None = None, **how):
     workforce = Workforce(actors=actors, each={"CPU": 1.0}, per_node=2)
     return forecast(
         questions, (), workforce, prices, **{"commit_seconds": 2.0, "fragment_mb": 256, "has_requests": False, **how}
@@ -67,7 +67,7 @@ def planned(*questions: Question, actors: int = 1, prices: PricesConfig | None =
 
 
 def test_one_actor_by_hand(tmp_path: Path):
-    found = planned(Question((asking(tmp_path),), measured()), prices=PricesConfig(cpu_hour=3.6))
+    found = planned(AskGroup((asking(tmp_path),), measured()), prices=PricesConfig(cpu_hour=3.6))
     total = found.total
     assert total["prompt_tokens"] == Estimate(value=500_000, low=450_000, high=550_000, n=100)
     assert total["output_tokens"].value == 100_000
@@ -84,21 +84,21 @@ def test_one_actor_by_hand(tmp_path: Path):
 
 
 def test_more_actors_are_faster_and_cost_their_starts_and_the_wait_for_the_last_chunk(tmp_path: Path):
-    question = Question((asking(tmp_path),), measured())
+    question = AskGroup((asking(tmp_path),), measured())
     alone, many = planned(question), planned(question, actors=4)
     # three actors wait for half of a chunk of 10 s on average
     assert many.total["cpu_hours"].value * 3600 == pytest.approx(1000 + 4 * 20 + 3 * 10 / 2)
     assert alone.total["hours"].value * 3600 == pytest.approx(1000 + 20 + 4)
     assert many.total["hours"].value * 3600 == pytest.approx((1000 + 15) / 4 + 20 + 4)
-    few = Question((asking(tmp_path, rows=150),), measured())  # two chunks: no more than two actors
+    few = AskGroup((asking(tmp_path, rows=150),), measured())  # two chunks: no more than two actors
     assert planned(few, actors=50).total["cpu_hours"].value * 3600 == pytest.approx(15 + 2 * 20 + 10 / 2)
-    warm = planned(Question((asking(tmp_path),), measured(start_seconds=None)))
+    warm = planned(AskGroup((asking(tmp_path),), measured(start_seconds=None)))
     assert warm.total["cpu_hours"].value * 3600 == pytest.approx(1000)
 
 
 def test_what_is_stored_in_place_of_states(tmp_path: Path):
     stored = {
-        name: planned(Question((asking(tmp_path, **how),), measured())).stages[0].bytes.value / 10_000
+        name: planned(AskGroup((asking(tmp_path, **how),), measured())).stages[0].bytes.value / 10_000
         for name, how in {"pca": {"stored_states": 16}, "scores": {"stored_scores": 3}}.items()
     }
     assert stored == {"pca": pytest.approx(30 + 16 * 2), "scores": pytest.approx(30 + 3 * 8)}
@@ -106,7 +106,7 @@ def test_what_is_stored_in_place_of_states(tmp_path: Path):
 
 def test_each_fragment_that_stays_costs_its_own_bytes(tmp_path: Path):
     few, many = (
-        planned(Question((asking(tmp_path, rows=rows),), measured(fragment_bytes=1000.0))).stages[0].bytes.value
+        planned(AskGroup((asking(tmp_path, rows=rows),), measured(fragment_bytes=1000.0))).stages[0].bytes.value
         for rows in (1500, 1600)  # 15 fragments stay, 16 become one
     )
     row = 30 + 2 * 64
@@ -114,7 +114,7 @@ def test_each_fragment_that_stays_costs_its_own_bytes(tmp_path: Path):
 
 
 def test_requests_are_forecast_for_a_store(tmp_path: Path):
-    found = planned(Question((asking(tmp_path),), measured()), has_requests=True, commit_seconds=60.0)
+    found = planned(AskGroup((asking(tmp_path),), measured()), has_requests=True, commit_seconds=60.0)
     stage = found.stages[0]
     assert stage.chunks == 100 and found.total["puts"] == stage.puts
     assert 100 < stage.puts.low < stage.puts.value < stage.puts.high
@@ -142,13 +142,13 @@ def files(tmp_path_factory):
     return discover(SourceConfig(path=str(directory)))
 
 
-def scripted(files, **changes) -> Asking:
+def scripted(files, **changes) -> StageAsk:
     script = ScriptedConfig(completions=(" \\boxed{1}", " none"), seconds_per_row=0.004, start_seconds=1.5)
     ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=script)
     counts = {"source": NUM_ROWS // 4, "pool": NUM_ROWS - NUM_ROWS // 4}
     dealt = Assignment(counts=counts, permutation=Permutation(size=NUM_ROWS, seed=3))
     made = asking(Path(), ask=ask, engine=ask, rows=counts["pool"])
-    return replace(made, drawn_from=Rows(files=files, assignment=dealt, splits=("pool",)), **changes)
+    return replace(made, drawn_from=SplitRows(files=files, assignment=dealt, splits=("pool",)), **changes)
 
 
 def test_a_probe_by_an_actor_sees_the_whole_pool_and_its_start_apart(local_ray, files, tmp_path: Path):
@@ -202,7 +202,7 @@ def _prompt(words: int) -> str:
 
 def test_left_out_stages_are_named(tmp_path: Path):
     made = forecast(
-        [Question((asking(tmp_path),), measured())],
+        [AskGroup((asking(tmp_path),), measured())],
         [LeftOut("gen-0/rollouts", "unknown")],
         Workforce(actors=1, each={"CPU": 1.0}, per_node=1),
         None,

@@ -8,7 +8,7 @@ import pytest
 from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_test
 
 from curation.domains.grading import read_grades
-from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageRecord, collect
+from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary, collect
 from curation.report.chained import chained
 from curation.report.html import render
 from curation.tables import io
@@ -48,7 +48,7 @@ def make_chain(folder: Path) -> RunRecord:
         config=config,
         generations=generations,
         stages=[
-            StageRecord(name=name, seconds=seconds, rows=1, rows_per_second=None, started="2026-01-01T00:00:00+00:00")
+            StageSummary(name=name, seconds=seconds, rows=1, rows_per_second=None, started="2026-01-01T00:00:00+00:00")
             for name, seconds in {"prepare": 100.0, **stages}.items()
         ],
         used={"gen-0/b": spent, "gen-1-naive/a": spent},

@@ -19,7 +19,7 @@ from curation.hashing import derive
 from curation.refs import TableRef
 from curation.report.control import WORD, control
 from curation.report.evidence import Control
-from curation.report.rows import Judged, Score
+from curation.report.rows import FunctionScores, Judged
 from curation.report.verdict import CARE, USE, verdict
 from curation.tables import io
 
@@ -35,7 +35,7 @@ def made(folder: Path, num_rows: int) -> tuple[TableRef, Judged, list[str]]:
     gold = [CLASSES[number % 3] for number in range(num_rows)]
     texts = [" ".join(rng.permutation([*rng.choice(WORDS[name].split(), 1), *rng.choice(every, 4)])) for name in gold]
     data = pa.table({"row_id": pa.array(range(num_rows), pa.int64()), "text": texts, "gold": gold})
-    score = Score(raw_N=rng.normal(size=num_rows), trust_N=np.full(num_rows, 0.5))
+    score = FunctionScores(raw_N=rng.normal(size=num_rows), trust_N=np.full(num_rows, 0.5))
     held = Judged(
         row_ids_N=np.arange(num_rows),
         correct_N=rng.random(num_rows) < 0.5,

@@ -7,7 +7,7 @@ import pytest
 from curation.config import PricesConfig
 from curation.metrics import Estimate
 from curation.metrics.totals import exactly
-from curation.report import PassRecord, SpentRecord, StageRecord
+from curation.report import PassRecord, SpentRecord, StageSummary
 from curation.report.costs import amounts, compared, in_words, money, money_of
 from curation.report.costs import spent as of_rows
 from curation.tables.requests import of_pass
@@ -99,9 +99,9 @@ def test_amounts_in_words():
 
 def test_what_a_row_cost_by_hand():
     stages = [
-        StageRecord(name="a", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:00+00:00"),
-        StageRecord(name="b", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:30+00:00"),
-        StageRecord(name="c", seconds=10.0, rows=9, rows_per_second=1.0, started="2026-01-01T01:00:00+00:00"),
+        StageSummary(name="a", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:00+00:00"),
+        StageSummary(name="b", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:30+00:00"),
+        StageSummary(name="c", seconds=10.0, rows=9, rows_per_second=1.0, started="2026-01-01T01:00:00+00:00"),
     ]
     asked = [PassRecord(**PASS, name=name, rows=500) for name in ("label", "test")]
     used = {"label": spent(), "test": spent(actor_seconds=800.0, prompt_tokens=300)}

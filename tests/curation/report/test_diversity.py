@@ -9,16 +9,16 @@ from scipy.stats import entropy
 
 from curation.domains.grading import Graded
 from curation.report import diversity
-from curation.report.diversity import LabelCounts
+from curation.report.diversity import LabelFrequencies
 from curation.report.tested import decomposed
 from curation.tables.text_hashes import NO_TEXT, hashed
 
 
-def counted(texts: list[str], num_parts: int) -> LabelCounts:
+def counted(texts: list[str], num_parts: int) -> LabelFrequencies:
     """Each part by itself, then all parts together, as tasks do it."""
-    found = LabelCounts()
+    found = LabelFrequencies()
     for part in np.array_split(np.array(texts, dtype=object), num_parts):
-        one = LabelCounts()
+        one = LabelFrequencies()
         for half in np.array_split(part, 2):
             one.add(hashed(pa.array(half.tolist(), pa.string())))
         found.add(one.label_G, one.count_G, one.bits)
@@ -34,7 +34,7 @@ def test_perplexity_is_exp_of_scipys_entropy():
         assert found["num_labels"] == len(counts) and found["num_rows"] == 5_000 and not found["is_bound"]
         assert found["largest"] == max(counts.values()) / 5_000
     assert counted(["a", "b", "c", "d"], 2).perplexity == pytest.approx(4)
-    assert LabelCounts().to_json()["perplexity"] is None
+    assert LabelFrequencies().to_json()["perplexity"] is None
 
 
 def test_more_labels_than_are_counted_give_lower_bounds(monkeypatch: pytest.MonkeyPatch):

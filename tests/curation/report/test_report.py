@@ -22,7 +22,7 @@ from curation.domains.chess import Chess
 from curation.hashing import derive, hash_unit
 from curation.metrics import paired_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
+from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, collect, write
 from curation.report.comparable import CLAIMS, withheld
 from curation.report.headline import _weak_to_strong, with_interval
 from curation.report.html import render
@@ -260,10 +260,10 @@ def make_run(
         },
         overlap={"pairs": [], "dropped": {}, "repeats": {"pool": 3}, "uncompared": {"pool": {}}},
         stages=[
-            StageRecord(
+            StageSummary(
                 name="label pool", seconds=90.0, rows=400, rows_per_second=4.4, started="2026-01-01T00:00:00+00:00"
             ),
-            StageRecord(name="fit", seconds=10.0, rows=300, rows_per_second=None, started="2026-01-01T00:02:00+00:00"),
+            StageSummary(name="fit", seconds=10.0, rows=300, rows_per_second=None, started="2026-01-01T00:02:00+00:00"),
         ],
         passes=[
             PassRecord(

@@ -17,7 +17,7 @@ from curation.report import RunRecord, collect
 from curation.report.html import render
 from curation.report.measured import InMemory
 from curation.report.rivals import against, best_signal, rivals_of, what_trust_is, who_won
-from curation.report.rows import LOWEST, UNPARSED, Judged, Score, judge, without_constant
+from curation.report.rows import LOWEST, UNPARSED, FunctionScores, Judged, judge, without_constant
 from curation.tables import io, schemas
 
 FOUND = {
@@ -47,7 +47,7 @@ def rows(num: int = 2000, seed: int = 0, **gaps: float) -> Judged:
         row_ids_N=np.arange(num),
         correct_N=correct,
         parsed_N=np.ones(num, dtype=bool),
-        scores={name: Score(raw_N=of, trust_N=1 / (1 + np.exp(-of))) for name, of in raw.items()},
+        scores={name: FunctionScores(raw_N=of, trust_N=1 / (1 + np.exp(-of))) for name, of in raw.items()},
     )
 
 
@@ -62,9 +62,9 @@ def test_held_out_rows_have_an_honest_score_and_ask_each_question_once() -> None
         correct_N=np.ones(8, dtype=bool),
         parsed_N=np.array([1, 1, 1, 1, 1, 0, 0, 1], dtype=bool),
         scores={
-            "trust": Score(raw_N=raw, trust_N=np.full(8, 0.5)),
-            "linear_probe": Score(raw_N=np.where(np.arange(8) == 4, LOWEST, 1.0), trust_N=np.full(8, 0.5)),
-            "margin": Score(raw_N=np.full(8, LOWEST), trust_N=np.zeros(8)),  # not fitted: it hides no row
+            "trust": FunctionScores(raw_N=raw, trust_N=np.full(8, 0.5)),
+            "linear_probe": FunctionScores(raw_N=np.where(np.arange(8) == 4, LOWEST, 1.0), trust_N=np.full(8, 0.5)),
+            "margin": FunctionScores(raw_N=np.full(8, LOWEST), trust_N=np.zeros(8)),  # not fitted: it hides no row
         },
         question_N=np.array([7, 7, 8, 8, 9, 1, 8, 2]),
     )
@@ -81,7 +81,7 @@ def test_held_out_rows_have_an_honest_score_and_ask_each_question_once() -> None
 def test_unparsed_rows_keep_their_proportion_among_held_out_ones() -> None:
     rng, num = np.random.default_rng(0), 4000
     parsed, seen = rng.random(num) < 0.6, rng.random(num) < 0.75
-    score = Score(raw_N=np.where(seen, LOWEST, 0.0), trust_N=np.zeros(num))
+    score = FunctionScores(raw_N=np.where(seen, LOWEST, 0.0), trust_N=np.zeros(num))
     judged = Judged(row_ids_N=np.arange(num), correct_N=parsed, parsed_N=parsed, scores={"trust": score})
     held = judged.held_out(["trust"], 1)
     assert held.num_right == (parsed & ~seen).sum() and held.parsed_N.mean() == pytest.approx(0.6, abs=0.03)

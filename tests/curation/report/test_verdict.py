@@ -31,9 +31,9 @@ from curation.report.evidence import (
 )
 from curation.report.html import render
 from curation.report.measured import InMemory
-from curation.report.people import AuditRecord, Checked, checked
+from curation.report.people import AuditRecord, ReviewedPurity, checked
 from curation.report.rivals import Rival
-from curation.report.rows import Judged, Score
+from curation.report.rows import FunctionScores, Judged
 from curation.report.samples import samples
 from curation.report.verdict import CARE, RULES, STOP, USE, gravest, verdict
 
@@ -79,7 +79,7 @@ DIFFERENT = {"differs": True, "strength": "severe"}
 
 def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **fields: Any) -> Evidence:
     """Without gold labels of the pool; people checked some selected rows."""
-    found = Checked(audit="trust", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
+    found = ReviewedPurity(audit="trust", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
     return replace(HEALTHY, **{"checked": found, **fields})
 
 
@@ -134,7 +134,7 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
         last = {"generation": 0, "arm": "trust", "selection": selection, "people": {"a": 3, "b": 1}}
         return AuditRecord(name=name, strata=given, **{**last, **fields})
 
-    def of(*audits: AuditRecord) -> Checked | None:
+    def of(*audits: AuditRecord) -> ReviewedPurity | None:
         return checked(audits, 0, "trust", selection, trust=0.7, confidence=0.99)
 
     one = of(audit("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
@@ -374,7 +374,7 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
         row_ids_N=np.arange(4000),
         correct_N=right_N,
         parsed_N=np.ones(4000, dtype=bool),
-        scores={"trust": Score(raw_N=trust_N, trust_N=trust_N)},
+        scores={"trust": FunctionScores(raw_N=trust_N, trust_N=trust_N)},
     )
     edges = np.quantile(trust_N, np.linspace(0, 1, 11)[1:-1])
     for low in (0.0, 0.3, 0.9):
@@ -418,7 +418,7 @@ def test_rows_that_stand_for_many_count_as_many() -> None:
 
     def judged(times: np.ndarray | None) -> Judged:
         each = np.repeat(np.arange(60), weight) if times is None else np.arange(60)
-        score = Score(raw_N=raw[each], trust_N=trust[each])
+        score = FunctionScores(raw_N=raw[each], trust_N=trust[each])
         parsed = np.ones(len(each), dtype=bool)
         return Judged(
             row_ids_N=np.arange(len(each)),

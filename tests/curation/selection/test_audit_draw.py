@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from curation.commands.audit.judged import Counts, share_right
+from curation.commands.audit.judged import VerdictCounts, share_right
 from curation.errors import AuditError, UserError
-from curation.selection.audit import FEWEST, REACH, UNIFORM_SHARE, Drawn, Scored, draw
+from curation.selection.audit import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
 from curation.selection.risk import calibrate
 
 N = 1_000
 
 
-def scored(num_selected: int, *, seed: int = 1, ties: bool = False) -> tuple[Scored, np.ndarray]:
+def scored(num_selected: int, *, seed: int = 1, ties: bool = False) -> tuple[ScoredRows, np.ndarray]:
     """Rows of which the best are selected, and the probability that each is right; trust is optimistic."""
     rng = np.random.default_rng(seed)
     raw_N = rng.normal(size=N).astype(np.float32)
@@ -19,16 +19,18 @@ def scored(num_selected: int, *, seed: int = 1, ties: bool = False) -> tuple[Sco
     right_N = 1 / (1 + np.exp(-(2 * raw_N + 0.5)))
     selected_N = np.zeros(N, dtype=bool)
     selected_N[np.argsort(-raw_N, kind="stable")[:num_selected]] = True
-    rows = Scored(row_ids_N=rng.permutation(N) * 3 + 5, raw_N=raw_N, trust_N=np.sqrt(right_N), selected_N=selected_N)
+    rows = ScoredRows(
+        row_ids_N=rng.permutation(N) * 3 + 5, raw_N=raw_N, trust_N=np.sqrt(right_N), selected_N=selected_N
+    )
     return rows, right_N
 
 
-def counts(drawn: Drawn, correct_N: np.ndarray) -> list[Counts]:
+def counts(drawn: Drawn, correct_N: np.ndarray) -> list[VerdictCounts]:
     """The answers by stratum, if every row is judged truly."""
     right_M = correct_N[drawn.place_M]
     num_right = np.bincount(drawn.stratum_M, right_M, minlength=len(drawn.strata)).astype(int)
     return [
-        Counts(right=int(right), wrong=item.num_drawn - int(right), unsure=0, disputed=0, none=0)
+        VerdictCounts(right=int(right), wrong=item.num_drawn - int(right), unsure=0, disputed=0, none=0)
         for right, item in zip(num_right, drawn.strata, strict=True)
     ]
 
@@ -60,7 +62,7 @@ def test_a_draw_depends_on_rows_and_seed_not_on_their_order():
     rows, _ = scored(150, ties=True)
     ids_M = rows.row_ids_N[draw(rows, num=60, seed=3, ranked=True).place_M]
     order = np.random.default_rng(0).permutation(N)
-    other = Scored(**{name: getattr(rows, name)[order] for name in ("row_ids_N", "raw_N", "trust_N", "selected_N")})
+    other = ScoredRows(**{name: getattr(rows, name)[order] for name in ("row_ids_N", "raw_N", "trust_N", "selected_N")})
     assert other.row_ids_N[draw(other, num=60, seed=3, ranked=True).place_M].tolist() == ids_M.tolist()
     assert set(rows.row_ids_N[draw(rows, num=60, seed=4, ranked=True).place_M].tolist()) != set(ids_M.tolist())
 
@@ -74,7 +76,7 @@ def test_a_region_smaller_than_the_draw_is_drawn_whole():
 def test_an_arm_that_draws_is_one_stratum_of_its_selection():
     rows, _ = scored(120)
     unknown_N = np.full(N, np.nan)
-    rows = Scored(row_ids_N=rows.row_ids_N, raw_N=unknown_N, trust_N=unknown_N, selected_N=rows.selected_N)
+    rows = ScoredRows(row_ids_N=rows.row_ids_N, raw_N=unknown_N, trust_N=unknown_N, selected_N=rows.selected_N)
     drawn = draw(rows, num=50, seed=0, ranked=False)
     assert rows.selected_N[drawn.place_M].all() and drawn.uniform_M.all() and drawn.floor is None
     (stratum,) = drawn.strata

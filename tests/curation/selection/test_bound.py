@@ -111,7 +111,7 @@ def test_answers_for_parts_add_up():
     ids_N, scores_N = rng.permutation(1_000_000), rng.random(1_000_000, dtype=np.float32)
     parts = list(zip(np.array_split(ids_N, 9), np.array_split(scores_N, 9), strict=True))
     step, num_steps = bound.question(600_000, 3), 0
-    while isinstance(step, bound.Question):
+    while isinstance(step, bound.CountingPass):
         answers = [pickle.loads(pickle.dumps(bound.tally(step, [part]))) for part in parts]
         step = bound.narrowed(pickle.loads(pickle.dumps(step)), bound.merged(reversed(answers)))
         num_steps += 1
@@ -127,7 +127,7 @@ def test_few_passes_do_and_only_few_rows_are_kept(monkeypatch):
     assert selected(ids_N, np.zeros(400_000, dtype=np.float32), 100_000, 0)[1] == 4  # all tie: two for the hash
     scores_N = rng.random(400_000, dtype=np.float32)
     step, held = bound.question(100_000, 0), []
-    while isinstance(step, bound.Question):
+    while isinstance(step, bound.CountingPass):
         answer = bound.tally(step, [(ids_N, scores_N)])
         held.append(len(answer.row_ids_M))
         assert answer.keys_M is None or len(answer.keys_M) == held[-1]

@@ -58,7 +58,7 @@ def labels(directory: Path, name: str, of: list[dict[str, Any]]) -> TableRef:
     return io.write(pa.Table.from_pylist(given[::-1], schema=schemas.labels((), "float16", 0)), str(directory / name))
 
 
-def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **changes: Any) -> answers.Entry:
+def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **changes: Any) -> answers.AnswersPlace:
     """The entry of a job that asks about a table."""
     asked = {"domain": MCQA, "teacher": AskConfig(**AskConfig.BARE), "model": MODEL, "decoding": DecodingConfig()}
     told = {"labels_uri": "", "seed": 0, "telemetry": Telemetry(run="", stage="")}

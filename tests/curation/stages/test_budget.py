@@ -15,7 +15,7 @@ from curation.config import BudgetConfig
 from curation.errors import BudgetError
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
-from curation.stages.budget import Budget, Scored, resolve
+from curation.stages.budget import ComputedBudget, ScoredSplit, resolve
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, schemas
 from curation.trust.parts import first_of_each
@@ -40,14 +40,14 @@ def rows(rng: np.random.Generator, num_rows: int, start: int) -> dict[str, Any]:
     }
 
 
-def scored(folder: Path, columns: dict[str, Any]) -> Scored:
+def scored(folder: Path, columns: dict[str, Any]) -> ScoredSplit:
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.table(columns)
     healthy = [row for row in table.to_pylist() if row["error"] is None]
     healthy.sort(key=lambda row: row["row_id"])
     graded = [{"row_id": row["row_id"], "correct": row["label"] == "yes", "judged": False} for row in healthy]
     grades = io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(folder / "grades.lance"))
-    return Scored(labels=io.write(table, str(folder / "labels.lance")), grades=grades)
+    return ScoredSplit(labels=io.write(table, str(folder / "labels.lance")), grades=grades)
 
 
 def long_table(long: frozenset[int], folder: Path) -> TableRef:
@@ -68,7 +68,7 @@ class Case:
             for name, columns in made.items()
         }
 
-    def resolve(self, *, long: frozenset[int] = frozenset(), folder: Path | None = None, **rule: Any) -> Budget:
+    def resolve(self, *, long: frozenset[int] = frozenset(), folder: Path | None = None, **rule: Any) -> ComputedBudget:
         """``long``: ids of pool and calibration rows that no student can be trained on; ``folder``: for their table."""
         config = BudgetConfig.model_validate(rule)
         calibration, too_long = self.splits["calibration"], None
@@ -104,10 +104,12 @@ def num_right(found: list[dict[str, Any]]) -> int:
 
 
 def test_fixed_numbers_and_shares(case: Case) -> None:
-    assert case.resolve(n=12) == Budget(n=12, rule="n", reference="trust", oracle=False)
+    assert case.resolve(n=12) == ComputedBudget(n=12, rule="n", reference="trust", oracle=False)
     healthy = len(case.rows["pool"])
     assert healthy == NUM_POOL - NUM_POOL // 50
-    assert case.resolve(share=0.3) == Budget(n=int(0.3 * healthy), rule="share", reference="trust", oracle=False)
+    assert case.resolve(share=0.3) == ComputedBudget(
+        n=int(0.3 * healthy), rule="share", reference="trust", oracle=False
+    )
     with pytest.raises(BudgetError, match=rf"share: 0\.001 of {healthy} labelled rows is less than one"):
         case.resolve(share=0.001)
 
@@ -117,7 +119,7 @@ def test_an_oracle_counts_the_right_labels_of_the_pool_up_to_its_cap(case: Case)
     assert 100 < right < 2000
     for cap, n in ((2000, right), (100, 100)):
         found = case.resolve(oracle=True, cap=cap)
-        assert found == Budget(n=n, rule="oracle", reference="trust", oracle=True)
+        assert found == ComputedBudget(n=n, rule="oracle", reference="trust", oracle=True)
 
 
 @pytest.mark.parametrize("reference", ["trust", "reward"])
@@ -240,7 +242,7 @@ def test_calibration_rows_that_repeat_a_question_count_once(case: Case, tmp_path
             {"row_id": row_id, "correct": row["label"] == "yes", "judged": False, "question": row_id % 100_000}
             for row_id, row in sorted(((row["row_id"], row) for row in labelled), key=itemgetter(0))
         ]
-        tables[name] = Scored(
+        tables[name] = ScoredSplit(
             labels=io.write(pa.Table.from_pylist(labelled, schema=schema), str(tmp_path / name / "labels.lance")),
             grades=io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(tmp_path / name / "grades.lance")),
         )

@@ -18,7 +18,7 @@ from curation.domains.chess import Chess
 from curation.errors import BudgetError, ConfigError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import TableRef
-from curation.stages.budget import Budget, Scored
+from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.cap_keys import check_by
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
@@ -80,7 +80,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[dict
             pa.Table.from_pylist(sorted(grades, key=lambda row: row["row_id"]), schema=schemas.GRADES),
             str(folder / "grades.lance"),
         ),
-        measured=Scored(labels=labels, grades=None),
+        measured=ScoredSplit(labels=labels, grades=None),
         calibration=None,
         domain=DomainConfig(name="chess"),
         selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS, "max_per_label": 4}),
@@ -92,7 +92,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[dict
     return job, rows
 
 
-def chosen(job: SelectJob, folder: Path, **changes: Any) -> tuple[Budget, dict[str, list[dict[str, Any]]]]:
+def chosen(job: SelectJob, folder: Path, **changes: Any) -> tuple[ComputedBudget, dict[str, list[dict[str, Any]]]]:
     given = {"budget": {"n": N}, "arms": ARMS, "max_per_label": 4} | changes
     budget, made = select(replace(job, selection=SelectionConfig.model_validate(given)), folder)
     return budget, {item.arm: io.read(item.table).to_pylist() for item in made}
@@ -182,7 +182,7 @@ def test_a_risk_budget_says_that_nothing_is_guaranteed(pool: tuple[SelectJob, li
         ),
         str(tmp_path / "right.lance"),
     )
-    job = replace(job, calibration=Scored(labels=job.labels, grades=grades))
+    job = replace(job, calibration=ScoredSplit(labels=job.labels, grades=grades))
     free = chosen(job, tmp_path, budget={"risk": {"alpha": 0.3}}, arms=("trust",), max_per_label=None)[0]
     budget, made = chosen(job, tmp_path, budget={"risk": {"alpha": 0.3}}, arms=("trust",), max_per_label=3)
     assert free.risk is not None and budget.risk is not None and free.n > budget.n == len(made["trust"])

@@ -23,7 +23,7 @@ from curation.hashing import derive, hash64, hash_unit
 from curation.refs import TableRef
 from curation.selection.class_shares import estimated
 from curation.selection.quotas import allocate
-from curation.stages.budget import Budget, Scored
+from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
 from curation.stages.class_quota import Classes, divided
 from curation.stages.gold import GoldTexts
@@ -86,7 +86,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row]
         labels=labels,
         audit=write(folder, "audit", rows, schemas.AUDIT),
         grades=write(folder, "grades", by_id(rows), schemas.GRADES),
-        measured=Scored(labels=labels, grades=None),
+        measured=ScoredSplit(labels=labels, grades=None),
         calibration=None,
         domain=DOMAIN,
         selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),
@@ -107,7 +107,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row]
 
 def chosen(
     job: SelectJob, folder: Path, wanted: dict[str, float] | None = None, **changes: Any
-) -> tuple[Budget, dict[str, list[Row]]]:
+) -> tuple[ComputedBudget, dict[str, list[Row]]]:
     assert job.classes is not None
     given = {"budget": {"n": N}, "arms": ARMS} | changes
     classes = replace(job.classes, wanted=wanted)

@@ -5,10 +5,10 @@ import pytest
 from curation.config.filter import KeepConfig
 from curation.errors import BudgetError
 from curation.selection import Candidates
-from curation.selection.budget import Graded
+from curation.selection.budget import GradedScores
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN
-from curation.stages.cut import Threshold, decide
+from curation.stages.cut import ThresholdCut, decide
 from curation.tables import io
 
 NUM = 5000
@@ -39,7 +39,7 @@ def pool(tmp_path_factory):
 
 def passing(tables, threshold):
     found = []
-    threshold = Threshold.from_json(threshold.to_json())
+    threshold = ThresholdCut.from_json(threshold.to_json())
     for ref in tables:
         table = io.open_table(ref)
         everything = table.to_table(columns=threshold.columns).combine_chunks().to_batches()[0]
@@ -97,7 +97,7 @@ def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
     correct_M = rng.random(2000) < 1 / (1 + np.exp(-raw_M))
     raw_M[:50] = np.nan
     keep = KeepConfig(certified={"alpha": 0.1})
-    found = decide(tables, "trust", keep, Graded(raw_M, raw_M, correct_M), seed=0)
+    found = decide(tables, "trust", keep, GradedScores(raw_M, raw_M, correct_M), seed=0)
     labelled_N = np.zeros(0)
     for ref in tables:
         rows = io.read(ref, ["row_id"], filter="error IS NULL")["row_id"].to_numpy()
@@ -119,6 +119,6 @@ def test_more_rows_than_have_a_score_are_refused(pool):
 def test_the_sample_of_candidates_is_drawn_by_row(pool, monkeypatch):
     tables = pool[0]
     monkeypatch.setattr("curation.stages.cut.SAMPLE_ROWS", 500)
-    graded = Graded(np.linspace(-5, 5, 500).astype(np.float32), np.zeros(500, np.float32), np.ones(500, np.bool_))
+    graded = GradedScores(np.linspace(-5, 5, 500).astype(np.float32), np.zeros(500, np.float32), np.ones(500, np.bool_))
     risk = decide(tables, "trust", KeepConfig(certified={"alpha": 0.1}), graded, seed=0).risk
     assert risk is not None and 400 < risk["num_candidates_from"] < 600

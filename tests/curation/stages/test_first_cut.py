@@ -23,8 +23,8 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, UserError
 from curation.refs import TableRef
 from curation.selection.cascade import first_cut
-from curation.stages.budget import Scored, resolve
-from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
+from curation.stages.budget import ScoredSplit, resolve
+from curation.stages.first_cut import FirstCutRule, PromptGate, held_out, wanted
 from curation.stages.grade import _calls, _grade
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
@@ -105,7 +105,7 @@ def median_cut(plain, function, share=0.5):
     """A cut that drops a share of the rows."""
     batch = io.read(plain, filter="error IS NULL").combine_chunks().to_batches()[0]
     raw_N = load_fitted(function).raw_score(batch)
-    return Cut(function=function, threshold=float(np.quantile(raw_N, share, method="lower")), break_even=0.01)
+    return FirstCutRule(function=function, threshold=float(np.quantile(raw_N, share, method="lower")), break_even=0.01)
 
 
 def test_rows_that_pass_are_answered_as_without_it_and_dropped_ones_have_no_answer(
@@ -188,7 +188,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
         BudgetConfig(share=0.1, reference="internal_confidence"),
         ref,
         grades=None,
-        measured=Scored(labels=ref, grades=None),
+        measured=ScoredSplit(labels=ref, grades=None),
         calibration=None,
         seed=0,
     )
@@ -210,9 +210,9 @@ def test_held_out_rows_are_scored_by_both_functions(tmp_path, rows):
     assert np.isnan(held.full_M).sum() == sum(row["label"] is None for row in table) > 0
     found = first_cut(held, keep=0.2, loss=0.5, confidence=0.5)
     assert 0 < np.isnan(held.full_M).sum() < len(table)
-    if (cut := Cut.of(found, first)) is not None:
+    if (cut := FirstCutRule.of(found, first)) is not None:
         assert cut.threshold == found.threshold
-    assert Cut.of(replace(found, threshold=None), first) is None
+    assert FirstCutRule.of(replace(found, threshold=None), first) is None
 
 
 def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):
@@ -231,10 +231,10 @@ def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):
 
 
 def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):
-    cut = Cut(function=probe(tmp_path / "last", 8, ("output_last",)), threshold=0.0, break_even=0.1)
+    cut = FirstCutRule(function=probe(tmp_path / "last", 8, ("output_last",)), threshold=0.0, break_even=0.1)
     with pytest.raises(ConfigError, match=r"reads state_output_last.*prompt_last"):
         PromptGate(cut, STATES)
-    kept = Cut(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
+    kept = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
     with pytest.raises(ConfigError, match=r"teacher\.states: output_last"):
         PromptGate(kept, ("output_last",))
     numbers = probe(tmp_path / "numbers", 9, ("prompt_last", "num_prompt_tokens"))
@@ -242,7 +242,7 @@ def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):
 
 
 def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, rows):
-    cut = Cut(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
+    cut = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
     job = job_of(tmp_path, first_cut=cut)
     teacher = load_teacher(job.teacher, None)
 

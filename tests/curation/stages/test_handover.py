@@ -19,7 +19,7 @@ from curation.selection.chain_stop import Signs, reasons_to_stop
 from curation.selection.risk import calibrate
 from curation.stages.go_on import read_signs
 from curation.stages.held_out import check_held_out
-from curation.stages.label import Share
+from curation.stages.label import RowShare
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, schemas
 from curation.trust.parts import VALIDATION, part_of
@@ -119,7 +119,7 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
 
 
 def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measured(tmp_path: Path) -> None:
-    pool_N, share = np.arange(1000, dtype=np.int64), Share(index=1, of=2, seed=3)
+    pool_N, share = np.arange(1000, dtype=np.int64), RowShare(index=1, of=2, seed=3)
     mine_N, other_N = pool_N[share.takes(pool_N)], pool_N[~share.takes(pool_N)]
 
     def table(name: str, ids_N: np.ndarray) -> TableRef:

@@ -23,7 +23,7 @@ from curation.passes.desk import Desk, Handout, Pass
 from curation.passes.handouts import block
 from curation.passes.suspects import Suspects
 from curation.refs import TableRef
-from curation.stages.label import Share, count_labels, label
+from curation.stages.label import RowShare, count_labels, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import commits, io, schemas
 from curation.telemetry.standing import Standing
@@ -57,7 +57,7 @@ def make_job(examples, directory, *, actors=None, script=None, **settings) -> La
 
 
 def run(job, **settings):
-    settings = {"share": Share(), "commit_seconds": 0.2} | settings
+    settings = {"share": RowShare(), "commit_seconds": 0.2} | settings
     return label(job, state_size=job.teacher.scripted.state_size, **settings).table
 
 
@@ -115,7 +115,7 @@ def plasma_bytes() -> int:
 
 def test_a_part_that_is_committed_is_not_labelled_again_whatever_the_chunks(local_ray, examples, tmp_path):
     job = make_job(examples, tmp_path)
-    first = run(job, share=Share(index=0, of=3, seed=5))
+    first = run(job, share=RowShare(index=0, of=3, seed=5))
     committed = set(ids_of(first))
     assert 0 < len(committed) < NUM_ROWS
     other = make_job(examples, tmp_path)
@@ -127,7 +127,7 @@ def test_a_part_that_is_committed_is_not_labelled_again_whatever_the_chunks(loca
 
 def test_shares_are_disjoint_and_complete(examples):
     ids_N = np.array(ids_of(examples))
-    parts = [ids_N[Share(index=index, of=3, seed=1).takes(ids_N)] for index in range(3)]
+    parts = [ids_N[RowShare(index=index, of=3, seed=1).takes(ids_N)] for index in range(3)]
     assert sorted(np.concatenate(parts).tolist()) == ids_N.tolist()
     assert min(len(part) for part in parts) > NUM_ROWS / 3 * 0.7
 
@@ -228,7 +228,7 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     actors = ActorsConfig(min=2, max=2, hang_seconds=1.5)
     job = make_job(examples, tmp_path, script={"poison_rows": poison, "hang_rows": hanging}, actors=actors)
     told: list[Standing] = []
-    result = label(job, state_size=8, share=Share(), commit_seconds=0.2, progress=told.append)
+    result = label(job, state_size=8, share=RowShare(), commit_seconds=0.2, progress=told.append)
     assert sorted(ids_of(result.table)) == ids
     rows = io.read(result.table, filter="error IS NOT NULL").to_pylist()
     assert {row["row_id"]: row["error"].split(":")[0] for row in rows} == dict.fromkeys((*poison, *hanging), "poison")
@@ -261,7 +261,7 @@ def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examp
         seen = memory.keeping(lambda: local_ray.get(desk.look.remote("pass")))().suspects
     (suspect,) = memory.read()
     assert (suspect,) == seen and suspect.chunk == handout.chunk
-    result = label(job, state_size=8, share=Share(), commit_seconds=0.2)
+    result = label(job, state_size=8, share=RowShare(), commit_seconds=0.2)
     assert sorted(ids_of(result.table)) == ids
     (row,) = io.read(result.table, filter="error IS NOT NULL").to_pylist()
     assert row["row_id"] == ids[20] and row["error"].startswith("poison")

@@ -20,7 +20,7 @@ from curation.pipeline.running import run_chain
 from curation.refs import TableRef
 from curation.sources import discover
 from curation.stages import overlap, overlap_look
-from curation.stages.dropping import Settled
+from curation.stages.dropping import SettledOverlap
 from curation.stages.overlap_look import look
 from curation.stages.prepare import PreparedRefs, prepare
 from curation.tables import io, schemas
@@ -185,7 +185,7 @@ def test_a_drop_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     same(run(config, directory))
     back("pool")
     back("audit")  # source was done: found again from the tables, it would not be counted
-    assert Settled.load(directory) is not None
+    assert SettledOverlap.load(directory) is not None
     same(run(config, directory))
     (directory / "overlap.json").unlink()  # not a state that a run leaves: tables without rows are begun anew
     same(run(config, directory))

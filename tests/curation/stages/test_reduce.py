@@ -13,7 +13,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.domains import get_domain
 from curation.metrics.shift import MAX_ROWS, sampled
 from curation.refs import TableRef
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.project import add_projection, fit_pca
 from curation.stages.reduce import Projected, ScoredOnly
@@ -154,7 +154,7 @@ def labelled(examples, directory, reduction=None, **script) -> tuple[LabelJob, T
         seed=0,
         reduction=reduction,
     )
-    return job, label(job, state_size=SIZE, share=Share(), commit_seconds=0.2).table
+    return job, label(job, state_size=SIZE, share=RowShare(), commit_seconds=0.2).table
 
 
 def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray, examples, tmp_path):
@@ -183,7 +183,7 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
     # What is committed is not labelled again, whatever the chunks.
     before = (tmp_path / "fused" / "log").read_text()
     other = replace(job, teacher=job.teacher.model_copy(update={"chunk_rows": 37}))
-    again = label(other, state_size=SIZE, share=Share(), commit_seconds=0.2).table
+    again = label(other, state_size=SIZE, share=RowShare(), commit_seconds=0.2).table
     assert rows_of(again).keys() == rows.keys()
     assert (tmp_path / "fused" / "log").read_text() == before
 

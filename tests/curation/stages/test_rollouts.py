@@ -12,7 +12,7 @@ from curation.arms import ARMS
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, SelectionConfig, TeacherConfig
 from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef
-from curation.stages.budget import Scored
+from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import Chooser, SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
@@ -78,7 +78,7 @@ def job(rows: list[dict], tmp_path_factory) -> SelectJob:
         audit=save(folder, "audit", [row | {"solution": None} for row in rows], schemas.AUDIT),
         grades=io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(folder / "grades.lance")),
         texts=GoldTexts(source="answer"),
-        measured=Scored(labels=labels, grades=None),
+        measured=ScoredSplit(labels=labels, grades=None),
         calibration=None,
         domain=DOMAIN,
         selection=selection(),

@@ -17,7 +17,7 @@ from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, strata
 from curation.stages.adapt import adaptation_rows
-from curation.stages.budget import Scored
+from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob, measurable
 from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, select
@@ -135,7 +135,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             labels=scored,
             audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, schemas.AUDIT),
             grades=grades_of(folder, "grades", rows, gold),
-            measured=Scored(labels=scored, grades=None),
+            measured=ScoredSplit(labels=scored, grades=None),
             calibration=None,
             domain=DomainConfig(name="chess"),
             selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),
@@ -436,7 +436,7 @@ def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, t
     wrong = grades_of(tmp_path, "all-wrong", rows, dict.fromkeys(made.gold, "a2a3"))
     selection = budget(made, EVERY, risk={"alpha": 0.1})
     found, selections = select(
-        replace(made.job, selection=selection, calibration=Scored(labels=made.job.labels, grades=wrong)), tmp_path
+        replace(made.job, selection=selection, calibration=ScoredSplit(labels=made.job.labels, grades=wrong)), tmp_path
     )
     assert (found.n, found.threshold, found.rule) == (0, None, "risk")
     assert found.risk is not None and found.risk["guarantee"].startswith("none")

@@ -12,7 +12,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.stages.asks import Ask
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.score import score
 from curation.stages.signal import SignalJob, signal
@@ -142,7 +142,7 @@ def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_
     labels = label(
         job,
         state_size=8,
-        share=Share(),
+        share=RowShare(),
         commit_seconds=0.2,
         progress=lambda at: told.append((at.rows, at.total)),
     ).table

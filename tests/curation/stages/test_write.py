@@ -17,7 +17,7 @@ from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.selection.top_n import in_rank_order
 from curation.sources import discover
-from curation.stages.cut import Threshold
+from curation.stages.cut import ThresholdCut
 from curation.stages.partitions import NULL
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.ranking import rank_rows
@@ -36,7 +36,7 @@ class Labelled:
     rows: PoolRows
     pool: TableRef
     labels: TableRef
-    threshold: Threshold
+    threshold: ThresholdCut
     label_of: dict[int, str | None]
     ranks: dict[int, int]
 
@@ -64,7 +64,7 @@ def labelled(local_ray, tmp_path_factory):
         }
     )
     lance.write_dataset(table, str(folder / "labels.lance"), max_rows_per_file=64)
-    threshold = Threshold(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
+    threshold = ThresholdCut(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
     passes_N = threshold.passes(table.combine_chunks().to_batches()[0])
     ordered_n = in_rank_order(ids_N[passes_N], raw_N[passes_N], SEED)
     return Labelled(

@@ -9,7 +9,7 @@ import pytest
 
 from curation.stopping import Stopped
 from curation.tables import commits, io, schemas
-from curation.tables.stream import Round, commit_stream
+from curation.tables.stream import CommitRound, commit_stream
 
 SCHEMA = pa.schema([schemas.ROW_ID])
 
@@ -17,7 +17,7 @@ SCHEMA = pa.schema([schemas.ROW_ID])
 def test_what_has_come_is_committed_while_the_next_row_is_waited_for(tmp_path):
     uri = str(tmp_path / "t.lance")
     io.create(uri, SCHEMA)
-    rounds: list[Round] = []
+    rounds: list[CommitRound] = []
 
     def arriving() -> Iterator[Mapping[str, Any] | None]:
         for ids in ([1, 2, 3], [4, 5]):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from curation.telemetry.standing import Actors, Journal, Pace, Standing, Work
+from curation.telemetry.standing import Actors, Pace, ProgressJournal, Standing, Work
 
 ACTORS = Actors(running=8, pending=0, restarting=0, deaths=0)
 WORK = Work(
@@ -26,7 +26,7 @@ def test_pace_is_that_of_the_last_minutes():
 
 
 def test_a_resumed_stage_has_the_speed_of_this_run():
-    journal = Journal()
+    journal = ProgressJournal()
     first = journal.fields(Standing(rows=900, total=1000), 0.0)
     assert first == {"rows": 900, "total": 1000}
     later = journal.fields(Standing(rows=950, total=1000), 10.0)
@@ -34,7 +34,7 @@ def test_a_resumed_stage_has_the_speed_of_this_run():
 
 
 def test_three_days_of_events_are_small_and_the_last_standing_is_told():
-    journal, told, total = Journal(), [], 3 * 86_400
+    journal, told, total = ProgressJournal(), [], 3 * 86_400
     for second in range(total + 1):
         fields = journal.fields(Standing(rows=second, total=total, work=WORK), float(second))
         if fields is not None:

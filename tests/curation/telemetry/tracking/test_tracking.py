@@ -20,9 +20,9 @@ from curation.errors import ConfigError
 from curation.pipeline.running import run_chain
 from curation.report.trained import training_chart, trainings
 from curation.telemetry import tracking
-from curation.telemetry.tracking import Entry
+from curation.telemetry.tracking import TrackedRun
 
-ENTRY = Entry(
+ENTRY = TrackedRun(
     id="0123456789abcdef",
     name="chess",
     settings={"seed": 3, "trust": {"states": ["output_last"], "width": 512}, "judge": None, "many": "x" * 900},
@@ -196,7 +196,7 @@ def test_a_tracker_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
 def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     script = (
         "import json; from curation.telemetry import tracking; from curation.config import TrackingConfig, WandbConfig;"
-        "from curation.telemetry.tracking import Entry; from test_tracking import ENTRY;"
+        "from curation.telemetry.tracking import TrackedRun; from test_tracking import ENTRY;"
         "config = TrackingConfig(wandb=WandbConfig(project='ours', mode='offline'));"
         "print(json.dumps(list(tracking.publish(config, ENTRY))))"
     )
@@ -216,7 +216,7 @@ def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     assert history_of(kept / f"run-{ENTRY.id}.wandb") == history(ENTRY)
 
 
-def history(entry: Entry) -> dict[int, dict[str, float]]:
+def history(entry: TrackedRun) -> dict[int, dict[str, float]]:
     """The rows that W&B is to keep: all values of a step together."""
     rows: dict[int, dict[str, float]] = {}
     for name, points in entry.curves.items():
