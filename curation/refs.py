@@ -121,9 +121,9 @@ class ListDigest:
     @property
     def hexdigest(self) -> str:
         """The digest of the items so far."""
-        whole = self._hash.copy()
-        whole.update(b"]")
-        return whole.hexdigest()[:16]
+        closed = self._hash.copy()
+        closed.update(b"]")
+        return closed.hexdigest()[:16]
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode

@@ -1,7 +1,7 @@
 """Refuses docstrings and names that a newcomer has to guess at: ``python docs/words.py [CHECKOUT]``, in ``make check``.
 
 A docstring begins with a noun or a verb, not with a preposition or a pronoun that points at its own code; a name is the
-field's term. docs/reference and docs/configuration.md are made of these docstrings.
+field's term; a class has its name for itself. docs/reference and docs/configuration.md are made of these docstrings.
 """
 
 import argparse
@@ -12,13 +12,18 @@ from itertools import pairwise
 from pathlib import Path
 
 PRODUCT = ("curation", "train", "tune")
+IDIOMS = frozenset({"Made"})
+"""Class names that stages define in their class on purpose."""
 OPENINGS = frozenset({"Of", "By", "As", "Its", "That", "What", "Those"})
 """First words that no docstring has."""
 NAMES = {
+    "Asked": "TeacherUse",
+    "Others": "HelperModels",
     "by_rays_names": "ray_resources",
     "misfit": "schema_problem",
     "taught_the_format": "adapted_teacher",
     "told": "words",
+    "whole": "the noun that it is said of, such as integer or full_name",
 }
 """Names that no function, class, argument, variable or module has, and what to write instead."""
 
@@ -29,6 +34,7 @@ def refused(root: Path) -> Iterator[str]:
     Raises:
         FileNotFoundError: the folder is no checkout of the project.
     """
+    classes: dict[str, str] = {}
     for part in PRODUCT:
         if not (root / part).is_dir():
             raise FileNotFoundError(f"{root}: has no folder {part}")
@@ -42,6 +48,9 @@ def refused(root: Path) -> Iterator[str]:
             for line, name in sorted(set(_names(tree))):
                 if name in NAMES:
                     yield f"{place}:{line}: {name!r} is no name; write {NAMES[name]}"
+            for line, name in _classes(tree):
+                if (first := classes.setdefault(name, f"{place}:{line}")) != f"{place}:{line}":
+                    yield f"{place}:{line}: a class {name} stands at {first} too; give one a name that says what it is"
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -71,6 +80,13 @@ def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
+
+
+def _classes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Classes that the module defines, with their lines, less those whose name is an idiom."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name not in IDIOMS:
+            yield node.lineno, node.name
 
 
 def main() -> None:

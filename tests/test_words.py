@@ -52,6 +52,15 @@ def test_names_on_the_list_are_refused_as_modules_arguments_and_variables(checko
     assert found[1] == "curation/rows.py:13: 'wide' is no name; write width"
 
 
+def test_a_class_name_is_refused_where_it_stands_a_second_time_unless_it_is_an_idiom(checkout):
+    (checkout / "train" / "table.py").write_text("class Row: ...\n\n\nclass Made: ...\n")
+    (checkout / "tune" / "table.py").write_text("class Made: ...\n")
+    found = [line for line in WORDS["refused"](checkout) if "class" in line]
+    assert found == [
+        "train/table.py:1: a class Row stands at curation/rows.py:7 too; give one a name that says what it is"
+    ]
+
+
 def test_a_folder_without_the_product_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="has no folder curation"):
         list(WORDS["refused"](tmp_path))

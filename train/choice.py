@@ -24,32 +24,32 @@ class Candidate(NamedTuple):
 
 
 def chosen(
-    simpler: Sequence[Candidate], whole: Candidate, correct_M: Flags, proof: float
+    simpler: Sequence[Candidate], stacked: Candidate, correct_M: Flags, proof: float
 ) -> tuple[Candidate, dict[str, Any]]:
     """The function that is taken, and why, as JSON.
 
     The whole stack, unless a simpler function is ahead of it in cross-validated AUC by more than ``proof`` standard
     errors of the paired difference (DeLong); then the one that is furthest ahead.
     """
-    taken, most = whole, 0.0
+    taken, most = stacked, 0.0
     found: list[dict[str, Any]] = []
     for candidate in simpler:
-        ahead = auc_difference(candidate.raw_M, whole.raw_M, correct_M)
+        ahead = auc_difference(candidate.raw_M, stacked.raw_M, correct_M)
         error = (ahead.high - ahead.low) / (2 * NORMAL_QUANTILE)
         auc = auc_value(candidate.raw_M, correct_M)
         found.append({"name": candidate.name, "auc": auc, "loses_by": -ahead.value, "standard_error": error})
         if ahead.value > proof * error and ahead.value > most:
             taken, most = candidate, ahead.value
-    auc = auc_value(whole.raw_M, correct_M)
+    auc = auc_value(stacked.raw_M, correct_M)
     best = max((item for item in found if is_free(item["name"])), key=lambda item: item["auc"], default=None)
     rows = f"{len(correct_M):,} labelled rows"
-    if taken is not whole:
+    if taken is not stacked:
         reason = (
             f"trust is {taken.name} alone: in cross-validation on {rows} its AUC is {most:.3f} above that of "
-            f"{whole.name}, more than {proof:g} standard errors"
+            f"{stacked.name}, more than {proof:g} standard errors"
         )
     else:
         against = "" if best is None else f"; the best free signal, {best['name']}, has {best['auc']:.3f}"
-        reason = f"trust is {whole.name}: its AUC in cross-validation on {rows} is {auc:.3f}{against}"
-    own = {"name": whole.name, "auc": auc, "loses_by": 0.0, "standard_error": 0.0}
+        reason = f"trust is {stacked.name}: its AUC in cross-validation on {rows} is {auc:.3f}{against}"
+    own = {"name": stacked.name, "auc": auc, "loses_by": 0.0, "standard_error": 0.0}
     return taken, {"taken": taken.name, "candidates": [*found, own], "reason": reason}

@@ -107,14 +107,14 @@ def stacked_of(
     free = stack.free
     if stack.rarer < 2 * recipe.folds:
         return stack.made(free[0], origin, stack.too_few(free[0].name))
-    numbers = whole = stack.numbers_alone()
+    numbers = stacked = stack.numbers_alone()
     if stack.num_rows >= recipe.probe_rows and config.inputs:
         stack.fit_probes()
         if stack.num_rows >= recipe.network_rows:
             stack.fit_networks(fit_network)
-        whole = stack.whole()
-    simpler = [*free, *([] if whole is numbers else [numbers])]
-    taken, choice = chosen(simpler, whole, stack.correct_M, recipe.proof)
+        stacked = stack.all_columns()
+    simpler = [*free, *([] if stacked is numbers else [numbers])]
+    taken, choice = chosen(simpler, stacked, stack.correct_M, recipe.proof)
     return stack.made(taken, origin, choice)
 
 
@@ -191,7 +191,7 @@ class _Stack:
         """The numbers of the answers in a logistic regression."""
         return self._logistic(CONFIDENCE, [])
 
-    def whole(self) -> Candidate:
+    def all_columns(self) -> Candidate:
         """Numbers and members in a logistic regression, of many rows in boosted trees where those rank better."""
         found = self._logistic(STACKED, self._members)
         if self.num_rows >= self.recipe.tree_rows:

@@ -113,9 +113,9 @@ class Guarded(Trainer):
         model: Any = self.model
         found = {}
         for name, weight in model.state_dict().items():
-            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            full = weight.full_tensor() if isinstance(weight, DTensor) else weight
             if self.is_world_process_zero():
-                found[name] = whole.detach().cpu().clone()
+                found[name] = full.detach().cpu().clone()
         return found
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:

@@ -68,8 +68,8 @@ class TrialRows(NamedTuple):
 
     def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> LabelledRows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
-        whole = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
-        part_N = part_of(self.row_ids_N, whole, seed)
+        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
+        part_N = part_of(self.row_ids_N, all_rows, seed)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]

@@ -122,6 +122,6 @@ class _OptunaDraws:
         """See ``tune.space.Draws``."""
         return self._trial.suggest_float(key, low, high, log=log)
 
-    def whole(self, key: str, low: int, high: int, *, log: bool) -> int:
+    def integer(self, key: str, low: int, high: int, *, log: bool) -> int:
         """See ``tune.space.Draws``."""
         return self._trial.suggest_int(key, low, high, log=log)

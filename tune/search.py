@@ -104,14 +104,14 @@ def _compared(
         RunFailedError: a fit of the default failed, or one of every finalist.
     """
     default, *others = (finals[k : k + num] for k in range(0, len(finals), num))
-    whole = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _all_ended(fits)}
+    ended = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _all_ended(fits)}
     if not _all_ended(default):
         raise _without_result("the default", default)
-    if not whole:
+    if not ended:
         raise _without_result("every finalist", finals[num:])
     return choose(
         _values(default),
-        {name: _values(fits) for name, fits in whole.items()},
+        {name: _values(fits) for name, fits in ended.items()},
         dict(zip((str(trial.number) for trial in finalists), _values(finalists), strict=True)),
         share_held_out=share_held_out,
         larger_is_better=larger,

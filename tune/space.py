@@ -92,7 +92,7 @@ class Draws(Protocol):
         """A number between two, both included."""
         ...
 
-    def whole(self, key: str, low: int, high: int, *, log: bool) -> int:
+    def integer(self, key: str, low: int, high: int, *, log: bool) -> int:
         """A whole number between two, both included."""
         ...
 
@@ -114,7 +114,7 @@ class RandomDraws:
         drawn = math.exp(self._rng.uniform(math.log(low), math.log(high)))
         return min(max(drawn, low), high)
 
-    def whole(self, key: str, low: int, high: int, *, log: bool) -> int:
+    def integer(self, key: str, low: int, high: int, *, log: bool) -> int:
         """See :class:`Draws`."""
         if not log:
             return int(self._rng.integers(low, high + 1))
@@ -143,18 +143,18 @@ class Range(NamedTuple):
     low: float
     high: float
     log: bool
-    whole: bool
+    integer: bool
 
     def draw(self, key: str, draws: Draws) -> float:
         """One of them."""
-        if self.whole:
-            return draws.whole(key, int(self.low), int(self.high), log=self.log)
+        if self.integer:
+            return draws.integer(key, int(self.low), int(self.high), log=self.log)
         return draws.number(key, self.low, self.high, log=self.log)
 
     @property
     def ends(self) -> tuple[Any, ...]:
         """Points that have to be valid for all of it to be."""
-        return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
+        return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
 
 
 Dimension = Values | Range
@@ -363,19 +363,20 @@ def _dimension(where: str, value: Any) -> Dimension:
             f"{', '.join(f'{{{name}: [a, b]}}' for name in RANGES)}"
         )
     ((name, ends),) = value.items()
-    log, whole = RANGES[name]
-    if not isinstance(ends, list | tuple) or len(ends) != 2 or not all(_is_number(end, whole=whole) for end in ends):
-        what = "whole numbers" if whole else "finite numbers"
+    log, integer = RANGES[name]
+    is_pair = isinstance(ends, list | tuple) and len(ends) == 2
+    if not is_pair or not all(_is_number(end, integer=integer) for end in ends):
+        what = "whole numbers" if integer else "finite numbers"
         raise ConfigError(f"{where}: {name}: {ends!r}; give two {what}, the lower first")
     low, high = ends
     if low >= high:
         raise ConfigError(f"{where}: {name}: [{low}, {high}] has no points between its ends; give the lower first")
     if log and low <= 0:
         raise ConfigError(f"{where}: {name}: [{low}, {high}]: the logarithm needs a lower end above 0")
-    return Range(low=low, high=high, log=log, whole=whole)
+    return Range(low=low, high=high, log=log, integer=integer)
 
 
-def _is_number(value: Any, *, whole: bool) -> bool:
+def _is_number(value: Any, *, integer: bool) -> bool:
     if isinstance(value, bool):
         return False
-    return isinstance(value, int) if whole else isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int) if integer else isinstance(value, int | float) and math.isfinite(value)

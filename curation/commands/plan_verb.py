@@ -59,8 +59,8 @@ def plan(
     made = planned.forecast
     path = None
     if save and made is not None:
-        whole = planned.to_json()
-        path = kept_forecast.save(made, settings, {name: whole[name] for name in ("total", "stages")})
+        forecast = planned.to_json()
+        path = kept_forecast.save(made, settings, {name: forecast[name] for name in ("total", "stages")})
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return

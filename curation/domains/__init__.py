@@ -230,8 +230,8 @@ def position_of(domain: Domain) -> Callable[[Example], str] | None:
 
 def cell(value: Any) -> str:
     """A value of a column as a text; whole numbers, which a column with nulls holds as floats, without a point."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).strip()
+    is_integer = isinstance(value, float) and value.is_integer()
+    return str(int(value) if is_integer else value).strip()
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:

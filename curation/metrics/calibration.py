@@ -134,7 +134,7 @@ def brier_parts(
     same_length(trust, correct)
     weights = as_weights(weights_N, len(trust))
     n = int(weights.sum())
-    whole, share = brier(trust, correct, seed=seed, weights_N=weights), proportion(int(weights @ correct), n)
+    score, share = brier(trust, correct, seed=seed, weights_N=weights), proportion(int(weights @ correct), n)
     names = ("reliability", "resolution", "within_bins")
     if n == 0:
         parts = dict.fromkeys(names, undefined(0))
@@ -142,13 +142,13 @@ def brier_parts(
         cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights)
         value_3, resampled_R3 = cells.parts(cells.counts_C), resample(cells.counts_C, cells.parts, seed)
         # The last part contains all of the change that the cells make in the score.
-        value_3[2] += whole.value - float(cells.brier(cells.counts_C))
+        value_3[2] += score.value - float(cells.brier(cells.counts_C))
         floors = (0.0, 0.0, -1.0)
         parts = {
             name: reflected(float(value), resampled_R, n, floor=floor)
             for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
         }
-    return BrierParts(brier=whole, uncertainty=_uncertainty(share), **parts, bins=bins, equal=equal)
+    return BrierParts(brier=score, uncertainty=_uncertainty(share), **parts, bins=bins, equal=equal)
 
 
 def reliability(

@@ -6,7 +6,7 @@ from typing import Any
 from curation import arms
 from curation.config import AskConfig, RunConfig
 from curation.pipeline.asking import asked
-from curation.pipeline.given import Generation
+from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
@@ -25,13 +25,13 @@ def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
     return arms.signals_of((selection.budget.reference,)) if reads_reference else {}
 
 
-def asked_of_teacher(generation: Generation, split: str) -> dict[str, dict[str, Any]]:
+def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, dict[str, Any]]:
     """The signals that ask the labelling model, which may measure them as it labels, and what their values follow."""
     signals = signals_on(generation.config, split).values()
     return {_named(signal): _how(generation, signal, split) for signal in signals if _asks_teacher(generation, signal)}
 
 
-def answering(generation: Generation, teacher: TeacherUse) -> dict[str, TeacherUse]:
+def answering(generation: GenerationSpec, teacher: TeacherUse) -> dict[str, TeacherUse]:
     """The models that the signals of a generation ask, by role: ``UNADAPTED`` is the teacher before it was adapted."""
     before = teacher
     if generation.unadapted != generation.teacher and UNADAPTED in map(
@@ -39,11 +39,11 @@ def answering(generation: Generation, teacher: TeacherUse) -> dict[str, TeacherU
     ):
         ask = generation.config.teacher.ask.model_copy(update=AskConfig.BARE)
         before = asked(generation.unadapted, ask, name=generation.name("backend-teacher-unadapted"))
-    return {"teacher": teacher, UNADAPTED: before, **generation.others.roles}
+    return {"teacher": teacher, UNADAPTED: before, **generation.helpers.roles}
 
 
 def signals_of(
-    generation: Generation, roles: Mapping[str, TeacherUse], split: str, labels: Out
+    generation: GenerationSpec, roles: Mapping[str, TeacherUse], split: str, labels: Out
 ) -> dict[str, MeasureSignal]:
     """A stage for each signal of a split, by column; ``roles`` are those of :func:`answering`."""
     signals = signals_on(generation.config, split)
@@ -55,7 +55,7 @@ def _role(signal: arms.Signal) -> str:
     return UNADAPTED if signal.asks == "teacher" and signal.column in ASKS_UNADAPTED else signal.asks
 
 
-def _asks_teacher(generation: Generation, signal: arms.Signal) -> bool:
+def _asks_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
     """Whether the labelling model itself answers."""
     was_adapted = generation.unadapted != generation.teacher
     return _role(signal) == "teacher" or (_role(signal) == UNADAPTED and not was_adapted)
@@ -66,7 +66,7 @@ def _named(signal: arms.Signal) -> str:
     return signal.column if signal.column in SIGNALS else signal.made_by
 
 
-def _how(generation: Generation, signal: arms.Signal, split: str) -> dict[str, Any]:
+def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> dict[str, Any]:
     """The part of a signal that its values depend on beside the model."""
     return {
         "seed": generation.seed(f"signal-{signal.column}-{split}"),
@@ -76,7 +76,7 @@ def _how(generation: Generation, signal: arms.Signal, split: str) -> dict[str, A
 
 
 def _signal(
-    generation: Generation, roles: Mapping[str, TeacherUse], signal: arms.Signal, split: str, labels: Out
+    generation: GenerationSpec, roles: Mapping[str, TeacherUse], signal: arms.Signal, split: str, labels: Out
 ) -> MeasureSignal:
     config = generation.config
     reading = [arm for arm in dict.fromkeys(config.selection.used) if arms.ARMS[arm].signal == signal]

@@ -13,7 +13,7 @@ from curation.config import RunConfig
 from curation.errors import ConfigError
 from curation.pipeline import roles
 from curation.pipeline.generation import GenerationStages, describe_generation, share_of
-from curation.pipeline.given import Generation
+from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.growth import Deals, Files, begun, prepare_name
 from curation.report.record import PREDECESSOR
 from curation.rundir.graph import Model, Out, Stage, Table, ordered
@@ -72,11 +72,11 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
     preparing, tables = _preparing(config, files, deals)
     if num > 1:
         check_files(config, files)
-    first = Generation(
+    first = GenerationSpec(
         config=config,
         index=0,
         teacher=roles.first_teacher(config, tables, sizes),
-        others=roles.others(config, tables, sizes),
+        helpers=roles.helper_models(config, tables, sizes),
         tables=tables,
         sizes={**sizes, "pool": sizes["pool"] // config.num_shares},
         files=files[config.splits.source.source],
@@ -130,7 +130,7 @@ def check_files(config: RunConfig, files: Files) -> None:
 class _Describing:
     """Describes the chains of a run, generation by generation."""
 
-    def __init__(self, config: RunConfig, first: Generation) -> None:
+    def __init__(self, config: RunConfig, first: GenerationSpec) -> None:
         self._config, self._first = config, first
         self._bases: list[Model | None] = [first.base]
         self._tested = first.tested
@@ -255,13 +255,13 @@ class _Describing:
         selection = self._config.selection.model_copy(update={"arms": arms})
         return self._config.model_copy(update={"selection": selection})
 
-    def _described(self, generation: Generation, shallow: GenerationStages | None = None) -> GenerationStages:
+    def _described(self, generation: GenerationSpec, shallow: GenerationStages | None = None) -> GenerationStages:
         described = describe_generation(generation, None if shallow is None else shallow.selected)
         self._tested = described.tested
         return described
 
 
-def _base(first: Generation, index: int, needs: Sequence[Out]) -> Model | None:
+def _base(first: GenerationSpec, index: int, needs: Sequence[Out]) -> Model | None:
     """The model that the students of a generation are trained from, in all chains; ``None`` where none are."""
     config = first.config
     if not config.generations:

@@ -10,7 +10,7 @@ from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
-from curation.pipeline.given import Generation, Known
+from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, rolling_out
 from curation.pipeline.students import Students, further, taught
@@ -53,7 +53,7 @@ class GenerationStages(NamedTuple):
     """``tests`` and ``training`` by arm of the students that learned from the first teacher without a chain."""
 
 
-def describe_generation(generation: Generation, first: Stage | None = None) -> GenerationStages:
+def describe_generation(generation: GenerationSpec, first: Stage | None = None) -> GenerationStages:
     """The stages of one generation.
 
     ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
@@ -153,7 +153,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> G
     return GenerationStages(record, students.models, labels, search, shallow.tests.known, selected, without_a_chain)
 
 
-def share_of(generation: Generation) -> dict[str, int]:
+def share_of(generation: GenerationSpec) -> dict[str, int]:
     """The ``curation.stages.label.RowShare`` of the pool that a generation labels, as JSON; the same in all chains."""
     config = generation.config
     return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
@@ -166,7 +166,7 @@ def labelled_splits(config: RunConfig) -> list[str]:
 
 
 def _labelling(
-    generation: Generation,
+    generation: GenerationSpec,
     teacher: TeacherUse,
     split: str,
     *,
@@ -204,7 +204,7 @@ def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 
 
-def _projected(generation: Generation, labels: Out) -> Project | None:
+def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
     """The projection of the source split's states; ``None`` where states are stored as they are, or not at all."""
     config = generation.config
     if not isinstance(config.teacher.store_states, PcaConfig):
@@ -219,7 +219,7 @@ def _projected(generation: Generation, labels: Out) -> Project | None:
     )
 
 
-def _search(generation: Generation, labels: Out, grades: Out) -> Search:
+def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
     """The search of the section ``tune`` on the labels of the source split."""
     config, tune = generation.config, generation.config.tune
     groups = None
@@ -243,7 +243,7 @@ def _search(generation: Generation, labels: Out, grades: Out) -> Search:
     )
 
 
-def _fits(generation: Generation, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
+def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
     """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
     config, trust = generation.config, generation.config.fitting
 
@@ -267,7 +267,7 @@ def _fits(generation: Generation, labels: Out, grades: Out, search: Search) -> d
     return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name) for name in others}}
 
 
-def _lengths(generation: Generation, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
+def _lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
     """Rows by split that some arm could not train on: they are left out for all arms."""
     config = generation.config
     by_gold = [arms.ARMS[arm].gold for arm in config.selection.arms]
@@ -292,7 +292,7 @@ def _lengths(generation: Generation, labels: Mapping[str, Out], longest: Limit) 
     return found
 
 
-def _kept(generation: Generation, selected: Select) -> dict[str, Out]:
+def _kept(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
     """The selected rows with the columns of the pool's files that are named; nothing where none is."""
     config = generation.config
     if not config.selection.keep:
@@ -310,7 +310,7 @@ def _kept(generation: Generation, selected: Select) -> dict[str, Out]:
 
 
 def _selected(
-    generation: Generation,
+    generation: GenerationSpec,
     teacher: TeacherUse,
     longest: Limit | None,
     labels: Mapping[str, Out],

@@ -6,7 +6,7 @@ from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
 from curation.domains.checks.command import REMOVED
 from curation.errors import ConfigError
-from curation.pipeline.given import Generation
+from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out
 from curation.stages.grade import Grade, GradeByCommand
 from curation.stages.judge import Judge
@@ -36,7 +36,7 @@ def require_checkers(config: RunConfig) -> None:
         checker_of(config.domain_of(split))
 
 
-def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
+def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
@@ -57,7 +57,7 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     judge = config.judge
     if judge is None or split not in judge.splits:
         return grades
-    assert generation.others.judge is not None, "a judge that is configured is among the models"
+    assert generation.helpers.judge is not None, "a judge that is configured is among the models"
     return Judge(
         name=generation.name(f"judge-{stage}"),
         grades=grades,
@@ -65,7 +65,7 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
         labels=labels,
         gold=gold,
         domain=domain,
-        teacher=generation.others.judge.changed(**AskConfig.BARE),
+        teacher=generation.helpers.judge.changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
         **generation.settings,

@@ -7,7 +7,7 @@ from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.models.dtypes import settled
 from curation.pipeline.asking import asked, checkpoint, trained
-from curation.pipeline.given import Others
+from curation.pipeline.generation_spec import HelperModels
 from curation.rundir.graph import Model, Out, Table
 from curation.stages.adapt import Adapt
 from curation.stages.asking import TeacherUse
@@ -60,7 +60,7 @@ def adapted_teacher(
     return stage.out("model")
 
 
-def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
+def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
     """The models that signals and the judge ask."""
     ask, reward, judge = config.teacher.ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
     if config.teacher.given is not None:
@@ -85,7 +85,7 @@ def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, i
     if judge is not None:
         in_words = ask.model_copy(update={"chat_template": judge.chat_template})
         judging = asked(_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge")
-    return Others(roles=roles, judge=judging)
+    return HelperModels(roles=roles, judge=judging)
 
 
 def base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:

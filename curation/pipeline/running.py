@@ -253,15 +253,16 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     Raises:
         ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
     """
-    whole = _stage(open_run(config, save=False), name, alone=alone).name  # a wrong name is told before Ray is started
+    # A wrong name is told before Ray is started.
+    full_name = _stage(open_run(config, save=False), name, alone=alone).name
 
     def needed(opened: OpenedRun) -> list[Stage]:
-        return ordered([_stage(opened, whole, alone=alone).value()])
+        return ordered([_stage(opened, full_name, alone=alone).value()])
 
     with _at_work(config, needed, wait=wait, redo=redo) as (opened, run):
         run.do(needed(opened))
         left = sum(not status.is_settled for status in opened.statuses)
-        say(f"{whole} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
+        say(f"{full_name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
 def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:

@@ -13,7 +13,7 @@ from curation.config import SftConfig
 from curation.hashing import derive
 from curation.pipeline import roles
 from curation.pipeline.asking import trained
-from curation.pipeline.given import Generation
+from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.testing import Tested, testing
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
@@ -30,7 +30,7 @@ class Students(NamedTuple):
 
 
 def taught(
-    generation: Generation, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
+    generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
     """The students of a generation's base on the selections of these arms; none without a base.
 
@@ -44,7 +44,7 @@ def taught(
     return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
 
 
-def further(generation: Generation, teacher: TeacherUse, selected: Stage) -> dict[str, Mapping[str, Any]]:
+def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, Mapping[str, Any]]:
     """The students beside those that teach, by name: the fields of ``report.GenerationRecord`` that are their own.
 
     Each is described from the tests of the generation alone, so that none depends on which others there are.
@@ -68,7 +68,7 @@ def further(generation: Generation, teacher: TeacherUse, selected: Stage) -> dic
     return found
 
 
-def _student(generation: Generation, selected: Stage, arm: str, name: str) -> TrainStudent:
+def _student(generation: GenerationSpec, selected: Stage, arm: str, name: str) -> TrainStudent:
     """The student of an arm; the digest of its rows says whether they changed."""
     config, recipe = generation.config, generation.config.student
     method, base = METHODS[recipe.method], generation.base

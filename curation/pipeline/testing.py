@@ -12,7 +12,7 @@ from typing import NamedTuple
 from curation.config import AskConfig
 from curation.config.evaluation import MAIN
 from curation.pipeline.asking import asked
-from curation.pipeline.given import Generation, Known
+from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
@@ -37,7 +37,7 @@ class Tested(NamedTuple):
     """These, and those of earlier generations."""
 
 
-def testing(generation: Generation, teacher: TeacherUse, base: Model, students: Mapping[str, Model]) -> Tested:
+def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, students: Mapping[str, Model]) -> Tested:
     """The tests of every model of a generation; none without a test split."""
     if "test" not in generation.tables:
         return Tested({}, {}, generation.tested)
@@ -74,7 +74,7 @@ def _identity(answering: TeacherUse) -> str:
     return fingerprint(plain(with_outs({**answering.inputs, "backend": backend}, str), {}))
 
 
-def _tests(generation: Generation, name: str, answering: TeacherUse, decoding: str) -> list[Out]:
+def _tests(generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str) -> list[Out]:
     """The grades of one model by one decoding, a table a run."""
     evaluation = generation.config.evaluation
     drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"

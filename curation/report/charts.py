@@ -163,8 +163,8 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
             pointed.points(
                 axes,
                 (
-                    (at, mine, f"{in_words(arm)}: {percent(mine)} of its rows, {percent(whole)} of the pool's")
-                    for at, mine, whole in zip(middles, profile["shares"], difficulty["pool"]["shares"], strict=True)
+                    (at, mine, f"{in_words(arm)}: {percent(mine)} of its rows, {percent(pool)} of the pool's")
+                    for at, mine, pool in zip(middles, profile["shares"], difficulty["pool"]["shares"], strict=True)
                 ),
             )
         axes.set_xlim(edges[0], edges[-1])

@@ -94,20 +94,20 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
     parsed rows.
     """
     function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted | Configured) else ARMS[arm].trust
-    whole = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
+    pool_read = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
     arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
     basis, expected = "audit" if pool is not None else "trust", None
     if pool is not None and len(pool):
         expected = pool.num_right * num_pool / len(pool)
     elif pool is None and function is not None:
-        expected = whole.trust
+        expected = pool_read.trust
     right = None
     if expected is not None:
         share = record.n / expected if expected else None
         much = share is None or share > MUCH
         right = {"basis": basis, "expected": expected, "n": record.n, "share": share, "is_much": much}
     cap = {key: record.budget[key] for key in CAP} if record.budget.get("max_per_label") is not None else None
-    return {"arms": arms, "pool": whole.labels.to_json(), "right": right, "cap": cap}
+    return {"arms": arms, "pool": pool_read.labels.to_json(), "right": right, "cap": cap}
 
 
 def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:

@@ -215,10 +215,10 @@ def _seal_table(path: str, ref: TableRef, listing: Listing) -> SealedTable | Non
 def _relative(home: Place, text: str) -> str | None:
     """A path or URL relative to the run directory; None for one that does not lie in it."""
     if isinstance(home, Remote) or "://" in text:
-        root, whole = str(home), text
+        root, full = str(home), text
     else:
         if not text.startswith("/") or "\0" in text:
             return None
-        root, whole = os.path.abspath(home), os.path.normpath(text)
-    inside = whole.removeprefix(f"{root}/")
-    return None if inside == whole else str(place(inside))
+        root, full = os.path.abspath(home), os.path.normpath(text)
+    inside = full.removeprefix(f"{root}/")
+    return None if inside == full else str(place(inside))

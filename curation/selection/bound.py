@@ -193,10 +193,10 @@ def narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
         return _of_sample(asked, found)
     num_reached = found.num_ahead + int(found.counts_B.sum())
     if not found.num_ahead < asked.n <= num_reached:
-        whole = replace(asked, first=lowest(asked.key_bits), last=highest(asked.key_bits), tied_at=None)
-        if asked == whole:
+        all_scores = replace(asked, first=lowest(asked.key_bits), last=highest(asked.key_bits), tied_at=None)
+        if asked == all_scores:
             check(asked.n, num_reached, found.num_rows)
-        return whole
+        return all_scores
     wanted = asked.n - found.num_ahead
     if found.keys_M is not None:
         return _of_collected(asked, found.keys_M, found.row_ids_M, wanted)

@@ -52,10 +52,10 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
         if full_S.any():  # the next round distributes the places that they cannot take
             quotas[full_S] = sizes[full_S]
             continue
-        whole = np.floor(wanted).astype(np.int64)
-        largest = np.argsort(np.round(whole - wanted, 9), kind="stable")[: left - int(whole.sum())]
-        whole[largest] += 1
-        quotas += whole
+        rounded = np.floor(wanted).astype(np.int64)
+        largest = np.argsort(np.round(rounded - wanted, 9), kind="stable")[: left - int(rounded.sum())]
+        rounded[largest] += 1
+        quotas += rounded
     return quotas
 
 

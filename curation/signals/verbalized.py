@@ -70,8 +70,8 @@ def parse_confidence(text: str) -> float | None:
         return None
     value = _number(found["value"])
     if found["whole"]:
-        whole = _number(found["whole"])
-        value = 0.5 if value == whole == 50 else value / whole if whole else -1.0
+        total = _number(found["whole"])
+        value = 0.5 if value == total == 50 else value / total if total else -1.0
     elif found["percent"] or value > 1:
         value /= 100
     return value if 0 <= value <= 1 else None

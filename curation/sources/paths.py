@@ -86,13 +86,13 @@ def content_digest(path: str, size: int) -> str:
         OSError, pa.ArrowException: the file cannot be read.
     """
     fs, inner = filesystem(path)
-    whole = size <= BLOCKS * BLOCK_BYTES
-    starts = [0] if whole else evenly_spaced(size, BLOCKS, BLOCK_BYTES)
+    is_short = size <= BLOCKS * BLOCK_BYTES
+    starts = [0] if is_short else evenly_spaced(size, BLOCKS, BLOCK_BYTES)
     digest = hashlib.sha256()
     with fs.open_input_file(inner) as file:
         for start in starts:
             file.seek(start)
-            digest.update(file.read(size if whole else BLOCK_BYTES))
+            digest.update(file.read(size if is_short else BLOCK_BYTES))
     return digest.hexdigest()[:32]
 
 

@@ -197,19 +197,19 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     dtype = taken(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
     model, tokenizer = _loaded(job.base, dtype, "cuda" if on_gpu else "cpu")
     texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
-    whole: list[TrainingRow] = []
+    longest_last: list[TrainingRow] = []
     rows: list[dict[str, Any]] = []
     for text in texts:
         pair = Pair(text["prompt"], text["completion"])
         found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template).rows
         if found:
-            whole.append({**found[0], "row_id": text["row_id"]})
+            longest_last.append({**found[0], "row_id": text["row_id"]})
         else:
             rows.append({"row_id": text["row_id"], "error": f"too_long: more than {job.max_length} tokens"})
-    whole.sort(key=lambda row: len(row["input_ids"]))
+    longest_last.sort(key=lambda row: len(row["input_ids"]))
     pad = tokenizer.pad_token_id
-    for start in range(0, len(whole), job.gradients.batch_rows):
-        batch = whole[start : start + job.gradients.batch_rows]
+    for start in range(0, len(longest_last), job.gradients.batch_rows):
+        batch = longest_last[start : start + job.gradients.batch_rows]
         measured = row_gradients(model, batch, int(pad))
         for row, gradient_D, loss, num in zip(batch, *measured, strict=True):
             if np.isfinite(gradient_D).all():

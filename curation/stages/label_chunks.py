@@ -58,10 +58,10 @@ class LabelJob(TeacherJob):
         """The schema of the labels table."""
         teacher = self.teacher
         given = given_numbers(get_domain(self.domain))
-        whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, given)
+        schema = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, given)
         if self.first_cut is not None:
-            whole = pa.schema([*whole, *schemas.FIRST_CUT])
-        return whole if self.reduction is None else self.reduction.schema(whole)
+            schema = pa.schema([*schema, *schemas.FIRST_CUT])
+        return schema if self.reduction is None else self.reduction.schema(schema)
 
 
 class AskSettings(Protocol):
@@ -129,8 +129,8 @@ class LabelWorker(ChunkWorker[Labelled]):
             job.telemetry.add(meter, pc.sum(labels[column]).as_py() or 0)
         note = note | failed(job.telemetry, labels["error"].drop_null().to_pylist())
         if job.reduction is not None:
-            (whole,) = labels.combine_chunks().to_batches()
-            labels = pa.Table.from_batches([job.reduction.reduce(whole)])
+            (batch,) = labels.combine_chunks().to_batches()
+            labels = pa.Table.from_batches([job.reduction.reduce(batch)])
         written = [commits.write_fragment(labels.cast(self._schema), job.labels_uri, self._schema, note=note)]
         for ask, *of_parts in zip(job.asks, *(part.signals for part in parts), strict=True):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))

@@ -308,13 +308,13 @@ def _repeats(*hashes: Uint64s) -> int:
 
 def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
     """The rows of each split whose whole keys occur in an earlier split, by pair of splits."""
-    whole = _concatenated([entries[name] for name in names])
+    table = _concatenated([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
-    order_K = np.lexsort((whole.row_ids_K, split_K, whole.low_K, whole.high_K))
-    whole, split_K = whole.taken(order_K), split_K[order_K]
+    order_K = np.lexsort((table.row_ids_K, split_K, table.low_K, table.high_K))
+    table, split_K = table.taken(order_K), split_K[order_K]
     if not len(split_K):
         return []
-    new_K = (np.diff(whole.high_K) != 0) | (np.diff(whole.low_K) != 0)
+    new_K = (np.diff(table.high_K) != 0) | (np.diff(table.low_K) != 0)
     first_G = np.flatnonzero(np.append(True, new_K))
     group_K = np.cumsum(np.append(False, new_K))
     splits_G = np.bitwise_or.reduceat(np.uint64(1) << split_K, first_G)
@@ -324,11 +324,11 @@ def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Overla
         hit_M = np.flatnonzero((split_K == other) & in_one_K)
         if not len(hit_M):
             continue
-        hit_M = hit_M[np.lexsort((whole.rule_K[hit_M], whole.row_ids_K[hit_M]))]
-        ids_M, place_M = np.unique(whole.row_ids_K[hit_M], return_index=True)
+        hit_M = hit_M[np.lexsort((table.rule_K[hit_M], table.row_ids_K[hit_M]))]
+        ids_M, place_M = np.unique(table.row_ids_K[hit_M], return_index=True)
         best_M = hit_M[place_M]
-        rules = np.bincount(whole.rule_K[best_M], minlength=len(RULES)).tolist()
-        shown = best_M[np.argmin(whole.rule_K[best_M])]
+        rules = np.bincount(table.rule_K[best_M], minlength=len(RULES)).tolist()
+        shown = best_M[np.argmin(table.rule_K[best_M])]
         # In its group the entries are in the order of the splits.
         partner = first_G[group_K[shown]] + np.argmax(split_K[first_G[group_K[shown]] :] == one)
         pairs.append(
@@ -337,7 +337,7 @@ def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Overla
                 other=names[other],
                 row_ids_M=ids_M,
                 rules={rule: number for rule, number in zip(RULES, rules, strict=True) if number},
-                example=(int(whole.row_ids_K[partner]), int(whole.row_ids_K[shown])),
+                example=(int(table.row_ids_K[partner]), int(table.row_ids_K[shown])),
             )
         )
     return pairs

@@ -214,14 +214,14 @@ def _settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> S
     if settled is None:
         return None
     done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
-    whole = {name: ids | _gone(settled, name) for name, ids in done.items()}
-    filled, found = _filled(job, chunks, whole)
+    present = {name: ids | _gone(settled, name) for name, ids in done.items()}
+    filled, found = _filled(job, chunks, present)
     is_filled = all(
         number in filled[name]
         for number, chunk in enumerate(chunks)
         for name in targets(job, job.sources[chunk.source])
     )
-    return settled if is_filled and all(found[name] == len(ids) for name, ids in whole.items()) else None
+    return settled if is_filled and all(found[name] == len(ids) for name, ids in present.items()) else None
 
 
 def _gone(settled: SettledOverlap, name: str) -> BitMap64:

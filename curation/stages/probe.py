@@ -208,11 +208,11 @@ def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate
     )
     texts = population_mean(texts_N, population.rows, is_part=population.is_sampled)
     low, high = value - (texts.value - texts.low), value + (texts.high - texts.value)
-    whole = io.size(io.write(labels, f"{uri}-whole.lance"))
+    stored = io.size(io.write(labels, f"{uri}-whole.lance"))
     of_rows = value * plain.num_rows + sum(
         labels[name].nbytes for name in labels.column_names if schemas.is_state(name)
     )
-    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, whole - of_rows)
+    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, stored - of_rows)
 
 
 def chunk_rows(num_rows: int, most: int) -> int:

@@ -44,13 +44,13 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
             its header says; or the index and a file name other tensors. The message names the file.
     """
     sizes = _sizes(folder)
-    whole, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
-    if whole in sizes:
-        _tensors(folder / whole, sizes[whole])
+    single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
+    if single in sizes:
+        _tensors(folder / single, sizes[single])
     elif index in sizes:
         _check_shards(folder, index, sizes)
     else:
-        raise ModelError(f"{_no_weights(folder, whole, sizes)}; give a folder whose weights are in {whole}")
+        raise ModelError(f"{_no_weights(folder, single, sizes)}; give a folder whose weights are in {single}")
 
 
 def _sizes(folder: Place) -> dict[str, int]:
@@ -60,12 +60,12 @@ def _sizes(folder: Place) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
 
 
-def _no_weights(folder: Place, whole: str, sizes: Mapping[str, int]) -> str:
+def _no_weights(folder: Place, single: str, sizes: Mapping[str, int]) -> str:
     pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
     if others := sorted(name for name in sizes if name.lower().endswith(GGUF)):
         return f"{folder}: its weights are GGUF ({', '.join(others[:3])}), which are not read"
     if not pickled:
-        return f"{folder}: has no weights, no {whole} and no index of several such files"
+        return f"{folder}: has no weights, no {single} and no index of several such files"
     return (
         f"{folder}: its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code, so they are "
         "never opened"

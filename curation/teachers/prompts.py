@@ -77,10 +77,10 @@ class OptionTokens:
             for option in row[2]
             if (end, option) not in self._known
         }
-        wholes = text_ids(tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special)
-        for (end, option), (_, tokens, _), whole in zip(new, new.values(), wholes, strict=True):
-            follows = whole[: len(tokens)] == tokens
-            own = whole[len(tokens) :] if follows else text_ids(tokenizer, [option], special=False)[0]
+        texts = text_ids(tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special)
+        for (end, option), (_, tokens, _), joined in zip(new, new.values(), texts, strict=True):
+            follows = joined[: len(tokens)] == tokens
+            own = joined[len(tokens) :] if follows else text_ids(tokenizer, [option], special=False)[0]
             self._known[end, option] = own
         return [[self._known[end, option] for option in row[2]] for end, row in zip(ends, rows, strict=True)]
 

@@ -33,7 +33,7 @@ class Trie:
         self.inner = [node for node, children in enumerate(self.children) if node and children]
         """Nodes but the root that have children: fed after the prompt, they give all other log-probabilities."""
 
-        self.whole = frozenset(self.ends)
+        self.complete = frozenset(self.ends)
         """The nodes at which an option ends."""
 
     def path(self, node: int) -> list[int]:
@@ -58,7 +58,7 @@ class Walk:
     def allowed(self, stop_ids: Iterable[int]) -> list[int]:
         """The tokens that may be drawn: ``stop_ids`` too where an option ends."""
         following = list(self.trie.children[self.node])
-        return [*following, *stop_ids] if self.node in self.trie.whole else following
+        return [*following, *stop_ids] if self.node in self.trie.complete else following
 
     def go(self, token: int) -> bool:
         """Take a drawn token; whether the answer has it, as an end token it has not."""

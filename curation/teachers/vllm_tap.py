@@ -99,7 +99,7 @@ class _TappedRequest:
     next: int
     """The position whose state comes next; the first is that of the last prompt token."""
     scored: bool
-    whole: bool = True
+    unbroken: bool = True
     sure: bool
     """Margin and negative entropy are wanted."""
     asks: list[int]
@@ -174,7 +174,7 @@ class Tap:
             end = begin + num_scheduled[request_id]
             offset = int(runner.query_start_loc.np[place]) - begin
             if row.scored:
-                row.whole &= begin <= row.next
+                row.unbroken &= begin <= row.next
                 length = int(batch.num_prompt_tokens[place])
                 for position in range(max(row.next, begin), min(end, length)):
                     token = int(batch.token_ids_cpu[place, position + 1]) if position + 1 < length else -1
@@ -183,7 +183,7 @@ class Tap:
                     scored.append((offset + position, row.slot, position, row.num_prompt, token))
                 row.next = max(row.next, end)
             elif place not in draws_none:
-                row.whole &= end - 1 == row.next
+                row.unbroken &= end - 1 == row.next
                 row.next = end
                 if row.sure:
                     sure[0].append(place)
@@ -337,7 +337,7 @@ class Tap:
 
     def _fate(self, row: _TappedRequest, last: int) -> str:
         oldest = row.next - self._ring + 1  # the position before the last one's is read, too
-        if not row.whole or not oldest <= last <= row.next:
+        if not row.unbroken or not oldest <= last <= row.next:
             return "lost"
         return "short" if last == row.next and set(self._positions) - {"prompt_last"} else "whole"
 

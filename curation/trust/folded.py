@@ -32,9 +32,7 @@ class FoldedInput:
         """The map of the rows, float32 [B, W]; each column has its rows' numbers, [B, D] in any floating type."""
         sizes = [column.shape[1] for column in columns]
         if [len(centre_D) for _, centre_D in self._parts] != sizes:
-            parts = zip(
-                *(torch.split(whole, sizes, dim=-1) for whole in (self._weight_WD, self._centre_D)), strict=True
-            )
+            parts = zip(*(torch.split(both, sizes, dim=-1) for both in (self._weight_WD, self._centre_D)), strict=True)
             self._parts = tuple((weight_WD.contiguous(), centre_D.contiguous()) for weight_WD, centre_D in parts)
         sum_BW = self._bias_W
         for column_BD, (weight_WD, centre_D) in zip(columns, self._parts, strict=True):

@@ -127,9 +127,9 @@ def shared_memory() -> CheckResult:
     return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory.usable().total)
 
 
-def shared_memory_verdict(free: int, whole: int) -> CheckResult:
-    """The verdict on ``free`` bytes of shared memory on a machine with ``whole`` bytes of memory."""
-    wanted = min(STORE_SHARE * whole, STORE_MOST)
+def shared_memory_verdict(free: int, memory: int) -> CheckResult:
+    """The verdict on ``free`` bytes of shared memory on a machine with ``memory`` bytes of memory."""
+    wanted = min(STORE_SHARE * memory, STORE_MOST)
     finding = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
     if free < wanted:
         return warn(

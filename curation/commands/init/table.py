@@ -111,5 +111,5 @@ def is_id(column: str) -> bool:
 
 def text_of(value: Any) -> str:
     """A value as a text; a whole number of a column with nulls is held as a float."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).strip()
+    is_integer = isinstance(value, float) and value.is_integer()
+    return str(int(value) if is_integer else value).strip()

@@ -79,7 +79,7 @@ def _same_shares(gold: str, label: str, atom: Atom) -> bool:
     if gold.endswith("%") and label.endswith("%"):
         return _same_item(one, other, atom)
     hundredths = [
-        rf"\frac{{{text}}}{{100}}" if whole.endswith("%") else text for text, whole in ((one, gold), (other, label))
+        rf"\frac{{{text}}}{{100}}" if written.endswith("%") else text for text, written in ((one, gold), (other, label))
     ]
     return _same_item(one, other, atom) or _same_item(hundredths[0], hundredths[1], atom)
 

@@ -83,8 +83,8 @@ def _rebuilt(tokens: list[str]) -> str:
 
 
 def _fraction(repeating: re.Match[str]) -> str:
-    whole, once, again = repeating.groups()
-    top = int(whole + once + again) - int(whole + once or "0")
+    integer, once, again = repeating.groups()
+    top = int(integer + once + again) - int(integer + once or "0")
     return rf"\frac{{{top}}}{{{10 ** len(once) * (10 ** len(again) - 1)}}}"
 
 

@@ -17,7 +17,7 @@ Known = Mapping[str, Mapping[str, Sequence[Out]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Others:
+class HelperModels:
     """The models that a run asks beside its teacher, the same in every generation."""
 
     roles: Mapping[str, TeacherUse]
@@ -26,14 +26,14 @@ class Others:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class GenerationSpec:
     """Inputs of a generation."""
 
     config: RunConfig
     index: int
     teacher: Model | None
     """``None`` for a teacher without weights."""
-    others: Others
+    helpers: HelperModels
     tables: Mapping[str, Table]
     """Tables of the splits, by name."""
     sizes: Mapping[str, int]
