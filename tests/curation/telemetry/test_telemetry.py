@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from curation.tables import io
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
 from curation.cluster.session import local_or_cluster
-from curation.stages.label import Share, label
+from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.telemetry.metrics import Telemetry
 
@@ -37,7 +37,7 @@ job = LabelJob(
 with local_or_cluster(RayConfig(num_cpus=1)):
     import ray
 
-    label(job, state_size=8, share=Share(), commit_seconds=0.1)
+    label(job, state_size=8, share=RowShare(), commit_seconds=0.1)
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     seen = {}  # an export may be late, and the agent forgets a gauge that was not exported for two seconds
