@@ -4,8 +4,10 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -22,13 +24,14 @@ from curation.commands.report_verb import report
 from curation.commands.run_verbs import ablate, run, tune
 from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
-from curation.errors import CurationError, ShiftError, UserError, is_panic, of_file, of_lance
+from curation.errors import ConfigError, CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
 from curation.namesakes import claim
 from curation.periodic import every
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
-from curation.telemetry.console import say, too_quiet
+from curation.storage.paths import place
+from curation.telemetry.console import progress, say, too_quiet
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
@@ -175,8 +178,6 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     For a run directory alone, list its tables. A filter's output stands for one, too.
     """
-    from dataclasses import asdict
-
     from curation.commands.inspect import TableQuery, examine, find, list_tables, page, record_of, tables_page
 
     if stage is None and (record := record_of(table)) is not None:
@@ -208,7 +209,6 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     """
     from curation.commands.clean import clean
     from curation.commands.inspect.text import size
-    from curation.storage.paths import place
 
     files = num_bytes = 0
     for item in clean(place(run_dir), older_than, dry=dry_run):
@@ -230,8 +230,6 @@ def copy_run(run_dir: str, new: str) -> None:
     """
     from curation.commands.copy import copy
     from curation.commands.inspect.text import size
-    from curation.storage.paths import place
-    from curation.telemetry.console import progress
 
     with progress("copy") as update:
         done = copy(place(run_dir), place(new), update)
@@ -250,10 +248,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
 
     With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
     """
-    from collections import Counter
-
     from curation.commands.doctor import examine
-    from curation.errors import ConfigError
 
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")

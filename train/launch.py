@@ -5,6 +5,7 @@ Several workers form a worker group of Ray Train. A single worker is a process t
 same resources use it too. In it the loop runs in Ray Train's local mode and so reads the same context.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -73,8 +74,6 @@ class _Worker:
 
     def run(self, loop: Loop, task: dict[str, Any], name: str) -> None:
         """Run a loop as the only worker of a training."""
-        import gc
-
         import torch
 
         alone = ray.train.ScalingConfig(num_workers=0, use_gpu=bool(ray.get_gpu_ids()))

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from curation.config import LoraConfig
 from curation.errors import ConfigError
 from curation.models import load_model, resolve
@@ -91,8 +93,6 @@ def adapter(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
 
 
 def _check_targets(model: "PreTrainedModel", targets: Sequence[str]) -> None:
-    from torch import nn
-
     kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
     known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
     unknown = [name for name in targets if not any(each == name or each.endswith(f".{name}") for each in known)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import ray
 import torch
 
 from curation.arms import TRUST, Column, free_of
@@ -60,8 +61,6 @@ def fit_stacked(
     shared: list[Any] = []
 
     def by_ray(folded: LabelledRows, settings: TrustConfig, fold: int, own: int) -> NeuralTrust:
-        import ray
-
         if not shared:
             shared.append(ray.put(tuple(folded)))
         place = kept / fingerprint([origin, options]) / str(fold)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import ray
 import torch
 
 from curation.arms import fitted_of
@@ -46,8 +47,6 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    import ray
-
     from train.trust_workers import fit_net
 
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
@@ -67,8 +66,6 @@ def fit_deep_ensemble(
         ConfigError: fewer than two members.
         RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    import ray
-
     from train.launch import remove
 
     seeds = _member_seeds(seed, members)
@@ -128,8 +125,6 @@ def fit_attention(
         ConfigError: the heads do not divide the width.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    import ray
-
     from train.trust_workers import fit_net
 
     check_heads(num_heads, config.width)

@@ -17,9 +17,10 @@ from typing import Any
 
 import ray
 import ray.tune
+import torch
 from ray.tune.search import Searcher
 
-from curation.config import TuneConfig
+from curation.config import TrustConfig, TuneConfig
 from curation.errors import CurationError
 from curation.stopping import waited_for
 from curation.storage.paths import Place
@@ -217,15 +218,11 @@ class _Fit(ray.tune.Trainable):
     """A process that fits one point after the other; the source is mapped, not copied."""
 
     def setup(self, config: dict[str, Any], shared: Sequence[Any] = (), num_threads: int = 1) -> None:
-        import torch
-
         torch.set_num_threads(num_threads)
         self._source, self._objective = ray.get(shared[0])
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        from curation.config import TrustConfig
-
         kind, trust = new_config["point"]
         self._point, self._fold = Point(kind=kind, trust=TrustConfig.model_validate(trust)), Fold(**new_config["fold"])
         self._bar = None if new_config["bar"] is None else Bar(**new_config["bar"])

@@ -5,6 +5,7 @@ import json
 import click
 
 from curation.commands.options import ADDRESS, RUN, SET, WAIT, Overrides, at, called, of_run
+from curation.commands.tables import analysis_lines
 from curation.escaping import echo
 
 
@@ -20,7 +21,6 @@ def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, 
     A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
     arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command goes on.
     """
-    from curation.commands.tables import analysis_lines
     from curation.config.load import load_config
     from curation.pipeline.running import run_analysis
 

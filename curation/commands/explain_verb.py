@@ -4,7 +4,9 @@ import json
 
 import click
 
-from curation.escaping import echo
+from curation.errors import ConfigError
+from curation.escaping import echo, quoted
+from curation.storage.paths import place
 
 
 @click.command()
@@ -30,8 +32,6 @@ def explain(
     with it. Row ids are in every table and export of a run.
     """
     from curation.commands.explain import explain_row, explain_student, row_lines, student_lines
-    from curation.errors import ConfigError
-    from curation.storage.paths import place
 
     if (row_id is None) == (student is None):
         raise ConfigError("explain: give a ROW_ID, or --student with an arm or a stage; not both")
@@ -53,9 +53,6 @@ def explain(
 
 
 def _row_id(text: str) -> int:
-    from curation.errors import ConfigError
-    from curation.escaping import quoted
-
     if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
         raise ConfigError(f"ROW_ID: {quoted(text)} is no row id, a whole number from 0 to 2^63 - 1")
     return int(text)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from curation.escaping import echo
+from curation.storage.paths import place
 
 
 @click.command("export-student")
@@ -18,7 +19,6 @@ from curation.escaping import echo
 def export_student(run_dir: str, output: str, **asked: Any) -> None:
     """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
     from curation.commands.export import export_student
-    from curation.storage.paths import place
 
     given = [(name, asked[name]) for name in ("arm", "generation", "student")]
     options = [f"--{name} {value}" for name, value in given if value is not None]
@@ -41,7 +41,6 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     weights are named, not copied.
     """
     from curation.commands.export.trust import export_trust
-    from curation.storage.paths import place
 
     given = [("trust", asked["trust"]), ("generation", asked["generation"])]
     options = [f"--{name} {value}" for name, value in given if value is not None]

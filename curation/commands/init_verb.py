@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import click
 
+from curation.errors import ConfigError
 from curation.escaping import echo
 
 MODEL = "Qwen/Qwen3-0.6B"
@@ -37,8 +39,6 @@ def init(
     (CSV, JSONL, Parquet or Lance). Their columns and values say what the task is. What nothing says is asked on a
     terminal; elsewhere it is an error that names the option to give.
     """
-    from curation.errors import ConfigError
-
     given = {"--output": output, "--domain": domain, "--answer": answer, "--text": text, "--choices": choices}
     if not data:
         if options := [option for option, value in {**given, "--model": model}.items() if value is not None]:
@@ -47,8 +47,6 @@ def init(
             raise ConfigError(
                 f"{' '.join(paths)}: one CONFIG is written; for a configuration of your files give --data"
             )
-        from importlib.resources import files
-
         path = Path(paths[0] if paths else "curation.yaml")
         _write(path, (files("curation") / "template.yaml").read_text())
         echo(f"wrote {path}; next: edit sources and models, then `curate validate {path}`")
@@ -83,15 +81,11 @@ def _ask(question: str, options: Sequence[str]) -> str:
 
 
 def _require_new(path: Path) -> None:
-    from curation.errors import ConfigError
-
     if path.exists():
         raise ConfigError(f"{path}: exists already; name another file or move it away")
 
 
 def _write(path: Path, text: str) -> None:
-    from curation.errors import ConfigError
-
     _require_new(path)
     try:
         with path.open("x") as file:

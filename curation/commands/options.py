@@ -8,6 +8,7 @@ import click
 
 from curation import own_modules
 from curation.redaction import redacted
+from curation.storage.paths import place
 
 T = TypeVar("T")
 
@@ -38,8 +39,6 @@ Overrides = tuple[str, ...]
 
 def of_run(config: str, overrides: Overrides) -> tuple[str, Overrides]:
     """A run directory stands for the configuration of its last run."""
-    from curation.storage.paths import place
-
     if not place(config).is_dir():
         return config, overrides
     return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")

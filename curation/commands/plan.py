@@ -12,6 +12,7 @@ from curation.metrics.totals import exactly
 from curation.pipeline.growth import described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import OpenedRun, open_run
+from curation.pipeline.planning import forecast_run
 from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.pipeline.student_steps import student_steps
@@ -147,8 +148,6 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     With ``probe``, a sample of ``num_rows`` rows (unset: a moderate number) is labelled on Ray, by the actors that the
     run would start. It changes nothing in the run directory.
     """
-    from curation.pipeline.planning import forecast_run
-
     opened = open_run(config, save=False)
     if not all(status.is_settled for status in opened.statuses):
         check_models(config, loads=True)

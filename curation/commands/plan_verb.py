@@ -7,6 +7,8 @@ import click
 
 from curation.commands.filter.verb import rule_options
 from curation.commands.options import INPUTS, SET
+from curation.commands.tables import forecast_table
+from curation.errors import ConfigError
 from curation.escaping import echo
 
 
@@ -37,11 +39,9 @@ def plan(
     """
     from curation.commands.filter.summary import config_of
     from curation.commands.plan import make_plan, plan_filter
-    from curation.commands.tables import forecast_table
     from curation.config import RunConfig
     from curation.config.filter import FilterConfig
     from curation.config.load import is_filter, load_config
-    from curation.errors import ConfigError
     from curation.pipeline import kept_forecast
 
     if no_probe and (save or num_rows is not None):

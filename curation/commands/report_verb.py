@@ -5,6 +5,8 @@ import json
 import click
 
 from curation.commands.options import SET, Overrides, called, of_run, with_own_modules
+from curation.commands.tables import arms_table, verdict_lines
+from curation.errors import ConfigError
 from curation.escaping import echo
 
 
@@ -37,8 +39,6 @@ def report(
     With --compare: say what differs in the configurations of finished runs, and how their results differ from the
     first one's.
     """
-    from curation.errors import ConfigError
-
     ways = [way for way, is_chosen in (("combine", combine), ("compare", compare)) if is_chosen]
     if len(ways) > 1:
         raise ConfigError("--combine and --compare: give one of them")
@@ -69,7 +69,6 @@ def _several(way: str, directories: tuple[str, ...], output: str | None, *, as_j
 
 
 def _one(config: str, overrides: Overrides, *, as_json: bool) -> None:
-    from curation.commands.tables import arms_table, verdict_lines
     from curation.config.load import load_config
     from curation.pipeline.running import rewrite_report
 

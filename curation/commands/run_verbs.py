@@ -3,7 +3,10 @@
 import click
 
 from curation.commands.options import ADDRESS, CONFIG, RUN, SET, WAIT, Overrides, at, called, of_run, with_own_modules
+from curation.commands.tables import arms_table, verdict_lines
+from curation.errors import ConfigError
 from curation.escaping import echo
+from curation.storage.paths import place
 
 
 @click.command()
@@ -28,9 +31,7 @@ def run(
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    from curation.commands.tables import arms_table, verdict_lines
     from curation.config.load import load_config
-    from curation.errors import ConfigError
     from curation.pipeline.running import run_chain, run_part
 
     if until is not None and only is not None:
@@ -84,7 +85,6 @@ def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None
     from curation.config.load import load_ablation
     from curation.pipeline.running import run_ablation
     from curation.report import ablation_markdown
-    from curation.storage.paths import place
 
     loaded = load_ablation(ablation, overrides)
     command = called("ablate", ablation, overrides)

@@ -8,7 +8,10 @@ from typing import Any
 import click
 
 from curation.commands.options import RUN, SET, of_run
+from curation.errors import ConfigError
 from curation.escaping import echo
+from curation.storage.lease import holder
+from curation.storage.paths import place
 
 BEGIN_SECONDS = 60.0
 """How long ``--watch`` waits for the driver of a run that is not finished."""
@@ -34,9 +37,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     from curation.commands import status as run_status
     from curation.config.filter import WORK
     from curation.config.load import is_filter, load_config, load_filter
-    from curation.errors import ConfigError
     from curation.rundir.manifest import record_in
-    from curation.storage.paths import place
 
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
@@ -68,8 +69,6 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 
 def _watch(shown: Any, settings: Any, seconds: float) -> None:
     """Show the status again and again until its driver, if one comes, has ended."""
-    from curation.storage.lease import holder
-
     began, has_run = time.monotonic(), False
     try:
         while True:

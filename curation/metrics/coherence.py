@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.hashing import hash64
 from curation.metrics.estimates import TAIL, Estimate
@@ -144,14 +145,10 @@ def difference(arm: Coherence, other: Coherence) -> dict[str, Any]:
 def directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
     """The largest eigenvalues of a Gram matrix, descending [k], and their eigenvectors [D, k]; none below 0."""
     if len(gram_DD) <= max(DENSE, 2 * most):
-        from scipy.linalg import eigh
-
-        value_k, vector_Dk = eigh(gram_DD, subset_by_index=(len(gram_DD) - most, len(gram_DD) - 1))
+        value_k, vector_Dk = scipy.linalg.eigh(gram_DD, subset_by_index=(len(gram_DD) - most, len(gram_DD) - 1))
     else:
-        from scipy.sparse.linalg import eigsh
-
         start_D = np.ones(len(gram_DD))  # the same result each time
-        value_k, vector_Dk = eigsh(gram_DD, k=most, which="LA", v0=start_D)
+        value_k, vector_Dk = scipy.sparse.linalg.eigsh(gram_DD, k=most, which="LA", v0=start_D)
     order_k = np.argsort(-value_k, kind="stable")
     return np.maximum(value_k[order_k], 0.0), vector_Dk[:, order_k]
 
@@ -192,9 +189,7 @@ def _groups(ids_N: Ints) -> Ints:
 
 def _jackknifed(value: float, without_G: Floats, n: int) -> Estimate:
     """A value with the t interval of the delete-a-group jackknife."""
-    from scipy.special import stdtrit
-
     num = len(without_G)
     error = math.sqrt((num - 1) / num * float(((without_G - without_G.mean()) ** 2).sum()))
-    margin = float(stdtrit(num - 1, 1 - TAIL)) * error
+    margin = float(scipy.special.stdtrit(num - 1, 1 - TAIL)) * error
     return Estimate(value=value, low=value - margin, high=value + margin, n=n)

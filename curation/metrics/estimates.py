@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.metrics.inputs import as_flags
 
@@ -38,15 +39,13 @@ class SeedEstimate(Estimate):
 
 def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE) -> Estimate:
     """A share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows."""
-    from scipy.special import betaincinv
-
     if not 0 <= num_right <= n:
         raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
     if n == 0:
         return undefined(0)
     tail = (1 - confidence) / 2
-    low = float(betaincinv(num_right, n - num_right + 1, tail)) if num_right > 0 else 0.0
-    high = float(betaincinv(num_right + 1, n - num_right, 1 - tail)) if num_right < n else 1.0
+    low = float(scipy.special.betaincinv(num_right, n - num_right + 1, tail)) if num_right > 0 else 0.0
+    high = float(scipy.special.betaincinv(num_right + 1, n - num_right, 1 - tail)) if num_right < n else 1.0
     return Estimate(value=num_right / n, low=low, high=high, n=int(n))
 
 
@@ -63,15 +62,13 @@ def over_seeds(values: Sequence[float]) -> SeedEstimate:
     does. One run has a mean and no spread (NaN); no runs have neither. The caller leaves out, and counts, runs in which
     the number is undefined.
     """
-    from scipy.special import stdtrit
-
     runs = np.asarray(values, dtype=np.float64)
     if not np.isfinite(runs).all():
         raise ValueError(f"{int((~np.isfinite(runs)).sum())} of {len(runs)} runs have no finite value: leave them out")
     n = len(runs)
     mean = float(runs.mean()) if n else math.nan
     sd = float(runs.std(ddof=1)) if n > 1 else math.nan
-    margin = float(stdtrit(n - 1, 1 - TAIL)) * sd / math.sqrt(n) if n > 1 else math.nan
+    margin = float(scipy.special.stdtrit(n - 1, 1 - TAIL)) * sd / math.sqrt(n) if n > 1 else math.nan
     return SeedEstimate(value=mean, low=mean - margin, high=mean + margin, n=n, sd=sd)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
@@ -126,10 +127,8 @@ def paired_test(first_correct_N: npt.ArrayLike, second_correct_N: npt.ArrayLike)
 
 def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
     """:func:`paired_test` of ``n`` rows from the number of those that only the first, or only the second, has right."""
-    from scipy.special import betainc
-
     most, num_discordant = max(num_first, num_second), num_first + num_second
-    p_value = float(betainc(most, num_discordant - most + 1, 0.5)) if most > 0 else 1.0
+    p_value = float(scipy.special.betainc(most, num_discordant - most + 1, 0.5)) if most > 0 else 1.0
     return PairedTest(
         num_first_only=num_first,
         num_second_only=num_second,

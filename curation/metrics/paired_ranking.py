@@ -5,6 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.metrics.estimates import CONFIDENCE, Estimate, proportion, undefined
 from curation.metrics.inputs import Flags, Floats, as_flags, as_scores, same_length
@@ -69,11 +70,9 @@ def _placements(scores_N: Floats, correct_N: Flags) -> tuple[Floats, Floats]:
 
     Ties count half. The mean of either is the AUC.
     """
-    from scipy.stats import rankdata
-
     right_P, wrong_Q = scores_N[correct_N], scores_N[~correct_N]
-    rank_N = rankdata(np.concatenate([right_P, wrong_Q]))
+    rank_N = scipy.stats.rankdata(np.concatenate([right_P, wrong_Q]))
     num_right, num_wrong = len(right_P), len(wrong_Q)
-    share_P = (rank_N[:num_right] - rankdata(right_P)) / max(num_wrong, 1) if num_right else np.zeros(0)
-    share_Q = 1 - (rank_N[num_right:] - rankdata(wrong_Q)) / max(num_right, 1) if num_wrong else np.zeros(0)
+    share_P = (rank_N[:num_right] - scipy.stats.rankdata(right_P)) / max(num_wrong, 1) if num_right else np.zeros(0)
+    share_Q = 1 - (rank_N[num_right:] - scipy.stats.rankdata(wrong_Q)) / max(num_right, 1) if num_wrong else np.zeros(0)
     return share_P, share_Q

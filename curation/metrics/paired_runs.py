@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import Estimate, undefined
@@ -189,10 +190,8 @@ def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
 
 def _halves(count: int) -> Floats:
     """The probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
-    from scipy.special import gammaln
-
-    heads = np.arange(count + 1)
-    chances: Floats = np.exp(gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1) - count * math.log(2))
+    log_factorial = scipy.special.gammaln(np.arange(1, count + 2))
+    chances: Floats = np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2))
     return chances
 
 

@@ -2,6 +2,8 @@
 
 import bisect
 
+import scipy
+
 from curation.metrics.estimates import CONFIDENCE, Estimate, undefined
 
 
@@ -13,14 +15,13 @@ def share_of_finite(num_right: int, n: int, size: int, *, confidence: float = CO
     Its coverage is at least ``confidence`` for every number of right rows. Of a large population it is the interval of
     Clopper and Pearson (:func:`curation.metrics.proportion`); of rows that were all drawn it is a point.
     """
-    from scipy.stats import hypergeom
-
     if not 0 <= num_right <= n <= size:
         raise ValueError(f"num_right {num_right}, n {n} and size {size} do not ascend from 0")
     if n == 0:
         return undefined(0)
     tail = (1 - confidence) / 2
     possible = range(num_right, size - (n - num_right) + 1)  # numbers of right rows in the population
-    low = bisect.bisect_left(possible, True, key=lambda total: bool(hypergeom.sf(num_right - 1, size, total, n) > tail))
-    high = bisect.bisect_left(possible, True, key=lambda total: bool(hypergeom.cdf(num_right, size, total, n) <= tail))
+    drawn = scipy.stats.hypergeom
+    low = bisect.bisect_left(possible, True, key=lambda total: bool(drawn.sf(num_right - 1, size, total, n) > tail))
+    high = bisect.bisect_left(possible, True, key=lambda total: bool(drawn.cdf(num_right, size, total, n) <= tail))
     return Estimate(value=num_right / n, low=possible[low] / size, high=possible[high - 1] / size, n=n)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.hashing import Int64s, derive, hash_unit
 from curation.metrics import ALPHA, Estimate, auc, auc_value
@@ -185,7 +186,5 @@ def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
 
 
 def _rank_test(scores_H: Floats, is_pool_H: Flags) -> float:
-    from scipy.stats import mannwhitneyu
-
     scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
-    return float(mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)
+    return float(scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)

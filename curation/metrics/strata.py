@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.metrics.estimates import TAIL, Estimate, over_seeds, undefined
 
@@ -47,8 +48,6 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     ``n`` is the number of runs; with one stratum it is ``over_seeds``. Over several strata the degrees of freedom are
     Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` if a stratum has only one run, which shows no spread.
     """
-    from scipy.special import stdtrit
-
     runs = {name: np.array([v for v, of in zip(values, strata, strict=True) if of == name]) for name in strata}
     if not runs or min(map(len, runs.values())) < 2:
         return None
@@ -60,7 +59,8 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     variance = float(parts.sum())
     margin = 0.0
     if variance:
-        margin = float(stdtrit(variance**2 / float((parts**2 / freedom).sum()), 1 - TAIL)) * math.sqrt(variance)
+        joined = variance**2 / float((parts**2 / freedom).sum())  # degrees of freedom
+        margin = float(scipy.special.stdtrit(joined, 1 - TAIL)) * math.sqrt(variance)
     return Estimate(value=mean, low=mean - margin, high=mean + margin, n=len(values))
 
 

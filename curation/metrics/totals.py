@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.metrics.estimates import TAIL, Estimate, undefined
 
@@ -19,8 +20,6 @@ def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool =
 
     NaN for no rows; one row has a mean and no interval.
     """
-    from scipy.special import stdtrit
-
     values_N = np.asarray(sample_N, dtype=np.float64)
     n = len(values_N)
     if not n or population < 1:
@@ -37,7 +36,7 @@ def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool =
         return Estimate(value=mean, low=mean, high=mean, n=n)
     variance = sd**2 * (1 / n - 1 / population if is_part else 1 / n + 1 / population)
     skewness = float(((values_N - mean) ** 3).mean()) / sd**3
-    quantile = float(stdtrit(n - 1, 1 - TAIL))
+    quantile = float(scipy.special.stdtrit(n - 1, 1 - TAIL))
     low, high = (mean - math.sqrt(variance) * _untransformed(y, skewness, n) for y in (quantile, -quantile))
     return Estimate(value=mean, low=min(low, mean), high=max(high, mean), n=n)
 
@@ -57,8 +56,6 @@ def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
     batches' deviations: batch means, which are independent where batches are long. NaN without a batch; one batch has
     a ratio and no interval.
     """
-    from scipy.special import stdtrit
-
     over_M, under_M = np.asarray(parts_M, dtype=np.float64), np.asarray(wholes_M, dtype=np.float64)
     m = len(over_M)
     if not m or not under_M.sum() > 0:
@@ -68,7 +65,7 @@ def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
         return Estimate(value=value, low=math.nan, high=math.nan, n=m)
     residual_M = over_M - value * under_M
     error = math.sqrt(float((residual_M**2).sum()) / (m - 1) / m) / float(under_M.mean())
-    margin = float(stdtrit(m - 1, 1 - TAIL)) * error
+    margin = float(scipy.special.stdtrit(m - 1, 1 - TAIL)) * error
     return Estimate(value=value, low=max(0.0, value - margin), high=value + margin, n=m)
 
 

@@ -7,6 +7,8 @@ ask on standard input. Weights are read from safetensors alone (``curation.stora
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from curation.errors import ModelError
 from curation.models.own_code import (
     brings_code,
@@ -56,8 +58,6 @@ def load_weights(loader: Any, ref: ModelRef, **settings: Any) -> Any:
         ModelError: the weights are pickled, missing or damaged; or as :func:`from_pretrained`.
         OSError, ValueError, RuntimeError: raised by the loader.
     """
-    from safetensors import SafetensorError
-
     check_files(ref)
     try:
         return from_pretrained(loader, ref, use_safetensors=True, **settings)
@@ -101,7 +101,6 @@ def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
         ValueError, RuntimeError: peft finds that it does not fit.
     """
     from peft import PeftConfig, PeftModel
-    from safetensors import SafetensorError
 
     check_adapter(adapter)
     try:

@@ -6,6 +6,7 @@ from typing import Any
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import EngineConfig, GradientsConfig, RunConfig
 from curation.domains import get_domain, position_of
+from curation.domains.uci import find_engine
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.models.dtypes import HALF_TRAINING, taken
@@ -58,8 +59,6 @@ def check_analysis(config: RunConfig) -> list[str]:
         why = "; ".join(left_out) or "analyze.engine and analyze.gradients are null"
         raise ConfigError(f"analyze: there is nothing to measure in this run ({why})")
     if engine is not None:
-        from curation.domains.uci import find_engine
-
         find_engine(engine.path)
     return left_out
 

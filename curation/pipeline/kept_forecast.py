@@ -15,6 +15,7 @@ from curation.rundir.graph import differences
 from curation.rundir.manifest import Manifest
 from curation.rundir.spending import spent_since
 from curation.storage.paths import Place, write_atomically
+from curation.tables import io
 
 if TYPE_CHECKING:
     from curation.pipeline.forecasting import Forecast
@@ -70,8 +71,6 @@ def used_since(forecast: Mapping[str, Any], manifest: Manifest) -> dict[str, rep
 
 def used(manifest: Manifest, names: Iterable[str], since: float = 0.0) -> dict[str, report.SpentRecord]:
     """Amounts that each of the named stages that are done has used since a time, by name; passes of models alone."""
-    from curation.tables import io
-
     found = spent_since(manifest.events.last(MOST_EVENT_BYTES), since)
     done = {name: record for name, record in manifest.stages.items() if name in found and "labels" in record.outputs}
     return {

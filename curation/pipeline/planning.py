@@ -19,7 +19,9 @@ from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
 from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, assignment_of, rows_at
+from curation.stages.deal import examples_of
 from curation.storage.paths import Place, Remote, place, remove
+from curation.tables import io
 
 
 class Costed(Protocol):
@@ -100,8 +102,6 @@ def forecast_of(
 
 def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
     """How many rows an interrupted stage has labelled already."""
-    from curation.tables import io
-
     try:
         uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
     except Unknown:
@@ -119,9 +119,6 @@ def _shots(
     """Finds the table of demonstrations; before it is prepared, one is made of the same rows."""
 
     def found(out: Out) -> TableRef:
-        from curation.stages.deal import examples_of
-        from curation.tables import io
-
         try:
             table: TableRef = out.read(recorded(out, known))
             return table

@@ -17,9 +17,14 @@ from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, r
 from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
 from curation.stages.asking import AskModel
 from curation.stages.asks import ask_of
+from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
+from curation.stages.label_chunks import LabelJob
+from curation.stages.reduce import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
+from curation.tables import io
+from curation.tables.schemas import FILE_SHIFT
 from curation.telemetry.console import progress, say
 
 if TYPE_CHECKING:
@@ -94,8 +99,6 @@ class StageAsk:
 
 
 def _reduction(asking: StageAsk) -> "Reduction | None":
-    from curation.stages.reduce import ScoredOnly
-
     if not asking.fitted:
         return None
     return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
@@ -286,11 +289,7 @@ def _probed(
     commit_seconds: float,
     shots: Callable[[Out], "TableRef"] | None,
 ) -> "MeasuredCost":
-    from curation.stages.deal import POOL, examples_of
-    from curation.stages.label_chunks import LabelJob
     from curation.stages.probe import Population, probe
-    from curation.tables import io
-    from curation.tables.schemas import FILE_SHIFT
 
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))

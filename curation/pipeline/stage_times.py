@@ -17,6 +17,7 @@ from curation.rundir.history import StageTime, amount_of, like_of
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, fits
 from curation.stages.asking import AskModel
+from curation.tables import io
 
 Basis = Literal["probe", "history", "similar", "rough"]
 """The basis of an estimate: the probe, stages of the same model and recipe, of the same kind, or nothing measured."""
@@ -76,8 +77,6 @@ def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Seq
 
 def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
     """The rows that a stage has to do, less those that an interrupted one has committed."""
-    from curation.tables import io
-
     if stage.num_rows is None or not isinstance(stage, AskModel):
         return stage.num_rows
     try:

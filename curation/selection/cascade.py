@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.errors import ConfigError, UserError
 from curation.metrics.estimates import TAIL, Estimate, proportion
@@ -130,8 +131,6 @@ class FirstCut:
         The answers of dropped rows are not known: their mean is that of the held-out rows that are dropped, with a
         prediction interval (Student's t) for the mean of ``num_dropped`` further rows; NaN for fewer than two of them.
         """
-        from scipy.special import stdtrit
-
         known, again = self.answers_dropped, self.fed_twice * num_passed
         value = num_dropped * known.mean - again
         if not num_dropped:
@@ -139,7 +138,7 @@ class FirstCut:
         if known.num_rows < 2:
             return Estimate(value=value, low=math.nan, high=math.nan, n=known.num_rows)
         error = known.sd * math.sqrt(1 / known.num_rows + 1 / num_dropped)
-        margin = num_dropped * float(stdtrit(known.num_rows - 1, 1 - TAIL)) * error
+        margin = num_dropped * float(scipy.special.stdtrit(known.num_rows - 1, 1 - TAIL)) * error
         return Estimate(value=value, low=value - margin, high=value + margin, n=known.num_rows)
 
     def words(self) -> str:
@@ -251,16 +250,12 @@ def _tolerance_limit(first_K: Floats, loss: float, delta: float) -> float:
 
 def tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
     """The largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
-    from scipy.special import bdtr
-
-    return int((bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
+    return int((scipy.special.bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
 
 
 def _counts(num_rows: int, keep: float, delta: float) -> Ints:
     """The numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
-    from scipy.stats import binom
-
-    low, high = (int(binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
+    low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
 
 
@@ -282,8 +277,6 @@ def _needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, 
 
 def _saved(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], fed_twice: float) -> Estimate:
     """The share of tokens that is saved: a ratio of means, with its interval by the delta method."""
-    from scipy.special import ndtri
-
     tokens_M = (rows.prompt_tokens_M + rows.output_tokens_M).astype(np.float64)
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
     num_rows, mean = len(tokens_M), float(tokens_M.mean())
@@ -291,7 +284,7 @@ def _saved(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], fed_twice: float) ->
     error = (
         float(np.std(gain_M - value * tokens_M, ddof=1)) / (mean * math.sqrt(num_rows)) if num_rows > 1 else math.nan
     )
-    margin = float(ndtri(1 - TAIL)) * error
+    margin = float(scipy.special.ndtri(1 - TAIL)) * error
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, cast
 
+import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -250,8 +251,6 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 
 
 def _lance(path: str, version: int | None = None) -> Any:
-    import lance
-
     return lance.dataset(filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 

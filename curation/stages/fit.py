@@ -12,6 +12,8 @@ from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stages.training import training, training_host
 from curation.tables import io
+from curation.trust import saved
+from train.recipe import recipe_of
 
 
 class FitTrust(Stage):
@@ -91,8 +93,6 @@ def check_settings(config: TrustConfig) -> None:
     for name, options in config.options.items():
         fitted = TRUST[name]
         if name == "stacked":
-            from train.recipe import recipe_of
-
             recipe_of(options)
         elif options and isinstance(fitted, Fitted) and fitted.fit is None:
             check_options(f"trust.options.{name}", code(fitted.made_by).fitted, None, None, config, None, **options)
@@ -100,8 +100,6 @@ def check_settings(config: TrustConfig) -> None:
 
 def summary(trust: TrustRef) -> dict[str, Any]:
     """How a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None`` where there was none)."""
-    from curation.trust import saved
-
     description = saved.described(trust)
     fit = description["fit"]
     return {

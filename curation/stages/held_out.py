@@ -14,6 +14,7 @@ from curation.errors import SourceError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
+from curation.stages.label import RowShare
 from curation.tables import io
 from curation.tables.row_ids import Int64s, include, missing
 
@@ -45,8 +46,6 @@ class HoldOut(Stage):
 
     def run(self, task: Task) -> Done:
         """Compare row ids."""
-        from curation.stages.label import RowShare  # imports ray
-
         found = check_held_out(self.trained, self.splits, RowShare(**self.share), teacher=self.teacher)
         return Done(outputs=found, rows=sum(found.num_rows.values()))
 

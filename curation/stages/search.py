@@ -8,12 +8,15 @@ import yaml
 
 from curation.arms import fitted_of
 from curation.config import RiskConfig, RunConfig, TrustConfig, TuneConfig
+from curation.domains.grading import read_grades
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
+from curation.sources import SourceFile, values_of
 from curation.stages.fit import FitTrust
 from curation.stages.training import training_host
+from curation.storage.paths import write_atomically
 from curation.tables.schemas import TOKEN_LOGPROBS
 from tune.space import Space
 
@@ -70,7 +73,6 @@ class Search(Stage):
 
     def run(self, task: Task) -> Done:
         """Search, fit what was found on the whole source, and write what was tried to the stage's directory."""
-        from curation.storage.paths import write_atomically
         from tune.fits import Fits
         from tune.objective import read_source
         from tune.search import folds_of
@@ -160,8 +162,5 @@ def _groups(
     Raises:
         SourceError: the files have no such column, or one is another than the run found.
     """
-    from curation.domains.grading import read_grades
-    from curation.sources import SourceFile, values_of
-
     found = SourceFile.with_contents(files, contents)
     return values_of(found, column, read_grades(grades).row_ids_N, id_column)

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from curation.config import StudentConfig, TrainSection
 from curation.escaping import escaped
 from curation.refs import ModelRef, TableRef, fingerprint
@@ -13,7 +15,7 @@ from curation.registry import code
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.tables import io
+from curation.tables import io, schemas
 
 MAX_IDLE_SECONDS = 120.0
 """A training process that is idle for this long is ended."""
@@ -105,10 +107,6 @@ class Training(Stage):
 
 def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> TableRef:
     """Write the rows that a training left out as a table (``schemas.LEFT_OUT``), and name the first of them."""
-    import pyarrow as pa
-
-    from curation.tables import schemas
-
     ids = sorted(errors)
     named = [f"row {row_id} ({escaped(errors[row_id][:NAMED_CHARACTERS])})" for row_id in ids[:NUM_NAMED]]
     more = ", ..." if len(ids) > len(named) else ""

@@ -18,17 +18,24 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import ObjectStore, from_url
 
 from curation.errors import RunDirError
 from curation.redaction import redacted
 from curation.storage import aws_profile
 from curation.storage.files import sync_folder
 from curation.storage.names import check_name, require_folder
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "gs")
 PATIENCE_SECONDS = 120
@@ -129,8 +136,6 @@ class Remote:
 
     def is_file(self) -> bool:
         """Whether an object has this name."""
-        import obstore
-
         try:
             with _errors(self):
                 obstore.head(self.store, self.key)
@@ -140,8 +145,6 @@ class Remote:
 
     def is_dir(self) -> bool:
         """Whether there are objects below this name."""
-        import obstore
-
         with _errors(self):
             return any(obstore.list(self.store, f"{self.key}/", chunk_size=1))
 
@@ -159,23 +162,17 @@ class Remote:
 
     def read_tagged(self) -> tuple[bytes, dict[str, str]]:
         """The content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
-        import obstore
-
         with _errors(self):
             result = obstore.get(self.store, self.key)
             return bytes(result.bytes()), _tag(result.meta)
 
     def read_range(self, start: int, stop: int) -> bytes:
         """The bytes ``start`` to ``stop`` of the object."""
-        import obstore
-
         with _errors(self):
             return bytes(obstore.get_range(self.store, self.key, start=start, end=stop))
 
     def download(self, path: Path) -> None:
         """Copy the object to a local file, in parts: a request times out after 30 s (AWS_TIMEOUT, GOOGLE_TIMEOUT)."""
-        import obstore
-
         with _errors(self):
             meta = obstore.head(self.store, self.key)
             path.touch()
@@ -195,9 +192,6 @@ class Remote:
         Raises:
             FileExistsError: the store's content does not match ``mode`` ("create", or a tag); nothing was written.
         """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
         with _errors(self):
             try:
                 return _tag(obstore.put(self.store, self.key, content, mode=mode))
@@ -206,15 +200,11 @@ class Remote:
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object if it exists: S3 ignores a missing one, Google reports it."""
-        import obstore
-
         with suppress(FileNotFoundError), _errors(self):
             obstore.delete(self.store, self.key)
 
     def entries(self) -> list[StoredObject]:
         """The objects below, sorted by path, without the marker objects that some tools write for folders."""
-        import obstore
-
         prefix = f"{self.key}/"
         with _errors(self):
             listed = {item["path"]: item for part in obstore.list(self.store, prefix) for item in part}
@@ -232,8 +222,6 @@ class Remote:
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         """The walk of ``os.walk``: folder, names of its folders (the caller may change them) and of its objects."""
-        import obstore
-
         with _errors(self):
             listed = obstore.list_with_delimiter(self.store, f"{self.key}/")
         folders = [PurePosixPath(prefix).name for prefix in listed["common_prefixes"]]
@@ -257,7 +245,7 @@ class Remote:
         return f"{self._scheme}://{self._path.parts[0]}"
 
     @property
-    def store(self) -> "ObjectStore":
+    def store(self) -> ObjectStore:
         """The client of its bucket."""
         return _store(self.bucket, PATIENCE_SECONDS)
 
@@ -294,8 +282,6 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
     if not isinstance(directory, Remote):
         require_folder(directory, writable=writable)
         return
-    import obstore
-
     bucket = directory.bucket.rpartition("/")[2]
     try:
         with _errors(directory):
@@ -349,10 +335,8 @@ def remove(directory: Place) -> None:
 
 
 @lru_cache(maxsize=32)
-def _store(bucket: str, seconds: float) -> "ObjectStore":
+def _store(bucket: str, seconds: float) -> ObjectStore:
     """The client of a bucket, which repeats failing requests for at least so many seconds."""
-    from obstore.store import from_url
-
     patience = timedelta(seconds=seconds)
     backoff = {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2}
     retries: Any = {"max_retries": 1000, "retry_timeout": patience, "backoff": backoff}
@@ -363,8 +347,6 @@ def _store(bucket: str, seconds: float) -> "ObjectStore":
 @contextmanager
 def _errors(asked: object) -> Iterator[None]:
     """Translate the library's errors into Python's own."""
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-
     try:
         yield
     except (PermissionDeniedError, UnauthenticatedError) as error:

@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError, CurationError, ModelError, StartError
@@ -351,8 +353,6 @@ def _log_to(file: int) -> Iterator[None]:
 
 def _device_bytes() -> int | None:
     """Memory in use on the GPU, of all processes; None without one."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     free, total = torch.cuda.mem_get_info()

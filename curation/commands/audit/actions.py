@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from curation.commands.audit import result
 from curation.commands.audit.exchange import EXCHANGES, export
 from curation.commands.audit.folder import Audit, audits_in, make_audit, open_audit
 from curation.commands.audit.intake import Reader, read_csv, take
+from curation.commands.audit.server import serve
 from curation.commands.audit.source import find
 from curation.commands.audit.words import standing_lines
 from curation.errors import AuditError
@@ -61,8 +63,6 @@ def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int
 
 def serve_page(home: Path, name: str | None, *, port: int, person: str | None, say: Callable[[str], None]) -> None:
     """Serve the page of an audit until the process is interrupted."""
-    from curation.commands.audit.server import serve
-
     audit = open_audit(home, name)
     serve(audit, port, person or user(), say)
     say(standing_lines(audit)[1])
@@ -84,8 +84,6 @@ def export_rows(home: Path, name: str | None, program: str, path: str) -> str:
 
 def conclude(home: Path, name: str | None, *, alpha: float | None, delta: float | None) -> tuple[Audit, Json]:
     """The audit, and what its verdicts give (``curation.commands.audit.result.conclude``)."""
-    from curation.commands.audit import result  # scipy
-
     audit = open_audit(home, name)
     return audit, result.conclude(audit, alpha=alpha, delta=delta)
 

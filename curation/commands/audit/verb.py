@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from curation.escaping import echo
+from curation.storage.paths import place
 
 F = Callable[..., Any]
 
@@ -51,7 +52,6 @@ def _audit(function: F) -> F:
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
     """Draw the rows to judge; again, say how far the audit is."""
     from curation.commands.audit import actions
-    from curation.storage.paths import place
 
     home = actions.home_of(place(run_dir), folder)
     echo("\n".join(actions.start(place(run_dir), home, name=name, **asked)))
@@ -64,7 +64,6 @@ def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> No
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
     """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
     from curation.commands.audit import actions
-    from curation.storage.paths import place
 
     actions.serve_page(actions.home_of(place(run_dir), folder), name, port=port, person=person, say=echo)
 
@@ -76,7 +75,6 @@ def serve(run_dir: str, folder: str | None, name: str | None, port: int, person:
 def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
     from curation.commands.audit import actions
-    from curation.storage.paths import place
 
     echo(actions.export_rows(actions.home_of(place(run_dir), folder), name, program, path))
 
@@ -94,7 +92,6 @@ def import_verdicts(
     A verdict is right, wrong or unsure. The same file again changes nothing.
     """
     from curation.commands.audit import actions
-    from curation.storage.paths import place
 
     home = actions.home_of(place(run_dir), folder)
     exchange = None if program == "csv" else program
@@ -112,7 +109,6 @@ def result(
     """Print what the verdicts give, and write it to audit.json."""
     from curation.commands.audit import actions
     from curation.commands.audit.words import result_lines
-    from curation.storage.paths import place
 
     home = actions.home_of(place(run_dir), folder)
     drawn, found = actions.conclude(home, name, alpha=alpha, delta=delta)

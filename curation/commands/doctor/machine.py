@@ -8,6 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from curation import memory
 from curation.cluster import ray_private
 from curation.cluster.versions import PROJECT
@@ -31,8 +34,6 @@ INSTALL = "install with `pip install --constraint constraints.txt .`"
 
 def python() -> CheckResult:
     """Whether this Python's version is one that the project supports."""
-    from packaging.specifiers import SpecifierSet
-
     wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
     version = platform.python_version()
     if not SpecifierSet(wanted).contains(version, prereleases=True):
@@ -51,8 +52,6 @@ def packages() -> CheckResult:
 
 def wrong_packages(requirements: list[str]) -> list[str]:
     """The unmet requirements, each with the installed version; requirements of extras are skipped."""
-    from packaging.requirements import Requirement
-
     wrong = []
     for requirement in map(Requirement, requirements):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):

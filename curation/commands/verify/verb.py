@@ -8,6 +8,7 @@ import click
 
 from curation.commands.options import ALLOW_CODE
 from curation.escaping import echo
+from curation.telemetry.console import progress
 
 if TYPE_CHECKING:
     from curation.commands.verify.check import Verified
@@ -27,7 +28,6 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
     packages too. The exit code is 1 if anything is damaged.
     """
     from curation.commands.verify.kinds import verify as verify_target
-    from curation.telemetry.console import progress
 
     with progress("verify") as update:
         found = verify_target(target, update, allow_code)

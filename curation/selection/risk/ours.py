@@ -3,6 +3,7 @@
 import bisect
 
 import numpy as np
+import scipy
 
 from curation.selection.risk.problem import CandidateCuts, Counts, Floats, Problem, RuleResult, ranks
 
@@ -92,8 +93,8 @@ def exact_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
     It is at most alpha exactly where the one-sided binomial test rejects a noise above alpha:
     P(Bin(kept, alpha) <= wrong) <= delta.
     """
-    from scipy.special import betaincinv
-
     right_G = kept_G - wrong_G
-    bound_G: Floats = np.where(right_G > 0, betaincinv(wrong_G + 1, np.maximum(right_G, 1), 1 - delta), 1.0)
+    bound_G: Floats = np.where(
+        right_G > 0, scipy.special.betaincinv(wrong_G + 1, np.maximum(right_G, 1), 1 - delta), 1.0
+    )
     return bound_G
