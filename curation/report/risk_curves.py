@@ -40,16 +40,8 @@ def risk_curves(
     out_M = _too_long(record, "pool")
     passes = _Passes(record.labels["pool"], trust, out_M)
     ordered = Streamed(passes.mapped)
-    found = curve(
-        raw_M,
-        correct_M,
-        ordered,
-        alpha=risk["alpha"],
-        delta=risk["delta"],
-        rule=risk["rule"],
-        kind=risk["kind"],
-        seed=derive(run.seed, "risk"),
-    )
+    settings = {key: risk[key] for key in ("rule", "kind", "alpha", "delta")}
+    found = curve(raw_M, correct_M, ordered, **settings, seed=derive(run.seed, "risk"))
     threshold = record.budget["threshold"]
     thresholds = [*found.threshold_G.tolist(), *([] if threshold is None else [threshold])]
     least, deployed = passes.least_trust(thresholds), _deployed(pool, trust, thresholds, out_M)
@@ -76,7 +68,7 @@ def risk_curves(
             "deployment": deployed(threshold),
         }
     return {
-        **{key: risk[key] for key in ("rule", "kind", "alpha", "delta")},
+        **settings,
         "level": found.level,
         "start": found.start,
         "num_calibration": found.num_rows,

@@ -180,15 +180,9 @@ def first_cut(
     delta = 1 - confidence
     first_M = np.where(np.isnan(rows.first_M), np.inf, rows.first_M.astype(np.float64))
     order = np.lexsort((np.random.default_rng(seed).random(len(first_M)), -_selectable(rows.full_M)))
-    num_selectable = int((_selectable(rows.full_M) > -np.inf).sum())
     ranked_M = first_M[order]  # by the full score, the best first
-    if full_threshold is not None:
-        num_selected = int((rows.full_M >= full_threshold).sum())
-        counts = np.array([num_selected])
-    else:
-        assert keep is not None
-        num_selected = min(round(keep * len(first_M)), num_selectable)
-        counts = np.minimum(_counts(len(first_M), keep, COUNT_SHARE * delta), num_selectable)
+    num_selected, counts = _num_selected(rows, keep, full_threshold, COUNT_SHARE * delta)
+    if keep is not None:
         delta *= 1 - COUNT_SHARE
     threshold = min(_tolerance_limit(ranked_M[:count], loss, delta) for count in np.unique(counts).tolist())
     dropped_M = first_M < threshold
@@ -203,13 +197,8 @@ def first_cut(
             f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; {more}allow a "
             "larger loss"
         )
-    elif not dropped_M.any():
-        off = "it would drop no row: the first score does not tell the rows apart that the full pass selects"
-    elif saved.value < LEAST_SAVED:
-        off = (
-            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
-            f"less than {LEAST_SAVED:.0%} (prompts of {means[0]:.0f} tokens, answers of {means[1]:.0f})"
-        )
+    else:
+        off = _too_little(rows, dropped_M, saved)
     lost = int((ranked_M[:num_selected] < threshold).sum())
     on = off is None
     return FirstCut(
@@ -232,6 +221,35 @@ def first_cut(
         guarantee=_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
         needed=needed,
     )
+
+
+def _num_selected(
+    rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float
+) -> tuple[int, npt.NDArray[np.int64]]:
+    """How many of the held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
+
+    A threshold selects a known number; of a share of the pool, how many rows are held out is chance.
+    """
+    if full_threshold is not None:
+        num_selected = int((rows.full_M >= full_threshold).sum())
+        return num_selected, np.array([num_selected])
+    assert keep is not None, "one of the two is given"
+    num_rows, num_selectable = len(rows.full_M), int((_selectable(rows.full_M) > -np.inf).sum())
+    counts = np.minimum(_counts(num_rows, keep, delta), num_selectable)
+    return min(round(keep * num_rows), num_selectable), counts
+
+
+def _too_little(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], saved: Estimate) -> str | None:
+    """Why a cut that may be made is not worth it; ``None`` if it is."""
+    if not dropped_M.any():
+        return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
+    if saved.value < LEAST_SAVED:
+        return (
+            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
+            f"less than {LEAST_SAVED:.0%} (prompts of {rows.prompt_tokens_M.mean():.0f} tokens, answers of "
+            f"{rows.output_tokens_M.mean():.0f})"
+        )
+    return None
 
 
 def still_pays(num_asked: int, num_dropped: int, break_even: float) -> bool:

@@ -1,7 +1,7 @@
 """The advantage stage: an engine values the weak and the gold move of selected rows where they differ, in Ray tasks."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +112,13 @@ def advantages(
     }
     every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(arm.drawn_M for arm in found.values())]))
     table = in_chunks(
-        _value, every_N, (job,), uri, schemas.ADVANTAGES, chunk_rows=CHUNK_ROWS, guard=guard, progress=progress
+        partial(_value, job=job),
+        every_N,
+        uri,
+        schemas.ADVANTAGES,
+        chunk_rows=CHUNK_ROWS,
+        guard=guard,
+        progress=progress,
     )
     return table, {arm: _of_arm(rows, table, job.engine) for arm, rows in found.items()}
 

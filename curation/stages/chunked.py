@@ -1,6 +1,6 @@
 """A table whose rows are computed by Ray tasks, chunk by chunk: what was committed before a kill is not done again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,22 +18,24 @@ from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
 COMMIT_SECONDS = 2.0
+ONE_CPU = {"num_cpus": 1.0}
 
 
 def in_chunks(
-    compute: Callable[..., pa.Table],
+    compute: Callable[[Int64s], pa.Table],
     row_ids_N: Int64s,
-    arguments: tuple[Any, ...],
     uri: str,
     schema: pa.Schema,
     *,
     chunk_rows: int,
-    num_cpus: float = 1,
-    num_gpus: float = 0,
+    resources: Mapping[str, float] = ONE_CPU,
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> TableRef:
-    """The table at ``uri`` with the rows that ``compute(ids_M, *arguments)`` gives, one for each id.
+    """The table at ``uri`` with the rows that ``compute(ids_M)`` gives, one for each id.
+
+    ``compute`` and its arguments are pickled to every task. ``resources``: what a task takes, ``num_cpus`` and
+    ``num_gpus``.
 
     Raises:
         UserError: as ``compute`` raised it.
@@ -46,13 +48,13 @@ def in_chunks(
 
     def calls() -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(left_N), chunk_rows):
-            yield compute, left_N[start : start + chunk_rows], arguments, uri, schema
+            yield compute, left_N[start : start + chunk_rows], uri, schema
 
     def committed(round_: CommitRound) -> None:
         if progress is not None:
             progress(Standing(rows=len(done) + sum(round_.rows.values()), total=len(row_ids_N)))
 
-    written = in_tasks(_write, calls(), num_cpus=num_cpus, num_gpus=num_gpus)
+    written = in_tasks(_write, calls(), **resources)
     rows = (row for table in written for row in table.to_pylist())
     commit_stream(rows, seconds=COMMIT_SECONDS, guard=guard, on_commit=committed)
     if (found := commits.committed_ids(uri)) != wanted:
@@ -60,9 +62,7 @@ def in_chunks(
     return io.latest(uri)
 
 
-def _write(
-    compute: Callable[..., pa.Table], ids_M: Int64s, arguments: tuple[Any, ...], uri: str, schema: pa.Schema
-) -> pa.Table:
-    rows = compute(ids_M, *arguments)
+def _write(compute: Callable[[Int64s], pa.Table], ids_M: Int64s, uri: str, schema: pa.Schema) -> pa.Table:
+    rows = compute(ids_M)
     assert np.array_equal(np.sort(rows["row_id"].to_numpy()), np.sort(ids_M)), "a row for each id"
     return commits.write_fragment(rows, uri, schema)

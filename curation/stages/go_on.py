@@ -4,7 +4,7 @@ It reads what the generation shows of its trust function without the pool's gold
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +60,6 @@ class GoOn(Stage):
             budget=self.budget,
             risk=self.stop.risk,
             shift=self.shift,
-            seed=self.seed,
         )
         reasons = reasons_to_stop(signs, self.stop)
         why = f"the chain stops after generation {self.generation}: {'; '.join(reasons)}" if reasons else None
@@ -85,20 +84,20 @@ def read_signs(
     budget: Mapping[str, Any],
     risk: RiskConfig | None,
     shift: Mapping[str, Any],
-    seed: int,
 ) -> Signs:
     """The signs of the first of ``functions`` that the scored ``source`` labels have.
 
     ``risk`` certifies on validation rows; without it the run's ``budget`` tells, if it is one of risk. ``pool`` gives
-    the scores of the generation's share; its ``trust`` is replaced by that function.
+    the scores of the generation's share, and the seed; its ``trust`` is replaced by that function.
     """
+    seed = pool.seed
     judged = judge(source, grades, functions)
     name = next(name for name in functions if name in judged.scores)
     rows = judged.subset(part_of(judged.row_ids_N, trust, seed) == VALIDATION)
     parsed = rows.readable
     certified = budget["n"] / pool.num_rows if budget["risk"] is not None and pool.num_rows else None
     if risk is not None:
-        scores = PoolScores(labels=pool.labels, trust=name, seed=seed, too_long=pool.too_long)
+        scores = replace(pool, trust=name)
         ordered = scores.ordered()
         # Read as float32, like the pool's scores.
         raw_M = np.where(rows.parsed_N, rows.scores[name].raw_N, -np.inf).astype(np.float32)

@@ -1,7 +1,7 @@
 """The grade stage: grades the weak labels of a labelled split by the domain's own rule, in parallel tasks."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,9 +58,8 @@ class GradeByCommand(Grade):
         tables = (self.labels, self.gold, self.examples)
         with task.progress() as update:
             verdicts = in_chunks(
-                _check,
+                partial(_check, tables=tables, domain=self.domain, checker=self.checker),
                 _both(self.labels, self.gold),
-                (tables, self.domain, self.checker),
                 str(task.directory / "verdicts.lance"),
                 schemas.GRADES,
                 chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),

@@ -5,7 +5,7 @@ at which point of the training it takes gradients). All arms are compared by the
 """
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -103,14 +103,12 @@ def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progres
     """
     ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
     return in_chunks(
-        _gradients,
+        partial(_gradients, job=job),
         first_by_hash(ids_N, job.gradients.rows, job.seed),
-        (job,),
         uri,
         schemas.gradients(state_size(job.base, ())),
         chunk_rows=CHUNK_ROWS,
-        num_cpus=job.gradients.cpus,
-        num_gpus=job.gradients.gpus,
+        resources={"num_cpus": job.gradients.cpus, "num_gpus": job.gradients.gpus},
         guard=guard,
         progress=progress,
     )

@@ -135,20 +135,7 @@ class Decoder:
             )
             logits_B1V, hidden_B1D = self._forward.extend(prefix, next_B1)
             states.answer(hidden_B1D[:, 0])
-        yield completion_batch(
-            row_ids=[request.request.row_id for request in requests],
-            completions=[row.text for row in rows],
-            mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
-            margins=[OfTokens.of(row.margins[: row.num_content]) for row in rows],
-            negentropies=[OfTokens.of(row.negentropies[: row.num_content]) for row in rows],
-            token_logprobs=[row.logprobs[: row.num_content] for row in rows],
-            num_token_logprobs=config.token_logprobs,
-            num_prompt_tokens=[len(request.prompt) for request in requests],
-            num_output_tokens=[row.num_content for row in rows],
-            truncated=[row.truncated for row in rows],
-            states=by_name(states.arrays(), config.states),
-            state_dtype=config.state_dtype,
-        )
+        yield _batch(requests, rows, states, config)
 
     def _draw(
         self, rows: list[_OpenAnswer], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
@@ -284,6 +271,26 @@ def _prompts(
     states = prompt_states(hidden_BD.float().cpu().numpy(), config.states, gate.states)
     row_ids = [request.request.row_id for request in requests]
     return prompt_batch(row_ids, [len(request.prompt) for request in requests], states, config.state_dtype)
+
+
+def _batch(
+    requests: Sequence[TokenisedRequest], rows: Sequence[_OpenAnswer], states: "_States", config: AskConfig
+) -> pa.RecordBatch:
+    """A batch of ``schemas.completions`` of answers that have ended."""
+    return completion_batch(
+        row_ids=[request.request.row_id for request in requests],
+        completions=[row.text for row in rows],
+        mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
+        margins=[OfTokens.of(row.margins[: row.num_content]) for row in rows],
+        negentropies=[OfTokens.of(row.negentropies[: row.num_content]) for row in rows],
+        token_logprobs=[row.logprobs[: row.num_content] for row in rows],
+        num_token_logprobs=config.token_logprobs,
+        num_prompt_tokens=[len(request.prompt) for request in requests],
+        num_output_tokens=[row.num_content for row in rows],
+        truncated=[row.truncated for row in rows],
+        states=by_name(states.arrays(), config.states),
+        state_dtype=config.state_dtype,
+    )
 
 
 def _dropped(requests: Sequence[TokenisedRequest], config: AskConfig, forward: Forward) -> pa.RecordBatch:

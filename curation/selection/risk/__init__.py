@@ -108,7 +108,8 @@ def calibrate(
         UserError: the calibration rows are missing, have NaN scores, scores below the floor, correctness that is not
             boolean, or differing lengths; or no pool row may be selected.
     """
-    problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed, floor)
+    _check_settings(alpha, delta, rule, kind)
+    problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed, floor)
     return _cut(problem, rule, _RULES[rule](problem))
 
 
@@ -127,7 +128,8 @@ def curve(
 
     Arguments and errors are those of :func:`calibrate`.
     """
-    return curve_of(_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed), rule)
+    _check_settings(alpha, delta, rule, kind)
+    return curve_of(_problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed), rule)
 
 
 def _problem(
@@ -136,12 +138,10 @@ def _problem(
     pool_scores_N: npt.ArrayLike | Streamed,
     alpha: float,
     delta: float,
-    rule: Rule,
     kind: Kind,
     seed: int,
     floor: float | None = None,
 ) -> Problem:
-    _check_settings(alpha, delta, rule, kind)
     scores_M, correct_M = _checked_rows(scores_M, correct_M)
     if floor is not None and (scores_M < floor).any():
         raise UserError(

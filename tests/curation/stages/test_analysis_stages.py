@@ -3,6 +3,7 @@
 import stat
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lance
@@ -112,11 +113,12 @@ def test_what_was_committed_is_not_computed_again(local_ray, tmp_path: Path) -> 
         return pa.table({"row_id": ids_M, "value": value, "error": pa.nulls(len(ids_M), pa.string())})
 
     with pytest.raises(ConfigError, match="is above 59"):
-        in_chunks(doubled, ids, (59,), uri, schemas.SIGNAL, chunk_rows=20)
+        in_chunks(partial(doubled, limit=59), ids, uri, schemas.SIGNAL, chunk_rows=20)
     before = io.count(io.latest(uri))
     assert 0 < before <= 60 and before % 20 == 0
     left: list[int] = []
-    ref = in_chunks(doubled, ids, (99,), uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
+    all_rows = partial(doubled, limit=99)
+    ref = in_chunks(all_rows, ids, uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
     assert io.read(ref).sort_by("row_id")["value"].to_pylist() == (2.0 * ids).tolist()
     assert left[0] >= before
 

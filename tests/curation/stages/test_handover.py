@@ -90,7 +90,9 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
     }
     grades = save(tmp_path, "grades", graded, schemas.GRADES)
     pool_raw_N, pool_parsed_N = rng.normal(-2, 1, 3000).astype(np.float32), rng.random(3000) < 0.8
-    pool = PoolScores(labels=labels(tmp_path, "pool", np.arange(3000), pool_raw_N, pool_parsed_N), trust="naive")
+    pool = PoolScores(
+        labels=labels(tmp_path, "pool", np.arange(3000), pool_raw_N, pool_parsed_N), trust="naive", seed=seed
+    )
     arguments = {
         "functions": ("trust", "internal_confidence"),  # the labels have no trust scores
         "source": source,
@@ -98,7 +100,6 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
         "trust": trust,
         "pool": pool,
         "shift": {"source": NONE_SHOWN | {"num_pool": 1}, "calibration": NONE_SHOWN | {"num_pool": 2}},
-        "seed": seed,
     }
     signs = read_signs(**arguments, budget={"n": 60, "risk": {"alpha": 0.1}}, risk=None)
     held_N = part_of(ids_N, trust, seed) == VALIDATION
