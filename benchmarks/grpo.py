@@ -39,7 +39,7 @@ from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from train.grpo import _arguments, reinforce
+from train.grpo import Questions, _arguments, reinforce
 from train.grpo_trainer import GRPOConfig
 from train.models import adapter
 
@@ -168,9 +168,7 @@ class Work:
         examples = [{"row_id": row} for row in range(len(self.prompts))]
         record = reinforce(
             self.base,
-            self.prompts,
-            ["1"] * len(self.prompts),
-            examples,
+            Questions(self.prompts, ["1"] * len(self.prompts), examples),
             Words(),  # type: ignore[arg-type]
             self.config,
             seed=SEED,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,6 +78,16 @@ def train_grpo(
     return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update, **read)
 
 
+class Questions(NamedTuple):
+    """The rows to learn from."""
+
+    prompts: Sequence[str]
+    labels: Sequence[str | None]
+    """The answers that are rewarded; a row without one stays, for equal numbers of rows in all arms."""
+    examples: Sequence[Mapping[str, Any]]
+    """The rows of the pool, with their ``row_id``."""
+
+
 def _learn(
     base: ModelRef, rows: TableRef, config: GrpoConfig, *, domain: DomainConfig, examples: TableRef, **how: Any
 ) -> TrainingRecord:
@@ -85,7 +95,8 @@ def _learn(
     table = io.read(rows, columns=["row_id", "prompt", "label"]).sort_by("row_id")
     row_ids_N = table["row_id"].to_numpy()
     found = io.take(examples, row_ids_N, ["row_id", *made.columns.names]).to_pylist()
-    return reinforce(base, table["prompt"].to_pylist(), table["label"].to_pylist(), found, made, config, **how)
+    questions = Questions(table["prompt"].to_pylist(), table["label"].to_pylist(), found)
+    return reinforce(base, questions, made, config, **how)
 
 
 def accumulation_steps(config: GrpoConfig, num_workers: int) -> int:
@@ -106,9 +117,7 @@ def accumulation_steps(config: GrpoConfig, num_workers: int) -> int:
 
 def reinforce(
     base: ModelRef,
-    prompts: Sequence[str],
-    labels: Sequence[str | None],
-    examples: Sequence[Mapping[str, Any]],
+    questions: Questions,
     domain: Domain,
     config: GrpoConfig,
     *,
@@ -119,8 +128,8 @@ def reinforce(
 ) -> TrainingRecord:
     """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
-    Over-long prompts are dropped and counted. Rows without a label stay, for equal numbers of rows in all arms.
-    Workers, resumption, ``progress`` and ``kept`` are as for :func:`train.sft.fine_tune`.
+    Over-long prompts are dropped and counted. Workers, resumption, ``progress`` and ``kept`` are as for
+    :func:`train.sft.fine_tune`.
 
     Raises:
         SourceError: no row is left.
@@ -132,16 +141,11 @@ def reinforce(
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    tasks = _tasks(tokenizer, prompts, labels, examples, config, name=output.name)
+    tasks = _tasks(tokenizer, questions, config, name=output.name)
     num_steps = config.num_steps(len(tasks))
     order = _order(len(tasks), num_steps * config.global_batch_size, seed)
-    args = _arguments(
-        config,
-        base,
-        num_steps=num_steps,
-        seed=seed,
-        work=output.with_name(f"{output.name}.partial") / "checkpoints",
-    )
+    work = output.with_name(f"{output.name}.partial") / "checkpoints"
+    args = _arguments(config, base, num_steps=num_steps, seed=seed, work=work)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
     unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]))
@@ -171,17 +175,7 @@ def reinforce(
         unfinished.resume(trainer)
     finally:
         rollouts.close()
-    history = steps_of(trainer.state.log_history)
-    record = TrainingRecord(
-        num_rows=len(tasks),
-        num_dropped=len(prompts) - len(tasks),
-        num_epochs=config.epochs,
-        losses=[entry["loss"] for entry in history],
-        seconds=time.monotonic() - start,
-        curves=curves(history),
-        stopped=without_signal(history, config),
-        dropped=sorted({example["row_id"] for example in examples} - {task.row_id for task in tasks}),
-    )
+    record = _record(questions, tasks, config, trainer.state.log_history, time.monotonic() - start)
     weights = trainer.full_weights()
     if trainer.is_world_process_zero():
         trained = trainer.accelerator.unwrap_model(trainer.model)
@@ -190,22 +184,31 @@ def reinforce(
     return record
 
 
-def _tasks(
-    tokenizer: Any,
-    prompts: Sequence[str],
-    labels: Sequence[str | None],
-    examples: Sequence[Mapping[str, Any]],
-    config: GrpoConfig,
-    *,
-    name: str,
-) -> list[RolloutTask]:
+def _record(
+    questions: Questions, tasks: Sequence[RolloutTask], config: GrpoConfig, log_history: list[Any], seconds: float
+) -> TrainingRecord:
+    history = steps_of(log_history)
+    return TrainingRecord(
+        num_rows=len(tasks),
+        num_dropped=len(questions.prompts) - len(tasks),
+        num_epochs=config.epochs,
+        losses=[entry["loss"] for entry in history],
+        seconds=seconds,
+        curves=curves(history),
+        stopped=without_signal(history, config),
+        dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
+    )
+
+
+def _tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
     """The rows that can be learnt from."""
+    prompts = questions.prompts
     if not prompts:
         raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
     ids = prompt_ids(tokenizer, prompts, chat_template=config.chat_template)
     tasks = [
         RolloutTask(row_id=example["row_id"], prompt=prompt, example=example, label=label)
-        for prompt, label, example in zip(ids, labels, examples, strict=True)
+        for prompt, label, example in zip(ids, questions.labels, questions.examples, strict=True)
         if len(prompt) <= config.max_length
     ]
     if num_long := len(prompts) - len(tasks):

@@ -10,7 +10,7 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import numpy as np
@@ -144,22 +144,10 @@ def prepare(
     import ray
     import ray.exceptions
 
-    splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
-    domains = {name: get_domain(config.domain_of(name)) for name in splits}
-    names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
-    sources = dict.fromkeys(split.source for split in splits.values())
-    job = DealJob(
-        sources={name: _source(config, name, files[name], dealt.rows) for name in sources},
-        uris={name: str(directory / f"{name}.lance") for name in names},
-    )
-    schemas = {name: table_schema(domains[name if name in splits else POOL], name) for name in names}
-    counted = [source.assignment.counts for source in job.sources.values()]
-    expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
-    if AUDIT in names:
-        expected[AUDIT] = expected[POOL]
+    job, schemas, expected = _planned(config, directory, files, dealt)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
-    chunks = list(_chunks({name: files[name] for name in sources}, chunk_rows))
+    chunks = list(_chunks({name: files[name] for name in job.sources}, chunk_rows))
     settled = _settled(job, chunks, directory) if config.splits.overlap != "report" else None
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
@@ -181,8 +169,8 @@ def prepare(
             found = {name: count_split(ref, name) for name, ref in refs.items()}
             _check(refs, found, expected, shown)
             check_usable(refs, found, max_error_rate, shown)
-            settled = _compared(config, {name: refs[name] for name in splits}, directory, dealt)
-        gone = {name: _gone(settled, name) for name in names}
+            settled = _compared(config, {name: ref for name, ref in refs.items() if name != AUDIT}, directory, dealt)
+        gone = {name: _gone(settled, name) for name in refs}
         refs = {name: remove(ref, gone[name], guard=guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
@@ -191,6 +179,31 @@ def prepare(
     _check(refs, counts, expected, shown)
     compacted = {name: compact(ref, fragment_mb, guard=guard) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
+
+
+class _Planned(NamedTuple):
+    """The job, and the schema and the expected rows of each table."""
+
+    job: DealJob
+    schemas: dict[str, pa.Schema]
+    expected: dict[str, int]
+
+
+def _planned(config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt) -> _Planned:
+    splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
+    domains = {name: get_domain(config.domain_of(name)) for name in splits}
+    names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
+    sources = dict.fromkeys(split.source for split in splits.values())
+    job = DealJob(
+        sources={name: _source(config, name, files[name], dealt.rows) for name in sources},
+        uris={name: str(directory / f"{name}.lance") for name in names},
+    )
+    schemas = {name: table_schema(domains[name if name in splits else POOL], name) for name in names}
+    counted = [source.assignment.counts for source in job.sources.values()]
+    expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
+    if AUDIT in names:
+        expected[AUDIT] = expected[POOL]
+    return _Planned(job, schemas, expected)
 
 
 def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:

@@ -96,6 +96,22 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             raise ConfigError(f"teacher.vllm.engine.{name}: vLLM's engine has no such argument{hint}")
 
 
+def _check_tap(model: ModelRef, lacks_layers: str | None, lacks: Sequence[str]) -> None:
+    """Refuse a model of which vLLM gives no states of other layers, and a vLLM that lacks what the tap reads."""
+    if lacks_layers:
+        raise ModelError(
+            f"model {model.base!r}: teacher.states names other layers than the last, which vLLM's {lacks_layers} "
+            "does not give; set teacher.backend: transformers"
+        )
+    if lacks:
+        import vllm
+
+        raise ModelError(
+            f"vLLM {vllm.__version__} lacks what the teacher reads ({', '.join(lacks)}); "
+            f"tested with {', '.join(TESTED)}"
+        )
+
+
 class Engine:
     """One engine with the tap installed."""
 
@@ -137,18 +153,7 @@ class Engine:
                 f"model {model.base!r}: vLLM's engine did not start: {_first_line(error)}; "
                 f"it logged last:\n{self.tail()}"
             ) from error
-        if lacks_layers:
-            raise ModelError(
-                f"model {model.base!r}: teacher.states names other layers than the last, which vLLM's {lacks_layers} "
-                "does not give; set teacher.backend: transformers"
-            )
-        if lacks:
-            import vllm
-
-            raise ModelError(
-                f"vLLM {vllm.__version__} lacks what the teacher reads ({', '.join(lacks)}); "
-                f"tested with {', '.join(TESTED)}"
-            )
+        _check_tap(model, lacks_layers, lacks)
         scheduler = self._engine.vllm_config.scheduler_config
         cache = self._engine.vllm_config.cache_config
         self.limit = 2 * int(scheduler.max_num_seqs)

@@ -17,7 +17,7 @@ from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train import grpo_trainer
-from train.grpo import _arguments, accumulation_steps, reinforce
+from train.grpo import Questions, _arguments, accumulation_steps, reinforce
 from train.models import TrainingRecord, saved, trainable
 from train.rewards import RolloutTask, grade
 from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
@@ -69,7 +69,8 @@ def trained(
 ) -> TrainingRecord:
     prompts = [str(number) * (1 + number % 3) for number in range(len(labels))]
     examples = [{"row_id": 100 + number} for number in range(len(labels))]
-    return reinforce(base, prompts, list(labels), examples, domain or Echo(), config, seed=1, output=output, **how)
+    questions = Questions(prompts, list(labels), examples)
+    return reinforce(base, questions, domain or Echo(), config, seed=1, output=output, **how)
 
 
 def weights(ref: ModelRef) -> dict[str, torch.Tensor]:
@@ -361,7 +362,7 @@ def test_bad_input_is_refused(base: ModelRef, tmp_path: Path) -> None:
         trained(base, tmp_path / "out", SMALL, labels="")
     with pytest.raises(SourceError, match="all 1 prompts exceed max_length 1"):
         reinforce(
-            base, ["012"], ["0"], [{"row_id": 0}], Echo(), SMALL.model_copy(update={"max_length": 1}),
+            base, Questions(["012"], ["0"], [{"row_id": 0}]), Echo(), SMALL.model_copy(update={"max_length": 1}),
             seed=0, output=tmp_path / "out",
         )  # fmt: skip
     with pytest.raises(ConfigError, match="4 prompts x group_size 4 = 16 answers are not a multiple"):

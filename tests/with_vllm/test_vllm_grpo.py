@@ -20,7 +20,7 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.tables import io
 from tests.families import FAMILIES, make_model
-from train.grpo import reinforce, train_grpo
+from train.grpo import Questions, reinforce, train_grpo
 from train.models import TrainingRecord, saved, trainable
 from train.rollouts import Wanted
 from train.rollouts_vllm import VllmRollouts, uses_vllm
@@ -69,7 +69,8 @@ def trained(base: ModelRef, output: Path, domain: Any = None, **changed: Any) ->
     config = GrpoConfig.model_validate(SETTINGS | changed)
     prompts = [str(number) * (1 + number % 3) for number in range(8)]
     examples = [{"row_id": 100 + number} for number in range(8)]
-    return reinforce(base, prompts, ["3"] * 8, examples, domain or Echo(), config, seed=1, output=output)
+    questions = Questions(prompts, ["3"] * 8, examples)
+    return reinforce(base, questions, domain or Echo(), config, seed=1, output=output)
 
 
 @pytest.mark.parametrize("changed", [{}, LORA], ids=["full", "lora"])
@@ -200,7 +201,7 @@ def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path) -
     config = GrpoConfig.model_validate(SETTINGS | {"global_batch_size": 4, "micro_batch_size": 8, "epochs": 4})
     domain, prompts = DomainConfig(name="mcqa"), [row["prompt"] for row in rows]
     how = {"seed": 3, "output": tmp_path / "one"}
-    one = reinforce(base, prompts, ["0"] * 4, questions, get_domain(domain), config, **how)
+    one = reinforce(base, Questions(prompts, ["0"] * 4, questions), get_domain(domain), config, **how)
     two = train_grpo(
         base,
         selected,
