@@ -1,6 +1,7 @@
 """A table whose rows are computed by Ray tasks, chunk by chunk: what was committed before a kill is not done again."""
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
 COMMIT_SECONDS = 2.0
-ONE_CPU = {"num_cpus": 1.0}
+ONE_CPU: Mapping[str, float] = MappingProxyType({"num_cpus": 1})
 
 
 def in_chunks(
@@ -54,7 +55,8 @@ def in_chunks(
         if progress is not None:
             progress(Standing(rows=len(done) + sum(round_.rows.values()), total=len(row_ids_N)))
 
-    written = in_tasks(_write, calls(), **resources)
+    num_cpus, num_gpus = resources.get("num_cpus", 1), resources.get("num_gpus", 0)
+    written = in_tasks(_write, calls(), num_cpus=num_cpus, num_gpus=num_gpus)
     rows = (row for table in written for row in table.to_pylist())
     commit_stream(rows, seconds=COMMIT_SECONDS, guard=guard, on_commit=committed)
     if (found := commits.committed_ids(uri)) != wanted:
