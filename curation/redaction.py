@@ -25,7 +25,7 @@ def redacted(text: str) -> str:
     return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(_hidden, text))
 
 
-def redacted_in(value: Any) -> Any:
+def redacted_in(value: object) -> Any:
     """A JSON value whose texts are :func:`redacted`."""
     if isinstance(value, str):
         return redacted(value)
@@ -34,7 +34,7 @@ def redacted_in(value: Any) -> Any:
     return [redacted_in(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def secrets_in(value: Any, at: str = "") -> Iterator[str]:
+def secrets_in(value: object, at: str = "") -> Iterator[str]:
     """The dotted keys of a mapping that hold a credential: in a URL, or by their own name."""
     if isinstance(value, str) and (redacted(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
         yield at

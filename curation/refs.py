@@ -69,7 +69,7 @@ class ProjectionRef(Ref):
     digest: str
 
 
-def table_refs(value: Any) -> Iterator[TableRef]:
+def table_refs(value: object) -> Iterator[TableRef]:
     """The table references in a JSON value, at any depth."""
     if isinstance(value, dict) and value.keys() == {"uri", "version"}:
         yield TableRef.from_json(value)
@@ -78,7 +78,7 @@ def table_refs(value: Any) -> Iterator[TableRef]:
             yield from table_refs(item)
 
 
-def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
+def leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
     """The values of that type in mappings, lists, tuples and dataclasses, at any depth."""
     if isinstance(value, kind):
         yield value
@@ -92,7 +92,7 @@ def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
         yield from leaves([getattr(value, item.name) for item in fields(value)], kind)
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value: object) -> str:
     """A 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
 
     Raises:
@@ -108,7 +108,7 @@ class ListDigest:
         self.num_items = 0
         self._hash = hashlib.sha256(b"[")
 
-    def extend(self, items: Iterable[Any]) -> None:
+    def extend(self, items: Iterable[object]) -> None:
         """Append items, which are JSON values."""
         self.extend_texts([_canonical(item) for item in items])
 

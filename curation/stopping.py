@@ -189,7 +189,7 @@ def arriving(items: Iterable[Item]) -> Iterator[Item]:
     given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     ended = threading.Event()
 
-    def give(is_item: bool, value: Any) -> None:
+    def give(is_item: bool, value: object) -> None:
         while not ended.is_set():
             with suppress(queue.Full):
                 given.put((is_item, value), timeout=LOOK_SECONDS)

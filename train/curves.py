@@ -26,7 +26,7 @@ CURVES = {
 """Curves of the record, and the measures of TRL and of :class:`train.grpo_trainer.Game` that they are."""
 
 
-def steps_of(log_history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def steps_of(log_history: Sequence[Mapping[str, object]]) -> list[Mapping[str, Any]]:
     """The entries of a ``transformers.TrainerState`` that stand for a step each."""
     return [entry for entry in log_history if "reward" in entry]
 

@@ -97,7 +97,7 @@ class Trainer(Guarded, GRPOTrainer):
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **kwargs: Any
+        self, model: object, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **kwargs: Any
     ) -> Any:
         found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
         if self._inputs is not None and torch.is_grad_enabled():

@@ -54,7 +54,7 @@ class Rollout(NamedTuple):
 class Rollouts(Protocol):
     """Draws answers from the weights as they are in this step."""
 
-    def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
+    def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
         """An answer for each, in their order; every worker calls this with its own share."""
         ...
 
@@ -85,7 +85,7 @@ class TransformersRollouts:
         """``ends``: the tokens that end an answer."""
         self._tokenizer, self._config, self._ends = tokenizer, config, list(ends)
 
-    def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
+    def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
         """Draws like :meth:`Rollouts.draw`."""
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt))
         found: dict[int, Rollout] = {}
@@ -160,7 +160,7 @@ class _Stopped(StoppingCriteria):
         self._text, self._stops, self._width = text, stops, width
         self._pieces: dict[int, str] = {}
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: Any) -> torch.Tensor:
         """Whether each row ends, [B]."""
         ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         if self._stops:

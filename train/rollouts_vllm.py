@@ -172,7 +172,7 @@ class VllmRollouts:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _push(self, model: Any) -> None:
+    def _push(self, model: object) -> None:
         """Give the engine the weights of ``model``."""
         if self._sleeps:
             torch.cuda.empty_cache()

@@ -57,7 +57,7 @@ def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Pa
     }
 
 
-def rising_from_first_step(scheduler: Any, warm_up: int) -> Any:
+def rising_from_first_step(scheduler: object, warm_up: int) -> Any:
     """The same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
 
     Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
@@ -118,7 +118,7 @@ class Guarded(Trainer):
                 found[name] = full.detach().cpu().clone()
         return found
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
         """The norm of the step's gradients, which is the same in all workers.
 
         Raises:
@@ -204,7 +204,7 @@ class SftTrainer(Guarded):
             self._first_step.add(outputs.logits, labels)
         return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
         if self._first_step is not None and self.state.global_step == 0:
             self._first_step.check()
         return super()._get_grad_norm(model, grad_norm)

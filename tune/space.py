@@ -196,7 +196,7 @@ class Space:
     """Dimensions by key, without ``kind``."""
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
+    def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
         """The space that a mapping describes, every value of it checked.
 
         Args:
@@ -265,7 +265,7 @@ class Space:
         """The dimensions that a kind reads."""
         return [key for key in self.dimensions if _reads([kind], key)]
 
-    def point(self, kind: str, values: Mapping[str, Any]) -> Point:
+    def point(self, kind: str, values: Mapping[str, object]) -> Point:
         """The point at these values of a kind's dimensions."""
         settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
         own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
@@ -330,7 +330,7 @@ def spelled_out(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {KIND: named, **{key: value for key, value in of_preset.items() if _reads(kinds, key)}, **given}
 
 
-def _kinds(value: Any) -> tuple[str, ...]:
+def _kinds(value: object) -> tuple[str, ...]:
     values = _dimension(f"tune.space.{KIND}", value).ends
     for kind in values:
         if kind not in TRUST or not isinstance(TRUST[kind], Fitted):
@@ -352,7 +352,7 @@ def _reads(kinds: Iterable[str], key: str) -> bool:
     return any(key in _read(kind) or key.startswith(f"{OPTIONS}.{kind}.") for kind in kinds)
 
 
-def _dimension(where: str, value: Any) -> Dimension:
+def _dimension(where: str, value: object) -> Dimension:
     if isinstance(value, list | tuple):
         if not value:
             raise ConfigError(f"{where}: a list without values; give at least one, or leave the key out")
@@ -376,7 +376,7 @@ def _dimension(where: str, value: Any) -> Dimension:
     return Range(low=low, high=high, log=log, integer=integer)
 
 
-def _is_number(value: Any, *, integer: bool) -> bool:
+def _is_number(value: object, *, integer: bool) -> bool:
     if isinstance(value, bool):
         return False
     return isinstance(value, int) if integer else isinstance(value, int | float) and math.isfinite(value)

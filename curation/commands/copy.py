@@ -111,7 +111,7 @@ class _Moved:
         self.left = tuple(path for path in _stage_folders(original) if path not in above)
         """The folders of stages that no record names, relative to the run directory."""
 
-    def here(self, value: Any) -> Any:
+    def here(self, value: object) -> Any:
         """A JSON value whose paths into the run directory are those of the new place."""
         if isinstance(value, dict):
             return {key: self.here(part) for key, part in value.items()}

@@ -67,7 +67,7 @@ class Root(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_credentials(cls, value: Any) -> Any:
+    def _no_credentials(cls, value: object) -> object:
         found = [key for key in secrets_in(value) if not key.endswith("tracking.mlflow.uri")]
         if found:
             raise ValueError(
@@ -87,7 +87,7 @@ class PresetSection(Section, ABC):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, value: Any) -> Any:
+    def _fill(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
         name = value.get("preset", cls.model_fields["preset"].default if "preset" in cls.model_fields else None)

@@ -54,7 +54,7 @@ class EvaluationConfig(PresetSection):
 
     @field_validator("also", mode="before")
     @classmethod
-    def _end_alike(cls, value: Any, info: ValidationInfo) -> Any:
+    def _end_alike(cls, value: object, info: ValidationInfo) -> object:
         main = info.data.get("decoding")
         if not isinstance(value, Mapping) or main is None:
             return value
@@ -63,7 +63,7 @@ class EvaluationConfig(PresetSection):
 
     @field_validator("cache", mode="before")
     @classmethod
-    def _a_place(cls, value: Any) -> Any:
+    def _a_place(cls, value: object) -> object:
         if not isinstance(value, bool | str) or value == "":
             raise ValueError(f"takes a folder, a URL, true or false; found {value!r}")
         if isinstance(value, str):

@@ -79,7 +79,7 @@ def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:
     return raw
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, Any]:
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
@@ -89,7 +89,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def _places(item: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _places(item: object, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The locations of all values that are neither mappings nor lists."""
     if isinstance(item, Mapping):
         parts = list(item.items())

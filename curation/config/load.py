@@ -43,7 +43,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     return _loaded(raw, place(path), str(path), roots)
 
 
-def config_of(given: RunConfig | Mapping[str, Any] | str | PathLike[str]) -> RunConfig:
+def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
     """The configuration that a caller in Python gives: itself, the path of a YAML file, or a mapping with its keys.
 
     Raises:
@@ -96,7 +96,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
 
 
 def load_filter(
-    path: str | Place | None, overrides: Sequence[str] = (), given: Mapping[str, Any] | None = None
+    path: str | Place | None, overrides: Sequence[str] = (), given: Mapping[str, object] | None = None
 ) -> FilterConfig:
     """The configuration of a filter: a YAML file, or none, then ``given`` keys, then ``a.b=c`` overrides.
 
@@ -140,18 +140,18 @@ def _joined(path: str, root: Place) -> str:
     return path if _is_absolute(path) else str(root / path)
 
 
-def _loaded(raw: Mapping[str, Any], file: Place, where: str, roots: Roots) -> RunConfig:
+def _loaded(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
     """The configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
     config: RunConfig = _absolute(parse_config(raw, where), file.resolve().parent, roots)
     return config
 
 
-def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
+def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
     """The configuration in a mapping; error messages name the key, after ``where``."""
     return _validated(RunConfig, raw, where)
 
 
-def _validated(model: type[T], raw: Mapping[str, Any], where: str) -> T:
+def _validated(model: type[T], raw: Mapping[str, object], where: str) -> T:
     """The section in a mapping; an error names each key."""
     try:
         return model.model_validate(raw)
@@ -171,7 +171,7 @@ def _override(raw: dict[str, Any], text: str, roots: Roots) -> None:
     _put(raw, key, parsed, f"--set {text!r}", roots)
 
 
-def _put(raw: dict[str, Any], key: str, value: Any, where: str, roots: Roots) -> None:
+def _put(raw: dict[str, Any], key: str, value: object, where: str, roots: Roots) -> None:
     """Set ``a.b`` in a mapping, where it no longer belongs to a base; ``where`` begins an error message."""
     *parents, last = location = key.split(".")
     for at in [at for at in roots if list(at[: len(location)]) == location]:
@@ -191,7 +191,7 @@ def _place(node: list[Any], part: str, where: str) -> int:
     return int(part)
 
 
-def _absolute(item: Any, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
+def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
     """The configuration with absolute paths or URLs for all sources and models; ``at`` is where the item stands."""
 
     def joined(key: str, value: str) -> Place:
@@ -263,13 +263,13 @@ def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> lis
     return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
 
 
-def _is_container(annotation: Any) -> bool:
+def _is_container(annotation: object) -> bool:
     if get_origin(annotation) is Annotated:
         return _is_container(get_args(annotation)[0])
     return get_origin(annotation) in (tuple, list, dict)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, tuple, dict, list, Annotated) or get_args(annotation):

@@ -118,7 +118,7 @@ class BudgetConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_registry(cls, value: Any) -> Any:
+    def _of_registry(cls, value: object) -> object:
         """Put rules that have no key here under ``own``."""
         if not isinstance(value, Mapping):
             return value
@@ -162,7 +162,7 @@ class GoldRolloutsConfig(Section):
     """Sampling temperature of these rollouts."""
 
 
-def _count_or_share(value: Any) -> Any:
+def _count_or_share(value: object) -> Any:
     """Refuse what is neither a count nor a share: 1.0 could be meant as either."""
     if value is None:
         return value
@@ -173,7 +173,7 @@ def _count_or_share(value: Any) -> Any:
     return value
 
 
-def _quota(value: Any) -> Any:
+def _quota(value: object) -> Any:
     """Names of classes as texts: YAML reads 0 as a number."""
     if not isinstance(value, Mapping):
         return value
@@ -190,7 +190,7 @@ def beside_a_cut(rule: str) -> str:
     )
 
 
-def _is_weight(value: Any) -> bool:
+def _is_weight(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 

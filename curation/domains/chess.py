@@ -40,7 +40,7 @@ class Chess(Domain):
     forms: tuple[tuple[str, ...], ...] = (("fen", "moves"), ("FEN", "Moves"))
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The position that the solver sees, as FEN, and the puzzle's rating if the row has one.
 
         Raises:
@@ -50,7 +50,7 @@ class Chess(Domain):
         _push(board, _moves(raw)[0], "the opponent's move")
         return {"fen": board.fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
 
         Raises:
@@ -150,7 +150,7 @@ class Chess(Domain):
         return Vocabulary(words=tuple(words), pattern=pattern)
 
 
-def cell(raw: Mapping[str, Any], name: str) -> Any:
+def cell(raw: Mapping[str, object], name: str) -> Any:
     """A column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
     published = name.upper() if name == "fen" else name.capitalize()
     return raw.get(name, raw.get(published))
@@ -167,7 +167,7 @@ def whole_number(rating: Any) -> int | None:
     raise RowError(f"bad_rating: {quoted(str(rating))} is not a whole number")
 
 
-def read_fen(fen: Any) -> chess.Board:
+def read_fen(fen: object) -> chess.Board:
     """A position.
 
     Raises:
@@ -186,7 +186,7 @@ def read_fen(fen: Any) -> chess.Board:
     return board
 
 
-def _moves(raw: Mapping[str, Any]) -> list[str]:
+def _moves(raw: Mapping[str, object]) -> list[str]:
     moves = cell(raw, "moves")
     words = moves.split() if isinstance(moves, str) else []
     if not words:

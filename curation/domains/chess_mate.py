@@ -27,7 +27,7 @@ class ChessMate(Chess):
     name = "chess_mate"
     forms = (("fen",), ("FEN",))
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The position that the solver sees, as FEN, and the rating if the row has one.
 
         Raises:
@@ -37,7 +37,7 @@ class ChessMate(Chess):
             return super().read(raw)
         return {"fen": read_fen(cell(raw, "fen")).fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
 
-    def gold(self, raw: Mapping[str, Any]) -> str:
+    def gold(self, raw: Mapping[str, object]) -> str:
         """All mating moves in UCI notation, sorted, with a space between them.
 
         Raises:

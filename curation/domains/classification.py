@@ -50,7 +50,7 @@ class Classification(Domain):
     def __init__(
         self,
         *,
-        classes: Sequence[Any] | Mapping[Any, str],
+        classes: Sequence[object] | Mapping[Any, str],
         text: str | Sequence[str] = "text",
         label: str = "label",
         cue: str = "Label:",
@@ -81,7 +81,7 @@ class Classification(Domain):
         self._label, self._cue, self._guidelines = label, cue, guidelines.strip()
         self.forms = (self._texts,)
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The text; of several columns a line each, without those that are empty.
 
         Raises:
@@ -95,7 +95,7 @@ class Classification(Domain):
             raise RowError(f"null_field: {', '.join(self._texts)} is empty")
         return {"text": "\n".join(filter(None, lines))}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The class of a row; ``None`` if it has none.
 
         Raises:
@@ -133,7 +133,7 @@ class Classification(Domain):
         return self._label_of.get(" ".join(completion.split()))
 
 
-def _alike(texts: Iterable[Any]) -> tuple[Any, Any] | None:
+def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
     """The first two texts that are equal but for case and white space."""
     first: dict[str, Any] = {}
     for text in texts:

@@ -71,7 +71,7 @@ class Math(Domain):
         if problem is not None:
             self.forms = ((problem,),)
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The problem, and the row's own level, difficulty or number in its contest, if any.
 
         Raises:
@@ -83,7 +83,7 @@ class Math(Domain):
         level = _NUMBER.search(_text(raw, _LEVELS))  # "Level 3", 3, 3.5; MATH has "Level ?" too
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         r"""The row's answer (GSM8K's after ``####``), else the last box of its solution; ``None`` without either.
 
         Raises:
@@ -99,7 +99,7 @@ class Math(Domain):
             raise RowError(f"no_box: the solution ends in {solution[-60:]!r} and boxes no answer")
         return box
 
-    def solution(self, raw: Mapping[str, Any]) -> str | None:
+    def solution(self, raw: Mapping[str, object]) -> str | None:
         """The solution column, or GSM8K's reasoning before ``####`` without its calculator notes.
 
         A solution that boxes no answer gets the sentence of :meth:`answer` at its end.
@@ -194,7 +194,7 @@ def _tidy(answer: str) -> str:
     return answer + "}" * (plain.count("{") - plain.count("}"))
 
 
-def _text(raw: Mapping[str, Any], names: Sequence[str]) -> str:
+def _text(raw: Mapping[str, object], names: Sequence[str]) -> str:
     """The first of the columns that is not null, as stripped text; empty if all are null.
 
     Raises:

@@ -70,7 +70,7 @@ class Mcqa(Domain):
         if choices:
             self.forms = ((question, *choices),)
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
 
         Raises:
@@ -79,7 +79,7 @@ class Mcqa(Domain):
         row = self._row(raw)
         return {"question": row.question, "choices": row.choices}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The letter of the right option; ``None`` if the row has no answer.
 
         Raises:
@@ -93,7 +93,7 @@ class Mcqa(Domain):
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
 
-    def _row(self, raw: Mapping[str, Any]) -> "_ChoiceRow":
+    def _row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
         if not self._choices:
             return _checked(_published(raw))
         texts = [_text(raw, name) for name in self._choices]
@@ -158,7 +158,7 @@ class _ChoiceRow(NamedTuple):
     key: Any
 
 
-def _published(raw: Mapping[str, Any]) -> _ChoiceRow:
+def _published(raw: Mapping[str, object]) -> _ChoiceRow:
     return _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
 
 
@@ -191,7 +191,7 @@ def _listed(raw: Mapping[str, Any]) -> _ChoiceRow:
     )
 
 
-def _sciq(raw: Mapping[str, Any]) -> _ChoiceRow:
+def _sciq(raw: Mapping[str, object]) -> _ChoiceRow:
     """Options ordered by a hash of question and option, so that their order does not reveal the right one."""
     question, right = _text(raw, "question"), _text(raw, "correct_answer")
     choices = [right, *(_text(raw, f"distractor{number}") for number in (1, 2, 3))]
@@ -199,16 +199,16 @@ def _sciq(raw: Mapping[str, Any]) -> _ChoiceRow:
     return _ChoiceRow(question, choices, choices, right)
 
 
-def _socialiqa(raw: Mapping[str, Any]) -> _ChoiceRow:
+def _socialiqa(raw: Mapping[str, object]) -> _ChoiceRow:
     choices = [_text(raw, f"answer{letter}") for letter in "ABC"]
     return _ChoiceRow(f"{_text(raw, 'context')} {_text(raw, 'question')}", choices, ["1", "2", "3"], raw.get("label"))
 
 
-def _text(raw: Mapping[str, Any], name: str) -> str:
+def _text(raw: Mapping[str, object], name: str) -> str:
     return _stripped(raw[name], name)
 
 
-def _stripped(text: Any, name: str) -> str:
+def _stripped(text: object, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()

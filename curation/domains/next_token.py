@@ -33,7 +33,7 @@ class NextToken(Domain):
 
     name = "next_token"
 
-    def __init__(self, *, of: str | Mapping[str, Any]) -> None:
+    def __init__(self, *, of: str | Mapping[str, object]) -> None:
         config = DomainConfig.model_validate(of)
         if config.name == self.name:
             raise ConfigError("of: next_token continues the texts of another domain; name that one")
@@ -42,7 +42,7 @@ class NextToken(Domain):
         self.forms = self._of.forms
         self.columns = pa.schema([*self._of.columns, (BEGUN, pa.string())])
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The other domain's example and the part of its answer that is given; without an answer, none of it.
 
         Raises:
@@ -51,7 +51,7 @@ class NextToken(Domain):
         example = self._of.read(raw)
         return {**example, BEGUN: self._cut(raw, example)[0]}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The token of the answer before which it is cut; ``None`` if the row has no answer, or one without tokens.
 
         Raises:
@@ -59,7 +59,7 @@ class NextToken(Domain):
         """
         return self._cut(raw, self._of.read(raw))[1]
 
-    def _cut(self, raw: Mapping[str, Any], example: Example) -> tuple[str, str | None]:
+    def _cut(self, raw: Mapping[str, object], example: Example) -> tuple[str, str | None]:
         """The text before the cut, and the token after it."""
         label = self._of.gold(raw)
         answer = "" if label is None else self._of.answer(label, example)

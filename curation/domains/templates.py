@@ -168,7 +168,7 @@ class Template:
         if not self.columns:
             raise ConfigError(f"{key}: reads no column, so that all rows have one prompt; put {{{{ column }}}} in it")
 
-    def render(self, row: Mapping[str, Any]) -> str:
+    def render(self, row: Mapping[str, object]) -> str:
         """The text of a row.
 
         Raises:
@@ -211,7 +211,7 @@ def _spend_on(*values: Any) -> None:
     _budget.spend(sum(len(value) for value in values if isinstance(value, str | list | tuple | dict | range)))
 
 
-def _made(value: Any) -> Any:
+def _made(value: object) -> Any:
     """A value that an expression made, where it is not too long."""
     if isinstance(value, str | list | tuple):
         if len(value) > MOST_CHARACTERS:
@@ -220,33 +220,33 @@ def _made(value: Any) -> Any:
     return value
 
 
-def _present(value: Any) -> Any:
+def _present(value: object) -> Any:
     if value is None:
         raise RowError("null_field: the template writes a value that is missing in this row")
     return value
 
 
-def _turns(values: Iterable[Any]) -> Iterator[Any]:
+def _turns(values: Iterable[object]) -> Iterator[Any]:
     """The values of a loop, each of which costs a turn."""
     for value in values:
         _budget.spend(TURN)
         yield value
 
 
-def _concat(parts: Iterable[Any]) -> str:
+def _concat(parts: Iterable[object]) -> str:
     texts = [str(_present(part)) for part in parts]
     _budget.spend(sum(map(len, texts)))  # before they are joined
     return str(_made("".join(texts)))
 
 
-def _join(values: Iterable[Any], between: str = "", attribute: str | None = None) -> str:
+def _join(values: Iterable[object], between: str = "", attribute: str | None = None) -> str:
     found = [value if attribute is None else value[attribute] for value in _turns(values)]
     texts = [str(_present(value)) for value in found]
     _budget.spend(sum(map(len, texts)) + len(str(between)) * len(texts))
     return str(_made(str(between).join(texts)))
 
 
-def _tojson(value: Any) -> str:
+def _tojson(value: object) -> str:
     """A value as JSON; Jinja's own filter escapes signs of HTML, and indents as far as it is told."""
     text = json.dumps(_present(value), ensure_ascii=False, default=str)
     _budget.spend(len(text))
@@ -300,12 +300,12 @@ class _Environment(SandboxedEnvironment):
         self.filters = {**known, **own, "_turns": _turns, "_concat": _concat}
         self.globals = {"range": _range}
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         """Data may be read; of methods only the named ones."""
         safe = super().is_safe_attribute(obj, attr, value)
         return safe and (not callable(value) or attr in _METHODS)
 
-    def wrap_str_format(self, value: Any) -> None:
+    def wrap_str_format(self, value: object) -> None:
         """None: ``format`` is no method of the language, as a width makes a text of any length."""
 
     def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:

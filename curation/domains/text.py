@@ -46,7 +46,7 @@ class Text(Domain):
         }
     )
 
-    def __init__(self, *, prompt: str, reference: str, check: Any = "equal") -> None:
+    def __init__(self, *, prompt: str, reference: str, check: object = "equal") -> None:
         if not isinstance(reference, str) or not reference:
             raise ConfigError(f"reference: {reference!r} is no column; name the one with the reference answer")
         self._template, self._reference, self._check = Template(prompt, key="domain.prompt"), reference, check_of(check)
@@ -66,7 +66,7 @@ class Text(Domain):
         """
         return self._check.digest if isinstance(self._check, CommandCheck) else None
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The rendered prompt, and the columns that it was made of.
 
         Raises:
@@ -78,7 +78,7 @@ class Text(Domain):
         fields = {name: raw[name] for name in self._template.columns}
         return {"question": question, "fields": json.dumps(fields, default=str, ensure_ascii=False)}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The reference answer; a list, a mapping, true or false as JSON. ``None`` if the row has none."""
         value = raw.get(self._reference)
         if value is None:

@@ -174,7 +174,7 @@ def object_in(path: Place) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _flat(value: Any) -> list[Any]:
+def _flat(value: object) -> list[Any]:
     """A tokenizer's entry is a list of a slow and a fast class, either of which may be null."""
     return [item for item in value if item is not None] if isinstance(value, list) else [value]
 

@@ -26,7 +26,7 @@ CHUNKS = pa.schema(
 class Handouts(Datasource):
     """The work that a desk hands out."""
 
-    def __init__(self, desk: Any) -> None:
+    def __init__(self, desk: object) -> None:
         self._desk = desk
 
     def estimate_inmemory_data_size(self) -> int | None:

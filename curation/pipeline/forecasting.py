@@ -215,7 +215,7 @@ def _notes(question: AskGroup) -> list[str]:
     return list(dict.fromkeys(asking.note for asking in question.askings if asking.note is not None))
 
 
-def _json(value: Any) -> dict[str, Any]:
+def _json(value: object) -> dict[str, Any]:
     """The fields of a dataclass; estimates as JSON."""
     return {
         name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item

@@ -135,7 +135,7 @@ def _first(identity: Mapping[str, Any]) -> Deal:
     return Deal((*names, *(_PROBE + name for name in splits.get("probes", {}))), tuple(identity.get("sources", {})))
 
 
-def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, Any]) -> None:
+def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, object]) -> None:
     """Refuse a configuration that changes what was dealt.
 
     Raises:

@@ -28,7 +28,7 @@ MOST_EVENT_BYTES = 1 << 40
 """All events are read: a day of a run adds less than a megabyte of them."""
 
 
-def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, Any]) -> Place:
+def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, object]) -> Place:
     """Keep a forecast in the run directory for the report, in place of an earlier one; its path.
 
     ``run``: the estimate of the whole run, its ``total`` and its ``stages``.

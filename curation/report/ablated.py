@@ -199,7 +199,7 @@ def _students(record: AblationRecord) -> list[Json]:
     return found
 
 
-def ablation_tables(content: Mapping[str, Any]) -> list[tuple[str, TextTable]]:
+def ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
     """The tables of the page with their captions: one of trust, and one of students where there are any."""
     tables = [("Trust functions", _trust_table(content))]
     if content["students"]:
@@ -207,7 +207,7 @@ def ablation_tables(content: Mapping[str, Any]) -> list[tuple[str, TextTable]]:
     return tables
 
 
-def ablation_markdown(content: Mapping[str, Any]) -> str:
+def ablation_markdown(content: Mapping[str, object]) -> str:
     """The tables as Markdown."""
     return "\n\n".join(_markdown(table) for _, table in ablation_tables(content)) + "\n"
 

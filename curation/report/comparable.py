@@ -76,5 +76,5 @@ def withhold(arms: Sequence[Json], unlike: str | None) -> list[dict[str, Any]]:
     return entries
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)

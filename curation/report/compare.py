@@ -75,7 +75,7 @@ def compare(members: Sequence[Member]) -> Json:
     return result
 
 
-def differing(configs: Sequence[Mapping[str, Any]]) -> list[Json]:
+def differing(configs: Sequence[Mapping[str, object]]) -> list[Json]:
     """The keys at which configurations differ, with each one's value; a list is one value, a missing key ``None``."""
     leaves = [_leaves({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
     keys = dict.fromkeys(key for found in leaves for key in found)
@@ -83,7 +83,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[Json]:
     return [{"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of[1:])]
 
 
-def _leaves(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def _leaves(value: Mapping[str, object], path: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{path}.{key}" if path else str(key)

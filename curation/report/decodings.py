@@ -7,7 +7,6 @@ among those of which the best is chosen.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from curation import metrics
 from curation.config import DecodingConfig
@@ -19,7 +18,7 @@ from curation.report.tested import Tests, accuracy, read_tests
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 
-def by_decoding(record: GenerationRecord, evaluation: Mapping[str, Any]) -> Json | None:
+def by_decoding(record: GenerationRecord, evaluation: Mapping[str, object]) -> Json | None:
     """Each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
 
     ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all its decodings at

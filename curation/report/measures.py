@@ -192,7 +192,7 @@ def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools])
     }
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """A JSON value with NaN and infinity replaced by ``None``, and numpy numbers by Python's."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}

@@ -114,7 +114,7 @@ def in_table(rival: Rival) -> Json:
     }
 
 
-def what_trust_is(kind: str | None, choice: Mapping[str, Any] | None) -> str:
+def what_trust_is(kind: str | None, choice: Mapping[str, object] | None) -> str:
     """Which function the reference arm ranks by, in a sentence, from the summary of its fit."""
     if choice is None:
         return f"Trust here is the function {in_words(kind)}." if kind else "Trust here is a fitted function."

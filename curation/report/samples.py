@@ -137,7 +137,7 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
     }
 
 
-def _prompt(run: RunRecord, example: Mapping[str, Any]) -> str | None:
+def _prompt(run: RunRecord, example: Mapping[str, object]) -> str | None:
     return attempt(run.domain.prompt, example)[0]
 
 

@@ -90,13 +90,13 @@ def board_lines(trials: Sequence[Json], metric: str) -> list[str]:
     return lines
 
 
-def in_words(kind: str, drawn: Mapping[str, Any]) -> str:
+def in_words(kind: str, drawn: Mapping[str, object]) -> str:
     """The point of a trial on one line."""
     values = {"kind": kind, **drawn}
     return ", ".join(f"{key} {short(value)}" for key, value in values.items())
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """A setting's value, in few characters."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"

@@ -195,7 +195,7 @@ class Manifest:
             self._lost = find_lost(self.directory, sealed)
         return self._lost
 
-    def seal(self, name: str, outputs: Any) -> Sealed:
+    def seal(self, name: str, outputs: object) -> Sealed:
         """The files that the outputs of a stage name."""
         known: dict[str, Any] = {}
         for record in list(self.stages.values()):
@@ -248,7 +248,7 @@ class Manifest:
         self.write()
         return record
 
-    def directory_of(self, stage: str, inputs: Mapping[str, Any]) -> Place:
+    def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
         """Where a stage with these inputs writes."""
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
         return self.directory / f"{stage}-{fingerprint(inputs)[:8]}{again}"

@@ -34,7 +34,7 @@ class Merged:
         return self._of[stage]
 
 
-def with_outs(value: Any, change: Callable[[Out], Any]) -> Any:
+def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
     """A value with every output in it, at any depth, replaced by what ``change`` makes of it."""
     if isinstance(value, Out):
         return change(value)

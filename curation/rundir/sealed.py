@@ -125,7 +125,7 @@ class Listing:
         return quick_content(Path(self._home / path))
 
 
-def seal(home: Place, outputs: Any, known: Mapping[str, Content]) -> Sealed:
+def seal(home: Place, outputs: object, known: Mapping[str, Content]) -> Sealed:
     """The files in a run directory that outputs name; those that another record holds (``known``) are not read again.
 
     They are on the disk afterwards: a record may name them.

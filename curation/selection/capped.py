@@ -59,7 +59,7 @@ class Capped:
         return scores(~self.rows_n["key"])
 
 
-def is_capped(budget: Mapping[str, Any]) -> bool:
+def is_capped(budget: Mapping[str, object]) -> bool:
     """Whether arms under a recorded budget take other rows than the top: a cap or places by class leave some out."""
     return budget.get("max_per_label") is not None or budget.get("quota") is not None
 

@@ -1,7 +1,6 @@
 """Row ids: the file's number and the row in it, or the user's own unique integers."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +50,7 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
             include(seen, ids_N)
 
 
-def check_some(file: SourceFile, values: Sequence[Any], id_column: str) -> None:
+def check_some(file: SourceFile, values: Sequence[object], id_column: str) -> None:
     """Check some ids of a file, as they were read, but for their uniqueness.
 
     Raises:

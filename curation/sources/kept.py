@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -31,7 +30,7 @@ def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values.cast(kind)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     is_json = isinstance(value, Mapping | list | bool)
     return json.dumps(value, default=str, ensure_ascii=False) if is_json else str(value)
 

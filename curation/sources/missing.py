@@ -13,7 +13,7 @@ from curation.errors import SourceError
 from curation.escaping import message, quoted
 
 
-def missing(value: Any) -> bool:
+def missing(value: object) -> bool:
     """Whether the value of a cell is missing; a list or a struct never is."""
     if isinstance(value, str):
         return not value or value.isspace()
@@ -23,7 +23,7 @@ def missing(value: Any) -> bool:
     return differs is True or (getattr(differs, "ndim", 1) == 0 and bool(differs))  # an array is not a single value
 
 
-def present(value: Any) -> Any:
+def present(value: object) -> Any:
     """The value with None for everything missing, within lists and structs too."""
     if isinstance(value, Mapping):
         return {name: present(item) for name, item in value.items()}

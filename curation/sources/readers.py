@@ -303,5 +303,5 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return pa.types.is_boolean(kind) or not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -147,7 +147,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _depth(value: Any) -> int:
+def _depth(value: object) -> int:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(_depth, parts), default=0)
 

@@ -48,7 +48,7 @@ class SourceFile:
         return cls(**{**value, "marks": tuple(value["marks"])})
 
     @classmethod
-    def with_contents(cls, files: Iterable[Mapping[str, Any]], contents: Sequence[str]) -> list[Self]:
+    def with_contents(cls, files: Iterable[Mapping[str, object]], contents: Sequence[str]) -> list[Self]:
         """The files of :meth:`to_json` with their digests, in the same order; without any, ``contents`` is empty."""
         return [
             cls.from_json({**file, "content": content})

@@ -170,7 +170,7 @@ def _recalled(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Tab
     return pa.Table.from_batches(labels, schema=job.schema(0))
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 

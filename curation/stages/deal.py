@@ -112,12 +112,12 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     return pa.concat_tables(written)
 
 
-def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, Any]]) -> pa.Table:
+def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
     """Raw rows as rows of a split's table; a row that cannot be read is an error row."""
     return _table(domain, name, ids, [_read(domain, raw, audited=False) for raw in raws])
 
 
-def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _ReadRow:
+def _read(domain: Domain, raw: Mapping[str, object], *, audited: bool) -> _ReadRow:
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := schema_problem(example, domain.columns)):
         example = None
@@ -137,7 +137,9 @@ def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _ReadRow:
     )
 
 
-def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any], gold: str) -> tuple[str | None, str]:
+def _solution(
+    domain: Domain, raw: Mapping[str, object], example: Mapping[str, object], gold: str
+) -> tuple[str | None, str]:
     """A row's worked solution, if it parses as the gold label; else the reason why an existing one is not used."""
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
@@ -150,7 +152,7 @@ def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any]
     return None, problem or f"bad_solution: it states {quoted(str(label))}, the gold label is {quoted(gold)}"
 
 
-def schema_problem(values: Mapping[str, Any], columns: pa.Schema) -> str:
+def schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
     """Why values do not fit their columns; "" if they do."""
     for field in columns:
         try:

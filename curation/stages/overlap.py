@@ -181,7 +181,7 @@ def _identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identit
             yield row["row_id"], *attempt(identity_of, domain, row)
 
 
-def identity_of(domain: Domain, row: Mapping[str, Any]) -> Identity:
+def identity_of(domain: Domain, row: Mapping[str, object]) -> Identity:
     """The identity of a row, in texts of Python."""
     text, parts = domain.identity(row)
     return Identity(str(text), tuple(map(str, parts)))

@@ -59,7 +59,7 @@ class SelectedRows:
         gold: Gold | None,
         domain: Domain,
         trust: TrustFunction,
-        lineage: Mapping[str, Any],
+        lineage: Mapping[str, object],
     ) -> None:
         self._arm, self._row_ids = arm, row_ids
         self._pool, self._labels, self._gold = pool, labels, gold
@@ -196,5 +196,5 @@ def regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
         yield rest_M
 
 
-def _column(values: Any, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+def _column(values: object, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
     return values if isinstance(values, pa.ChunkedArray) else pa.array(values, kind)

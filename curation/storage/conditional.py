@@ -10,7 +10,7 @@ import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from curation.errors import RunDirError
 from curation.storage.files import read_file, sync_folder
@@ -142,7 +142,7 @@ class OneObject:
         """Write if the object still has the token's tag."""
         return self._put(text, json.loads(token))
 
-    def _put(self, text: str, mode: Any) -> str | None:
+    def _put(self, text: str, mode: object) -> str | None:
         try:
             return json.dumps(self._at.put(text.encode(), mode))
         except FileExistsError:  # another writer's, or this same request, repeated because its answer was lost

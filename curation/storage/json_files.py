@@ -42,7 +42,7 @@ def parsed(text: str | bytes) -> Any:
     return found
 
 
-def _items(value: Any) -> Any:
+def _items(value: object) -> Any:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 

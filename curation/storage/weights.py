@@ -8,7 +8,6 @@ https://github.com/huggingface/safetensors#format).
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from curation.errors import ModelError
 from curation.storage.paths import Place, Remote
@@ -92,7 +91,7 @@ def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
             )
 
 
-def check_names(index: str, names: Any) -> None:
+def check_names(index: str, names: object) -> None:
     """Refuse an index whose tensors lie in other files than safetensors beside it; ``None`` is no index.
 
     Raises:
@@ -145,7 +144,7 @@ def _tensors(path: Place, size: int) -> set[str]:
     return set(header)
 
 
-def _span(name: str, entry: Any) -> tuple[int, int]:
+def _span(name: str, entry: object) -> tuple[int, int]:
     """Where a tensor begins and ends in the data, checked against its type and shape."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(stop)]}:

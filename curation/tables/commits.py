@@ -64,14 +64,16 @@ def committed_ids(uri: str) -> BitMap64:
     return found.ids
 
 
-def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mapping[str, Any] | None = None) -> pa.Table:
+def write_fragment(
+    table: pa.Table, uri: str, schema: pa.Schema, *, note: Mapping[str, object] | None = None
+) -> pa.Table:
     """Write rows as fragments of a table without committing; return the row that names them (schema ``WRITTEN``)."""
     fragments = write_fragments(table, uri, schema=schema, mode="append")
     return written(uri, fragments, table["row_id"].to_numpy().tobytes(), note=note)
 
 
 def written(
-    uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, Any] | None = None
+    uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, object] | None = None
 ) -> pa.Table:
     """The row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes."""
     return pa.table(

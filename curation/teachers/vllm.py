@@ -227,7 +227,7 @@ class _Stream:
         )
         self._send(row, part, row.given.prompt + part.tokens, params)
 
-    def _send(self, row: EngineRow, part: EngineRequest, tokens: list[int], params: Any) -> None:
+    def _send(self, row: EngineRow, part: EngineRequest, tokens: list[int], params: object) -> None:
         self._held.add(self._engine.submit(tokens, params, self._inbox, (row, part)))
         self._num_sent += 1
 

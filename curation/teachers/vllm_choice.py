@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.config import AskConfig
 from curation.config.states import others_of
@@ -53,7 +53,7 @@ def is_installed() -> bool:
     return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
 
 
-def probe(engine: Mapping[str, Any], model: ModelRef | None, *, gpus: bool, layers: bool = False) -> dict[str, str]:
+def probe(engine: Mapping[str, object], model: ModelRef | None, *, gpus: bool, layers: bool = False) -> dict[str, str]:
     """The findings of a fresh process: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
 
     Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted.

@@ -64,7 +64,7 @@ class EngineLostError(CurationError):
     """The engine failed in a step and cannot go on; what is under way is to be asked again in a new process."""
 
 
-def check_arguments(given: Mapping[str, Any]) -> None:
+def check_arguments(given: Mapping[str, object]) -> None:
     """Refuse engine arguments that vLLM does not know, or that cannot go with the teacher.
 
     Raises:
@@ -173,7 +173,7 @@ class Engine:
         """Requests under way."""
         return len(self._inboxes)
 
-    def submit(self, tokens: list[int], params: Any, inbox: Inbox, tag: Any) -> str:
+    def submit(self, tokens: list[int], params: object, inbox: Inbox, tag: object) -> str:
         """Hand over a prompt, and return its name; once it ends, a step puts ``(name, tag, output)`` into ``inbox``.
 
         The output is vLLM's, or the error with which vLLM refused the prompt.
@@ -183,7 +183,7 @@ class Engine:
         self._thread.submit(self._add, name, tokens, params)
         return name
 
-    def _add(self, name: str, tokens: list[int], params: Any) -> None:
+    def _add(self, name: str, tokens: list[int], params: object) -> None:
         try:
             self._ids[name] = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
         except Exception as error:
@@ -312,7 +312,7 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -
     return arguments.create_engine_config(UsageContext.LLM_CLASS)
 
 
-def _started(settings: Any) -> Any:
+def _started(settings: object) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
 

@@ -1,7 +1,5 @@
 """Private parts of vLLM that the tap reads, and which of them an installed version lacks."""
 
-from typing import Any
-
 TESTED = ("0.32.0",)
 """Versions of vLLM whose private attributes the tap is known to read rightly."""
 
@@ -31,7 +29,7 @@ def gives_layers(model: type) -> bool:
     return bool(supports_eagle3(model))
 
 
-def missing_attributes(runner: Any) -> list[str]:
+def missing_attributes(runner: object) -> list[str]:
     """The private attributes that the tap reads and this model runner lacks."""
     missing = []
     for path in _RUNNER:

@@ -82,7 +82,7 @@ class FittedTrust(Protocol):
         ...
 
     @classmethod
-    def loaded(cls, weights: Mapping[str, Any], description: Mapping[str, Any]) -> Self:
+    def loaded(cls, weights: Mapping[str, object], description: Mapping[str, object]) -> Self:
         """Build the trust function from saved weights and their description."""
         ...
 

@@ -46,7 +46,7 @@ class BoostedTrees(StateTrust):
         weights: Mapping[str, Tensor],
         size: int,
         inputs: Sequence[str],
-        fit: Mapping[str, Any],
+        fit: Mapping[str, object],
         calibration: Calibration | None = None,
     ) -> None:
         super().__init__(inputs, fit, calibration)
@@ -77,7 +77,7 @@ class BoostedTrees(StateTrust):
         hidden_ND: npt.NDArray[np.floating[Any]],
         correct_N: npt.NDArray[np.bool_],
         config: TrustConfig,
-        origin: Mapping[str, Any],
+        origin: Mapping[str, object],
         *,
         num_trees: int = 100,
         learning_rate: float = 0.1,

@@ -29,7 +29,7 @@ class DeepEnsemble(StateTrust):
         self,
         nets: Sequence[NeuralTrustNet],
         inputs: Sequence[str],
-        fit: Mapping[str, Any],
+        fit: Mapping[str, object],
         calibration: Calibration | None = None,
     ) -> None:
         super().__init__(inputs, fit, calibration)

@@ -26,7 +26,7 @@ class LinearProbe(StateTrust):
         weight_D: Tensor,
         bias: Tensor,
         inputs: Sequence[str],
-        fit: Mapping[str, Any],
+        fit: Mapping[str, object],
         calibration: Calibration | None = None,
     ) -> None:
         super().__init__(inputs, fit, calibration)
@@ -64,7 +64,7 @@ class LinearProbe(StateTrust):
         hidden_ND: npt.NDArray[np.floating[Any]],
         correct_N: npt.NDArray[np.bool_],
         config: TrustConfig,
-        origin: Mapping[str, Any],
+        origin: Mapping[str, object],
     ) -> "LinearProbe":
         """See :func:`fit_linear_probe`."""
         return fit_linear_probe(
@@ -89,7 +89,7 @@ def fit_linear_probe(
     *,
     inputs: Sequence[str],
     class_weight: float,
-    origin: Mapping[str, Any],
+    origin: Mapping[str, object],
 ) -> LinearProbe:
     """Fit on hidden states, columns of ``inputs`` side by side, and whether each row's weak label is right.
 

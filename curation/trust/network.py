@@ -44,14 +44,14 @@ class NetTrust(StateTrust, Generic[Net]):
     """A fitted network. The raw score is the logit, trust its calibrated sigmoid."""
 
     def __init__(
-        self, net: Net, inputs: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None
+        self, net: Net, inputs: Sequence[str], fit: Mapping[str, object], calibration: Calibration | None = None
     ) -> None:
         super().__init__(inputs, fit, calibration)
         self.net = net.eval()
 
     @classmethod
     @abstractmethod
-    def net_of(cls, architecture: Mapping[str, Any]) -> Net:
+    def net_of(cls, architecture: Mapping[str, object]) -> Net:
         """A network, not fitted yet, of an architecture that was read from JSON."""
 
     @property

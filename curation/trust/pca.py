@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import torch
@@ -19,7 +19,7 @@ from curation.trust.states import SCORE_ROWS, States, read_states
 class Projection:
     """A fitted projection of hidden states [N, D] to [N, K]."""
 
-    def __init__(self, mean_D: Tensor, components_DK: Tensor, states: Sequence[str], fit: Mapping[str, Any]) -> None:
+    def __init__(self, mean_D: Tensor, components_DK: Tensor, states: Sequence[str], fit: Mapping[str, object]) -> None:
         self.mean_D, self.components_DK = mean_D.float(), components_DK.float()
         self.states = tuple(states)
         self.fit = fit
@@ -75,7 +75,7 @@ def load_projection(ref: ProjectionRef) -> Projection:
 
 
 def fit_projection(
-    batches: Iterable[States], *, size: int, states: Sequence[str], origin: Mapping[str, Any]
+    batches: Iterable[States], *, size: int, states: Sequence[str], origin: Mapping[str, object]
 ) -> Projection:
     """The first ``size`` principal components of all rows that have every state, in one pass over the batches.
 

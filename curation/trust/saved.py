@@ -19,7 +19,7 @@ Fitted = TypeVar("Fitted")
 Ref = TypeVar("Ref", TrustRef, ProjectionRef)
 
 
-def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], description: Mapping[str, Any]) -> Ref:
+def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], description: Mapping[str, object]) -> Ref:
     """Write both into ``directory`` (made if missing) and return a reference of the given kind."""
     import safetensors.torch
 

@@ -150,7 +150,7 @@ class StackedTrust(StateTrust):
     def __init__(
         self,
         combination: Combination,
-        fit: Mapping[str, Any],
+        fit: Mapping[str, object],
         *,
         states: Sequence[str] = (),
         probes: Probes | None = None,

@@ -84,7 +84,7 @@ class StateTrust(ABC):
 
     @classmethod
     @abstractmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, object]) -> Self:
         """The trust function of these weights and this description, without a projection in front of it."""
 
     def raw(self, hidden_ND: Tensor) -> Scores:

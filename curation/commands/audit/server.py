@@ -116,7 +116,7 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
     return app
 
 
-def _asked(body: Any) -> Json | None:
+def _asked(body: object) -> Json | None:
     """The body of a request, with the person's name; None if it is none."""
     if not isinstance(body, dict) or not isinstance(body.get("person"), str):
         return None

@@ -287,5 +287,5 @@ def _ids(ref: TableRef | None) -> Int64s:
     return found
 
 
-def _ref(value: Mapping[str, Any] | None) -> TableRef | None:
+def _ref(value: Mapping[str, object] | None) -> TableRef | None:
     return None if value is None else TableRef.from_json(dict(value))

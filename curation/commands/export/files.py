@@ -48,7 +48,7 @@ class ExportFolder:
     marker: str
     """The file that is written last: a folder that has it is complete."""
 
-    def describe(self, lineage: Mapping[str, Any], card: str) -> None:
+    def describe(self, lineage: Mapping[str, object], card: str) -> None:
         """Write the card and the lineage."""
         (self.path / CARD).write_text(card)
         (self.path / LINEAGE).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")

@@ -186,7 +186,7 @@ def _sample(dataset: Any, question: TableQuery) -> list[dict[str, Any]]:
     return [{name: _short(value) for name, value in row.items()} for row in table.to_pylist()]
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     """A value for JSON; long lists as their size and, if numeric, their norm."""
     if isinstance(value, dict):
         return {name: _short(part) for name, part in value.items()}

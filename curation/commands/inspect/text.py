@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from curation.commands.inspect.facts import Facts
 from curation.commands.inspect.find import FoundTable
@@ -65,7 +64,7 @@ def _aligned(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
     ]
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, str):
         return _cut(value)
     if isinstance(value, dict) and value.keys() == {"size", "norm"}:

@@ -20,7 +20,7 @@ class Check(Protocol):
     """Whether it is given the rows' columns."""
 
     def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[Verdict]:
         """A verdict for each completion; ``rows`` are empty where it needs none."""
         ...
@@ -30,7 +30,7 @@ _RULES = {"equal": Equal, "normalised": Normalised, "number": Number, "regex": P
 _KNOWN = (*_RULES, "command")
 
 
-def check_of(value: Any) -> Check:
+def check_of(value: object) -> Check:
     """The check of the option ``check``: a name, or a mapping of one name to its options.
 
     Raises:

@@ -110,7 +110,7 @@ class CommandCheck:
         return content.hexdigest()
 
     def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
         """A verdict for each completion; equal ones of equal rows are asked about once.
 
@@ -232,7 +232,7 @@ class Removed:
     needs_rows: ClassVar[bool] = True
 
     def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
         """Refuse.
 

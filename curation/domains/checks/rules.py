@@ -34,7 +34,7 @@ class _Rule(ABC):
     needs_rows: ClassVar[bool] = False
 
     def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, Any]]
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
         """A verdict for each completion."""
         return [self._verdict(*pair) for pair in zip(completions, references, strict=True)]
@@ -132,7 +132,7 @@ class Pattern(_Rule):
             ) from None
 
 
-def _compiled(pattern: Any) -> Any:
+def _compiled(pattern: object) -> Any:
     """The compiled expression.
 
     Raises:
@@ -175,7 +175,7 @@ class Json(_Rule):
         except (ValueError, KeyError, RecursionError):
             return False
 
-    def _cut(self, value: Any) -> Any:
+    def _cut(self, value: object) -> Any:
         if not self._fields:
             return value
         if not isinstance(value, dict):
@@ -190,7 +190,7 @@ def _loaded(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -181,7 +181,7 @@ def _read(text: str) -> Any:
     return expression.subs({symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"})
 
 
-def _apart(left: Any, right: Any) -> bool:
+def _apart(left: object, right: object) -> bool:
     """Whether both are numbers that differ by more than the tolerance."""
     import sympy
 

@@ -121,7 +121,7 @@ def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:
                 yield f"{name}_{bound}", estimate[bound]
 
 
-def _inert(value: Any) -> Any:
+def _inert(value: object) -> Any:
     if isinstance(value, str):
         return escaped(value, page=True)
     if isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def _inert(value: Any) -> Any:
     return [_inert(part) for part in value] if isinstance(value, list) else value
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
