@@ -3,7 +3,7 @@
 A labelled row's logit comes from weights that have not seen it; a new row's from weights of all labelled rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,14 @@ from train.choice import Candidate
 from train.trust_loop import Flags, Ints
 
 Floats = npt.NDArray[np.float64]
-STRENGTHS, STRENGTH_OF_FEW = (0.01, 0.03, 0.1, 0.3), 0.005
-"""Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1, the strongest first. The
-first whose out-of-fold loss is within one standard error of the least is taken (Breiman et al. 1984, section 3.4.3); of
-fewer rows than ``LINE_ROWS``, whose loss does not tell, ``STRENGTH_OF_FEW``. With 100 rows and .01 the Brier score was
-above a constant's where the teacher is hardly better than a guess (ARC-Challenge; 16 draws, other source rows)."""
-ALONE = (0.0003, 0.003, 0.03, 0.3)
-"""The same of one column alone, which ranks rows alike under any; the one with the least loss is taken."""
-LEAD = 2.0
-"""The deviation of the best free signal's column: it is penalised less, so that with few rows the stack is near that
-signal, and with more it departs from it. With 5 the AUC of 100 rows was .005 lower on SciQ and .009 on irony."""
+STRENGTHS, LEADS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Inverse penalties of a logistic regression (scikit-learn's C: the prior variance of the weights of columns of
+deviation 1), and deviations of the best free signal's column, which is penalised the less the larger it is. All pairs
+are averaged, each as much as its evidence weighs: with few rows the function is near that signal where the rows speak
+for it alone, and departs from it with more. One pair for all sets, and the pair of the least out-of-fold loss, were
+tried (docs/log.md)."""
+NEGLIGIBLE = 0.01
+"""Pairs with less than this share of the best pair's evidence are left out of an average."""
 LEARNED = 0.1
 """A member's logits of at least this deviation are a column of deviation 1; smaller ones, of a member that has learned
 little, stay as much smaller, as they would be noise of full size otherwise."""
@@ -48,28 +46,29 @@ class Folded:
 
     def alone(self, name: str, column: str, column_M: Floats) -> Candidate:
         """One number, by whose order rows rank."""
-        column_M1 = column_M[:, None]
-        strength, _ = self._out_of_fold(column_M1, np.ones(1), ALONE, errors=0)
-        filled_M1 = _filled(column_M1)
-        model = _logistic(filled_M1, self.correct_M, np.ones(1), strength, rising=True)
+        filled_M1 = _filled(column_M[:, None])
+        model = _averaged(filled_M1, self.correct_M, np.ones(1), 0, rising=True)
         # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
     def logistic(
         self, name: str, names: tuple[str, ...], columns_MK: Floats, *, lead: str, num_members: int
     ) -> Candidate:
-        """A logistic regression of the columns; out-of-fold loss chooses its penalty, which hardly touches ``lead``.
+        """A logistic regression of the columns, near the column ``lead`` as far as the evidence speaks for it.
 
         The last ``num_members`` columns are logits of members.
         """
-        scale_K = np.array([LEAD if column == lead else 1.0 for column in names])
+        scale_K = np.ones(len(names))
         members = slice(len(names) - num_members, None)
         scale_K[members] = np.minimum(columns_MK[:, members].std(axis=0) / LEARNED, 1.0)
-        strengths = STRENGTHS if self.num_rows >= LINE_ROWS else (STRENGTH_OF_FEW,)
-        strength, raw_M = self._out_of_fold(columns_MK, scale_K, strengths)
-        filled_MK = _filled(columns_MK)
-        model = _logistic(filled_MK, self.correct_M, scale_K, strength)
+        place = names.index(lead)
+
+        def fitted(taken_M: Flags) -> Logistic:
+            return _averaged(_filled(columns_MK, taken_M)[taken_M], self.correct_M[taken_M], scale_K, place)
+
+        raw_M, filled_MK = self._out_of_fold(columns_MK, fitted), _filled(columns_MK)
         bent = calibrated(raw_M, self.correct_M)
+        model = fitted(np.ones(self.num_rows, dtype=np.bool_))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Floats, config: TrustConfig) -> Candidate:
@@ -86,30 +85,17 @@ class Folded:
         bent, model = calibrated(out_M, self.correct_M), Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(out_M))
 
-    def _out_of_fold(
-        self, columns_MK: Floats, scale_K: Floats, strengths: Sequence[float], *, errors: float = 1.0
-    ) -> tuple[float, Floats]:
-        """The first inverse penalty whose out-of-fold loss is near the least, and the logits [M] under it.
-
-        ``errors``: how many standard errors of the paired difference from the least loss are near.
-        """
-        out_SM, level_SF = np.empty((len(strengths), self.num_rows)), np.zeros((len(strengths), self.num_folds))
+    def _out_of_fold(self, columns_MK: Floats, fitted: Callable[[Flags], Logistic]) -> Floats:
+        """Logits [M] of what is fitted on the rows of the other folds, without the level by which those differ."""
+        out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
-            filled_MK = _filled(columns_MK, ~held_M)
-            for place, strength in enumerate(strengths):
-                if 0 < self.correct_M[~held_M].sum() < (~held_M).sum():
-                    model = _logistic(filled_MK[~held_M], self.correct_M[~held_M], scale_K, strength)
-                    level_SF[place, fold] = model.logits(filled_MK[~held_M]).mean()
-                    out_SM[place, held_M] = model.logits(filled_MK[held_M])
-                else:  # a handful of rows
-                    out_SM[place, held_M] = 0.0
-        out_SM += (level_SF.mean(axis=1, keepdims=True) - level_SF)[:, self.fold_M]
-        loss_SM = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM))
-        more_SM = loss_SM - loss_SM[loss_SM.mean(axis=1).argmin()]
-        near_S = more_SM.mean(axis=1) <= errors * more_SM.std(axis=1) / self.num_rows**0.5
-        taken = int(near_S.argmax())
-        return strengths[taken], out_SM[taken]
+            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
+                continue
+            model, filled_MK = fitted(~held_M), _filled(columns_MK, ~held_M)
+            level_F[fold] = model.logits(filled_MK[~held_M]).mean()
+            out_M[held_M] = model.logits(filled_MK[held_M])
+        return out_M + (level_F.mean() - level_F)[self.fold_M]
 
 
 def folds_of(row_ids_M: Ints, correct_M: Flags, folds: int, seed: int) -> Ints:
@@ -160,19 +146,51 @@ def _filled(columns_MK: Floats, taken_M: Flags | slice = slice(None)) -> Floats:
     return np.where(np.isnan(columns_MK), mean_K, columns_MK)
 
 
-def _logistic(
-    columns_MK: Floats, correct_M: Flags, scale_K: Floats, strength: float, *, rising: bool = False
-) -> Logistic:
-    """A logistic regression of columns that are brought to deviations ``scale_K``, told of the columns as they are.
+def _averaged(columns_MK: Floats, correct_M: Flags, scale_K: Floats, lead: int, *, rising: bool = False) -> Logistic:
+    """The mean of logistic regressions under all priors, each weighed by its evidence, told of the columns as they are.
 
+    ``scale_K``: deviations to which the columns are brought, that of column ``lead`` times each of ``LEADS``.
     ``rising``: no weight is below 0, nor is 0, so that rows rank by a single column.
+
+    Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
     """
     from sklearn.linear_model import LogisticRegression
 
     mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
-    factor_K = np.where(deviation_K > 0, scale_K / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
-    model = LogisticRegression(C=strength, max_iter=1000).fit((columns_MK - mean_K) * factor_K, correct_M.astype(int))
-    weight_K = model.coef_[0] * factor_K
+    inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
+    scaled_MK = (columns_MK - mean_K) * inverse_K
+    is_lead_K = np.arange(len(scale_K)) == lead
+    priors = [(strength, np.where(is_lead_K, scale_K * size, scale_K)) for strength in STRENGTHS for size in LEADS]
+    log_P = log_evidences(scaled_MK, correct_M, priors)
+    share_P = np.exp(log_P - log_P.max())
+    weight_K, bias, total = np.zeros(len(scale_K)), 0.0, 0.0
+    for share, (strength, prior_K) in zip(share_P, priors, strict=True):
+        if share < NEGLIGIBLE:
+            continue
+        model = LogisticRegression(C=strength, max_iter=1000).fit(scaled_MK * prior_K, correct_M.astype(int))
+        weight_K += share * model.coef_[0] * prior_K
+        bias, total = bias + share * float(model.intercept_[0]), total + share
+    weight_K *= inverse_K / total
     if rising:
-        weight_K = np.maximum(weight_K, 1e-6 * factor_K)
-    return Logistic(weight_K, float(model.intercept_[0] - weight_K @ mean_K))
+        weight_K = np.maximum(weight_K, 1e-6 * inverse_K)
+    return Logistic(weight_K, float(bias / total - weight_K @ mean_K))
+
+
+def log_evidences(columns_MK: Floats, correct_M: Flags, priors: Sequence[tuple[float, Floats]]) -> Floats:
+    """The log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
+
+    It is that of linear regression on columns of mean 0, whose weights are those of a logistic one times the outcomes'
+    variance. A prior is the variance of a logistic weight and the deviation of each column, float64 [K].
+
+    Source: MacKay 1992, "Bayesian Interpolation".
+    """
+    share = correct_M.mean()
+    variance = share * (1 - share)
+    gram_KK, product_K = columns_MK.T @ columns_MK, columns_MK.T @ (correct_M - share)
+    found_P = np.empty(len(priors))
+    for place, (strength, prior_K) in enumerate(priors):
+        by_K = prior_K * (strength * variance) ** 0.5
+        lower_KK = np.linalg.cholesky(np.eye(len(by_K)) + gram_KK * np.outer(by_K, by_K))
+        fitted_K = np.linalg.solve(lower_KK, product_K * by_K)
+        found_P[place] = fitted_K @ fitted_K / (2 * variance) - np.log(np.diag(lower_KK)).sum()
+    return found_P
