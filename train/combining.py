@@ -3,7 +3,7 @@
 A labelled row's logit comes from weights that have not seen it; a new row's from weights of all labelled rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,16 @@ from train.choice import Candidate
 from train.trust_loop import Flags, Ints
 
 Floats = npt.NDArray[np.float64]
-STRENGTHS, LEADS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Inverse penalties of a logistic regression (scikit-learn's C: the prior variance of the weights of columns of
-deviation 1), and deviations of the best free signal's column, which is penalised the less the larger it is. All pairs
-are averaged, each as much as its evidence weighs: with few rows the function is near that signal where the rows speak
-for it alone, and departs from it with more. One pair for all sets, and the pair of the least out-of-fold loss, were
-tried (docs/log.md)."""
-NEGLIGIBLE = 0.01
-"""Pairs with less than this share of the best pair's evidence are left out of an average."""
+STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Inverse penalties of a logistic regression (scikit-learn's C): prior variances of the weights of columns of deviation
+1. Regressions under all of them are averaged, each as much as its evidence weighs."""
+NUM_LEADS, LEADS = 2, (4.0, 16.0)
+"""So many free signals, the best by AUC, are leads, one at a time: a lead's column is brought to each of these
+deviations, so that it is penalised less. With few rows the function is near such a signal where the evidence speaks for
+it, and with more it departs from it. No lead, one, three and five, and one deviation for all sets were tried
+(docs/log.md)."""
+NEGLIGIBLE = 0.05
+"""Priors with less than this share of the best one's evidence are left out of an average."""
 LEARNED = 0.1
 """A member's logits of at least this deviation are a column of deviation 1; smaller ones, of a member that has learned
 little, stay as much smaller, as they would be noise of full size otherwise."""
@@ -47,24 +49,24 @@ class Folded:
     def alone(self, name: str, column: str, column_M: Floats) -> Candidate:
         """One number, by whose order rows rank."""
         filled_M1 = _filled(column_M[:, None])
-        model = _averaged(filled_M1, self.correct_M, np.ones(1), 0, rising=True)
+        model = _averaged(filled_M1, self.correct_M, np.ones(1), (), rising=True)
         # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
     def logistic(
-        self, name: str, names: tuple[str, ...], columns_MK: Floats, *, lead: str, num_members: int
+        self, name: str, names: tuple[str, ...], columns_MK: Floats, *, leads: Sequence[str], num_members: int
     ) -> Candidate:
-        """A logistic regression of the columns, near the column ``lead`` as far as the evidence speaks for it.
+        """A logistic regression of the columns, near one of ``leads`` as far as the evidence speaks for it.
 
         The last ``num_members`` columns are logits of members.
         """
         scale_K = np.ones(len(names))
         members = slice(len(names) - num_members, None)
         scale_K[members] = np.minimum(columns_MK[:, members].std(axis=0) / LEARNED, 1.0)
-        place = names.index(lead)
+        places = [names.index(lead) for lead in leads]
 
         def fitted(taken_M: Flags) -> Logistic:
-            return _averaged(_filled(columns_MK, taken_M)[taken_M], self.correct_M[taken_M], scale_K, place)
+            return _averaged(_filled(columns_MK, taken_M)[taken_M], self.correct_M[taken_M], scale_K, places)
 
         raw_M, filled_MK = self._out_of_fold(columns_MK, fitted), _filled(columns_MK)
         bent = calibrated(raw_M, self.correct_M)
@@ -95,7 +97,8 @@ class Folded:
             model, filled_MK = fitted(~held_M), _filled(columns_MK, ~held_M)
             level_F[fold] = model.logits(filled_MK[~held_M]).mean()
             out_M[held_M] = model.logits(filled_MK[held_M])
-        return out_M + (level_F.mean() - level_F)[self.fold_M]
+        out_M += (level_F.mean() - level_F)[self.fold_M]
+        return out_M
 
 
 def folds_of(row_ids_M: Ints, correct_M: Flags, folds: int, seed: int) -> Ints:
@@ -146,10 +149,12 @@ def _filled(columns_MK: Floats, taken_M: Flags | slice = slice(None)) -> Floats:
     return np.where(np.isnan(columns_MK), mean_K, columns_MK)
 
 
-def _averaged(columns_MK: Floats, correct_M: Flags, scale_K: Floats, lead: int, *, rising: bool = False) -> Logistic:
-    """The mean of logistic regressions under all priors, each weighed by its evidence, told of the columns as they are.
+def _averaged(
+    columns_MK: Floats, correct_M: Flags, scale_K: Floats, leads: Sequence[int], *, rising: bool = False
+) -> Logistic:
+    """The mean of logistic regressions under all priors, each weighed by its evidence (Bayesian model averaging).
 
-    ``scale_K``: deviations to which the columns are brought, that of column ``lead`` times each of ``LEADS``.
+    ``scale_K``: deviations to which the columns are brought; a column of ``leads`` has each of ``LEADS`` in turn.
     ``rising``: no weight is below 0, nor is 0, so that rows rank by a single column.
 
     Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
@@ -159,8 +164,7 @@ def _averaged(columns_MK: Floats, correct_M: Flags, scale_K: Floats, lead: int, 
     mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK = (columns_MK - mean_K) * inverse_K
-    is_lead_K = np.arange(len(scale_K)) == lead
-    priors = [(strength, np.where(is_lead_K, scale_K * size, scale_K)) for strength in STRENGTHS for size in LEADS]
+    priors = [(strength, with_lead_K) for strength in STRENGTHS for with_lead_K in _scales(scale_K, leads)]
     log_P = log_evidences(scaled_MK, correct_M, priors)
     share_P = np.exp(log_P - log_P.max())
     weight_K, bias, total = np.zeros(len(scale_K)), 0.0, 0.0
@@ -174,6 +178,16 @@ def _averaged(columns_MK: Floats, correct_M: Flags, scale_K: Floats, lead: int, 
     if rising:
         weight_K = np.maximum(weight_K, 1e-6 * inverse_K)
     return Logistic(weight_K, float(bias / total - weight_K @ mean_K))
+
+
+def _scales(scale_K: Floats, leads: Sequence[int]) -> Iterator[Floats]:
+    """The deviations of columns without a lead, and with each column of ``leads`` as one."""
+    yield scale_K
+    for lead in leads:
+        for size in LEADS:
+            with_lead_K = scale_K.copy()
+            with_lead_K[lead] = size
+            yield with_lead_K
 
 
 def log_evidences(columns_MK: Floats, correct_M: Flags, priors: Sequence[tuple[float, Floats]]) -> Floats:

@@ -29,7 +29,7 @@ from curation.trust.neural import NeuralTrust
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, stored_numbers
 from train.choice import Candidate, chosen
-from train.combining import Folded, folds_of, varies
+from train.combining import NUM_LEADS, Folded, folds_of, varies
 from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
 from train.rounding import decided, raw_at
@@ -199,8 +199,8 @@ class _Stack:
         return found
 
     def _logistic(self, name: str, members: Sequence[tuple[str, Floats]]) -> Candidate:
-        lead = self.free[0].combination.names[0]
-        return self._folded.logistic(name, *self._columns(members), lead=lead, num_members=len(members))
+        leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
+        return self._folded.logistic(name, *self._columns(members), leads=leads, num_members=len(members))
 
     def too_few(self, name: str) -> dict[str, Any]:
         """Why nothing is compared."""
