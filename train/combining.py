@@ -3,7 +3,7 @@
 A labelled row's logit comes from weights that have not seen it; a new row's from weights of all labelled rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from train.choice import Candidate
 from train.trust_loop import Flags, Ints
 
 Floats = npt.NDArray[np.float64]
-STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 """Inverse penalties of a logistic regression (scikit-learn's C): prior variances of the weights of columns of deviation
 1. Regressions under all of them are averaged, each as much as its evidence weighs."""
 NUM_LEADS, LEADS = 2, (4.0, 16.0)
@@ -164,9 +164,12 @@ def _averaged(
     mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK = (columns_MK - mean_K) * inverse_K
-    priors = [(strength, with_lead_K) for strength in STRENGTHS for with_lead_K in _scales(scale_K, leads)]
+    scales = _scales(scale_K, leads)
+    priors = [(strength, prior_K) for strength in STRENGTHS for prior_K in scales]
     log_P = log_evidences(scaled_MK, correct_M, priors)
-    share_P = np.exp(log_P - log_P.max())
+    # The priors with a lead weigh together as much as the one without.
+    share_P = np.exp(log_P - log_P.max()) / np.tile([1, *[len(scales) - 1] * (len(scales) - 1)], len(STRENGTHS))
+    share_P /= share_P.max()
     weight_K, bias, total = np.zeros(len(scale_K)), 0.0, 0.0
     for share, (strength, prior_K) in zip(share_P, priors, strict=True):
         if share < NEGLIGIBLE:
@@ -180,14 +183,10 @@ def _averaged(
     return Logistic(weight_K, float(bias / total - weight_K @ mean_K))
 
 
-def _scales(scale_K: Floats, leads: Sequence[int]) -> Iterator[Floats]:
-    """The deviations of columns without a lead, and with each column of ``leads`` as one."""
-    yield scale_K
-    for lead in leads:
-        for size in LEADS:
-            with_lead_K = scale_K.copy()
-            with_lead_K[lead] = size
-            yield with_lead_K
+def _scales(scale_K: Floats, leads: Sequence[int]) -> list[Floats]:
+    """The deviations of columns without a lead, then with each column of ``leads`` as one."""
+    is_lead_LK = np.eye(len(scale_K), dtype=np.bool_)[list(leads)]
+    return [scale_K, *(np.where(is_lead_K, size, scale_K) for is_lead_K in is_lead_LK for size in LEADS)]
 
 
 def log_evidences(columns_MK: Floats, correct_M: Flags, priors: Sequence[tuple[float, Floats]]) -> Floats:

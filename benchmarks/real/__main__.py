@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from benchmarks.real.arms import BASELINE, Scored, arms, drawn
+from benchmarks.real.promises import promises
 from benchmarks.real.tasks import TASKS, configuration
 from curation.arms import FREE
 from curation.config import TrustConfig
@@ -84,8 +85,11 @@ def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, f
     return found
 
 
-def bench(name: str, directory: Path, *, paper: bool) -> dict[str, Any]:
-    """All arms at all sizes on one set; means over the draws, with their standard deviations."""
+def bench(name: str, directory: Path, *, paper: bool, deals: int) -> dict[str, Any]:
+    """All arms at all sizes on one set; means over the draws, with their standard deviations.
+
+    With ``deals``, the promise of the surest rows over as many deals of the set's rows.
+    """
     (source, states), (pool, _) = (rows_of(directory, split) for split in ("source", "pool"))
     usable = int((source.part_N >= 0).sum())
     config = yaml.safe_load((directory / "config.yaml").read_text())
@@ -123,6 +127,8 @@ def bench(name: str, directory: Path, *, paper: bool) -> dict[str, Any]:
             f"(constant {own['brier_constant']:.3f})",
             flush=True,
         )
+    if deals:
+        found["promises"] = promises(source, pool, states, deals=deals)
     return found
 
 
@@ -192,8 +198,22 @@ def tables(results: dict[str, Any]) -> str:
                 sure = f"{promise:+.1f} ± {error:.1f} of {line['num_sure']:.0f}"
             label = f"**{arm}**" if arm == "stacked" else arm
             lines.append(f"| {label} | {' | '.join([*cells, sure])} |")
-        lines.append("")
+        lines += ["", *_promised(found.get("promises")), ""]
     return "\n".join(lines)
+
+
+def _promised(found: dict[str, Any] | None) -> list[str]:
+    """A sentence on the promise over many deals, if it was measured."""
+    if found is None:
+        return []
+    deals = f"Over {found['deals']} deals of these rows, {found['labelled']:,} labelled,"
+    if not found["rows"]:
+        return [f"{deals} no row's trust is above .9."]
+    mean, error = 100 * found["mean"], 196 * found["error"]
+    return [
+        f"{deals} trust above .9 promises {mean:+.1f} ± {error:.1f} points more than is right "
+        f"({found['rows']:.0f} rows a deal)."
+    ]
 
 
 def main() -> None:
@@ -206,6 +226,7 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(TASKS), help="names, joined by commas")
     parser.add_argument("--run", action="append", default=[], metavar="NAME=DIR", help="a finished run beside the sets")
     parser.add_argument("--no-label", action="store_true", help="only what is labelled already")
+    parser.add_argument("--deals", type=int, default=0, help="deals of each set's rows that judge trust above .9")
     parser.add_argument("--paper", action="store_true", help="fit the paper's network too, on all rows")
     parser.add_argument("--write-docs", action="store_true", help="write docs/real-models.md again")
     given = parser.parse_args()
@@ -227,7 +248,7 @@ def main() -> None:
         if not labelled(directory):
             print(f"{name}: not labelled to the end, left out ({directory})")
             continue
-        results[name] = bench(name, directory, paper=given.paper)
+        results[name] = bench(name, directory, paper=given.paper, deals=given.deals)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     if given.write_docs:
         head = PAGE.read_text().partition(MARK)[0]
