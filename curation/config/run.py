@@ -11,6 +11,7 @@ from curation.config.base import PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import defaults_of, filled, generates, lists_answers
 from curation.config.evaluation import EvaluationConfig
+from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
 from curation.config.given import arms_of, is_given, unknown_numbers, with_given
 from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
@@ -172,6 +173,8 @@ class RunConfig(RowsConfig):
     @model_validator(mode="before")
     @classmethod
     def _labels_given(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and is_endpoint(value.get("teacher")):
+            return with_endpoint(value)
         if not isinstance(value, Mapping) or not is_given(value.get("teacher")):
             return value
         default = SelectionConfig.model_fields["arms"].default
@@ -259,22 +262,17 @@ class RunConfig(RowsConfig):
                 "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: "
                 "given and completion there"
             )
-        if unknown := unknown_numbers((*self.trust.columns, *self._ranked_by), given):
+        ranked_by = [ARMS[arm].trust for arm in self.selection.used]
+        if unknown := unknown_numbers((*self.trust.columns, *ranked_by), given):
             known = "none" if given is None else ", ".join(given.numbers.values())
             raise ValueError(
                 f"{unknown[0]}: is the number of no column of teacher.confidence (there: {known}); add its column there"
             )
-        if given is None:
-            return
-        judges, generations = self.judge is not None, len(self.generations)
-        problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges)
+        problem, judges, generations = beyond_endpoint(self), self.judge is not None, len(self.generations)
+        if given is not None:
+            problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges)
         if problem is not None:
             raise ValueError(problem)
-
-    @property
-    def _ranked_by(self) -> list[str]:
-        """The trust functions of the arms."""
-        return [ARMS[arm].trust for arm in self.selection.used]
 
     def _answers_are_listed(self) -> None:
         asked = [("teacher.decoding", self.teacher.decoding, split) for split in self.splits.labelled()]
@@ -360,8 +358,10 @@ class RunConfig(RowsConfig):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The inputs by which splits are compared: the states or, where labels are given, the numbers beside them."""
-        given = self.teacher.given
+        """The inputs by which splits are compared: the states or, where there are none, numbers of the labels table."""
+        endpoint, given = self.teacher.endpoint, self.teacher.given
+        if endpoint is not None:
+            return compared(endpoint)
         return self.fitting.states if given is None else tuple(given.numbers.values())
 
     @property

@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, model_validator
 
+from curation.config import endpoint as endpoints
 from curation.config import given
 from curation.config.base import NotNegative, PositiveInt, Section, ray_resources
+from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import beyond, others_of, parse
 from curation.registry import BACKENDS
@@ -216,6 +218,8 @@ class AnswersConfig(Section):
     chat_template: bool = False
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
     scripted: ScriptConfig = ScriptConfig()
+    endpoint: Annotated[ServedConfig | None, Field(exclude_if=lambda served: served is None)] = None
+    """The model that a server answers for, with ``backend: endpoint``."""
 
 
 class AskConfig(AnswersConfig):
@@ -243,11 +247,21 @@ class AskConfig(AnswersConfig):
     """The run stops if a larger share of the labelled rows are error rows."""
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
+    endpoint: Annotated[SerializeAsAny[EndpointConfig] | None, Field(exclude_if=lambda server: server is None)] = None
+    """The server that answers, with ``backend: endpoint`` (docs/endpoints.md)."""
 
     @property
     def answers(self) -> AnswersConfig:
         """The keys that decide what is answered."""
-        return AnswersConfig.part_of(self).model_copy(update={"scripted": ScriptConfig.part_of(self.scripted)})
+        parts: dict[str, Section] = {"scripted": ScriptConfig.part_of(self.scripted)}
+        if self.endpoint is not None:
+            parts["endpoint"] = ServedConfig.part_of(self.endpoint)
+        return AnswersConfig.part_of(self).model_copy(update=parts)
+
+    @property
+    def keyed(self) -> Self:
+        """The same without what changes no value; of a server that is where it is and what it costs."""
+        return self if self.endpoint is None else self.model_copy(update={"endpoint": self.endpoint.keyed})
 
     @property
     def first_chunk_rows(self) -> int:
@@ -309,13 +323,16 @@ class TeacherConfig(AskConfig):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         is_given = self.backend == given.GIVEN
-        if (problem := given.problem_of(self, states=self.states, is_given=is_given)) is not None:
+        problem = given.problem_of(self, states=self.states, is_given=is_given) or endpoints.problem_of(self)
+        if problem is not None:
             raise ValueError(problem)
         if self.model is None and (self.backend == "auto" or BACKENDS[self.backend].weights):
             raise ValueError(f"backend {self.backend} needs a model (path or init)")
         if self.adapt is not None and self.adapt.method != "sft":
             raise ValueError(f"adapt.method: a teacher's format is taught by sft; found {self.adapt.method!r}")
-        if len(set(self.states)) != len(self.states) or not (self.states or is_given):
+        if len(set(self.states)) != len(self.states) or not (
+            self.states or is_given or self.backend == endpoints.ENDPOINT
+        ):
             raise ValueError("states must name at least one position, none twice")
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
         if num_gpus and ranks not in (1, num_gpus):

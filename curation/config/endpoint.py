@@ -1,0 +1,218 @@
+"""A server that answers over HTTP (``teacher.backend: endpoint``): where it is, what it costs, and what follows."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from curation.arms import ARMS, FREE, fitted_of
+from curation.config.base import PositiveInt, Section
+from curation.config.given_limits import NUMBERS_ALONE
+from curation.config.prices import Price
+from curation.config.selection import SelectionConfig
+from curation.config.trust import TrustConfig
+
+ENDPOINT = "endpoint"
+"""The backend of models that a server answers for."""
+MILLION = 1_000_000
+NUMBERS = ("mean_logprob", "margin", "negentropy")
+COUNTS = ("num_prompt_tokens", "num_output_tokens")
+
+
+class ServedConfig(Section):
+    """The model behind an endpoint, and what it is asked for: what its answers depend on."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """The model's name on the server."""
+    kind: Literal["openai", "vllm", "sglang"] = "openai"
+    """The server. All have the paths of OpenAI's API; ``vllm`` and ``sglang`` take ``top_k``, ``min_p`` and choices in
+    ways of their own, and ``vllm`` also scores the options of a row."""
+    top_logprobs: Annotated[int, Field(ge=0)] = 20
+    """Log-probabilities asked for at each token of an answer, from which margin and entropy are computed; what is
+    left of the probability counts as one token. 0: the server gives none. OpenAI gives up to 20, vLLM as many as its
+    ``--max-logprobs`` says."""
+    body: dict[str, Any] = Field(default={})
+    """Further keys of a request's body, which win over ours; a key with null is left out."""
+
+
+class TokenPrice(Section):
+    """The price of a million tokens, in ``prices.currency`` (US dollars where that is not set)."""
+
+    input: Price
+    """Of prompts."""
+    output: Price
+    """Of answers."""
+
+    def of(self, num_prompt: float, num_output: float) -> float:
+        """Money for so many tokens."""
+        return (num_prompt * self.input + num_output * self.output) / MILLION
+
+
+class EndpointConfig(ServedConfig):
+    """An endpoint: a server, a model on it, and how fast and for how much money it is asked.
+
+    Another url, key, speed, price or limit asks nothing anew.
+    """
+
+    url: str
+    """The address of the API, e.g. ``https://api.openai.com/v1`` or ``http://localhost:8000/v1``."""
+    key_env: str | None = None
+    """The name of the environment variable that holds the API key, on all nodes; the key itself stands nowhere. Unset:
+    the server wants none."""
+    concurrency: PositiveInt = 16
+    """Requests under way at once, of each actor."""
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """The most requests a minute, of all ``actors.max`` actors together."""
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """The most tokens a minute, prompts and answers, of all actors together."""
+    price: TokenPrice | None = None
+    """Unset: money is neither counted nor limited."""
+    limit: Price | None = None
+    """The most money that the run may spend here, over all its stages and restarts. It stops before more is spent; with
+    a higher limit the same command goes on."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 120
+    """An answer that takes longer counts as lost."""
+    retries: Annotated[int, Field(ge=0)] = 7
+    """How often a question is asked again after a lost answer or an error of the server, after 0.5 s, 1 s, 2 s, and so
+    on up to a minute, or as long as its ``Retry-After`` says."""
+    paid: str | None = None
+    """The folder that keeps what was paid for, so that it is never bought again; a run sets it to ``paid`` in its
+    directory."""
+
+    @property
+    def keyed(self) -> Self:
+        """What the answers depend on."""
+        served: Any = ServedConfig.part_of(self)
+        return served  # type: ignore[no-any-return]
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"{value!r} is no address of a server; write it with http:// or https://, e.g. http://localhost:8000/v1"
+            )
+        if parts.query or parts.fragment:
+            raise ValueError(f"{value!r} ends in a query or fragment; give the address of the API alone, e.g. .../v1")
+        for path in ("/chat/completions", "/completions"):
+            if parts.path.rstrip("/").endswith(path):
+                raise ValueError(f"{value!r} is the address of one question; leave {path} at its end out")
+        return value.rstrip("/")
+
+    @field_validator("key_env")
+    @classmethod
+    def _is_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,63}", value):
+            raise ValueError(
+                "holds no name of an environment variable (capitals, digits, underscores); write the key into a "
+                "variable, and the variable's name here, e.g. OPENAI_API_KEY"
+            )  # the value is not shown: it may be a key
+        return value
+
+    @model_validator(mode="after")
+    def _can_count(self) -> Self:
+        if self.limit is not None and self.price is None:
+            raise ValueError(
+                f"limit: {self.limit:g} cannot be kept without prices; add price: {{input: .., output: ..}}"
+            )
+        return self
+
+
+def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a run whose teacher is an endpoint: nothing is kept of states, and trust reads numbers."""
+    teacher, filled = value["teacher"], dict(value)
+    endpoint = teacher.get("endpoint")
+    if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
+        raise ValueError(f"teacher.{misplaced[0]}: is a key of teacher.endpoint; write it there")
+    kind = endpoint.get("kind", "openai") if isinstance(endpoint, Mapping) else "openai"
+    filled["teacher"] = {"states": (), **({"chat_template": True} if kind == "openai" else {}), **teacher}
+    if isinstance(trust := value.get("trust", {}), Mapping):
+        filled["trust"] = {"states": (), **trust}
+    selection = value.get("selection", {})
+    if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0 and isinstance(selection, Mapping):
+        default = SelectionConfig.model_fields["arms"].default
+        filled["selection"] = {"arms": tuple(arm for arm in default if arm not in FREE), **selection}
+    return filled
+
+
+def is_endpoint(teacher: Any) -> bool:
+    """Whether a raw section ``teacher`` says that a server answers."""
+    return isinstance(teacher, Mapping) and teacher.get("backend") == ENDPOINT
+
+
+def problem_of(teacher: Any) -> str | None:
+    """The problem with a teacher section and its endpoint; ``None`` without one."""
+    endpoint = teacher.endpoint
+    if teacher.backend != ENDPOINT:
+        return None if endpoint is None else "endpoint: describes a server, which is for backend: endpoint; set that"
+    if endpoint is None:
+        return "backend endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
+    if teacher.model is not None:
+        return (
+            "model: names weights, and backend endpoint asks a server; leave it out, endpoint.model is the name there"
+        )
+    if teacher.states:
+        return (
+            f"states: {teacher.states[0]!r} is a hidden state, and a server of kind {endpoint.kind} returns none; leave "
+            "it out (trust then reads log-probabilities), or run the model here, by backend vllm"
+        )
+    if teacher.adapt is not None or teacher.store_states is not True:
+        key = "store_states" if teacher.adapt is None else "adapt"
+        return f"{key}: backend endpoint has neither weights to train nor states to store; leave it out"
+    return undrawable(endpoint, teacher.decoding, "decoding")
+
+
+def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
+    """The first setting of a decoding that a kind of server does not take; ``None`` if it takes all."""
+    if endpoint.kind == "openai":
+        for name in ("top_k", "min_p"):
+            if value := getattr(decoding, name):
+                return f"{key}.{name}: {value:g} is not known to a server of kind openai; set {name}: 0"
+    if decoding.constrained == "scored" and endpoint.kind != "vllm":
+        return (
+            f"{key}.constrained: scored wants the log-probability of every option, which a server of kind "
+            f"{endpoint.kind} does not give; take stepwise"
+        )
+    return None
+
+
+def beyond_endpoint(run: Any) -> str | None:
+    """The first thing that a run's configuration asks for and an endpoint does not have; ``None`` if it suffices."""
+    endpoint: ServedConfig | None = run.teacher.endpoint
+    if endpoint is None:
+        return None
+    trust: TrustConfig = run.trust
+    for name in run.selection.used:
+        if not endpoint.top_logprobs and ARMS[name].trust in FREE:
+            return (
+                f"the {name} arm ranks by log-probabilities, and teacher.endpoint.top_logprobs is 0; set that above 0, "
+                "or leave the arm out"
+            )
+    kinds = {*fitted_of(run.selection.used), trust.kind}
+    further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
+    if further and not trust.inputs:
+        return (
+            f"trust: {further[0]} reads states, and backend endpoint has none; set trust.columns: "
+            f"[{', '.join(compared(endpoint))}], or leave trust.kind out"
+        )
+    if trust.pca is not None:
+        return "trust.pca: joins states, and backend endpoint has none; leave it out"
+    if len(run.generations) > 1:
+        return (
+            "generations: a student that teaches the next generation is asked as teacher says, and backend endpoint "
+            "asks a server; give one generation"
+        )
+    if run.splits.test is None:
+        return None
+    tests = {"decoding": run.evaluation.decoding}
+    tests |= {f"also.{name}": decoding for name, decoding in run.evaluation.also.items()}
+    problems = (undrawable(endpoint, decoding, f"evaluation.{name}") for name, decoding in tests.items())
+    return next(filter(None, problems), None)
+
+
+def compared(endpoint: ServedConfig) -> tuple[str, ...]:
+    """The numbers by which splits are compared, in place of states."""
+    return NUMBERS if endpoint.top_logprobs else COUNTS

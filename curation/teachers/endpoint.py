@@ -1,0 +1,311 @@
+"""The endpoint teacher: answers and log-probabilities of a server with the paths of OpenAI's API.
+
+A request is one question, as a chat of one user turn or as a completion (``teacher.chat_template``), and ``concurrency``
+of them are under way at once. Where a row has options, the server is held to them in its own way: vLLM by
+``structured_outputs``, SGLang by ``regex``, others by a JSON schema in chats; options that are to be scored are scored
+by vLLM alone, token by token (``prompt_logprobs``). There are no hidden states: servers return none.
+"""
+
+import copy
+import json
+import queue
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from curation.config import AskConfig, DecodingConfig
+from curation.config.endpoint import EndpointConfig, undrawable
+from curation.errors import ConfigError
+from curation.hashing import hash64
+from curation.refs import ModelRef
+from curation.teachers import Request
+from curation.teachers.completions import bad_options, completion_batch, ranked
+from curation.teachers.endpoint_answers import Answer, UnreadableError, Usage, read_answer, read_scores
+from curation.teachers.endpoint_client import Client, RefusedError
+from curation.teachers.endpoint_paid import key_of
+
+BATCH_ROWS = 128
+AHEAD = 2
+"""Questions given to the event loop for each that may be under way."""
+TEMPLATE_TOKENS = 64
+"""Tokens that a chat template adds, at most."""
+FIELD = "answer"
+"""The field of a JSON object that is one of a row's options."""
+
+
+class EndpointTeacher:
+    """A model behind a server; threads that ask at once share its limits."""
+
+    facts: Mapping[str, float] = MappingProxyType({})
+    state_size = 0
+
+    def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
+        if config.endpoint is None:
+            raise ConfigError(
+                "backend endpoint needs teacher.endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, "
+                "model: NAME}"
+            )
+        self._config = config
+        self.client = Client(config.endpoint, config.actors.max)
+        self._tokens = _ServersTokens(self.client, config.endpoint)
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> Mapping[str, Any]:
+        """The server, its limits, and where is kept what it was paid for."""
+        assert config.endpoint is not None, "a teacher is made of it"
+        return {**config.endpoint.model_dump(mode="json"), "num_actors": config.actors.max}
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same server, asked as ``config`` says."""
+        other = copy.copy(self)
+        other._config = config
+        return other
+
+    @staticmethod
+    def width(config: AskConfig) -> int:
+        """Numbers of a hidden state: none."""
+        return 0
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self.client.close()
+
+    def label(
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows as their answers come, up to 128 in a batch (see ``Teacher.label``)."""
+        client = self.client
+        if (problem := undrawable(client.config, decoding, "decoding")) is not None:
+            raise ConfigError(problem)
+        num_logprobs = self._config.token_logprobs if states else 0
+        stream, arrived = iter(requests), queue.SimpleQueue[Future[Answer]]()
+        under_way: dict[Future[Answer], Request] = {}
+        failure: BaseException | None = None
+        try:
+            while True:
+                while failure is None and len(under_way) < AHEAD * client.config.concurrency:
+                    if (request := next(stream, None)) is None:
+                        break
+                    future = client.run(self._answer(request, decoding, seed))
+                    under_way[future] = request
+                    future.add_done_callback(arrived.put)
+                if not under_way:
+                    break
+                done = [arrived.get()]
+                while len(done) < BATCH_ROWS and not arrived.empty():
+                    done.append(arrived.get())
+                rows = []
+                for future in done:
+                    request, problem = under_way.pop(future), future.exception()
+                    if problem is None:
+                        rows.append((request, future.result()))
+                    failure = failure or problem  # answers that are under way are paid: they are waited for
+                if rows:
+                    client.paid.flush()
+                    yield _batch(rows, decoding, num_logprobs, self._config.state_dtype)
+            if failure is not None:
+                raise failure
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> Answer:
+        """The answer of a row, bought once."""
+        options = request.options
+        if options is not None and (bad := bad_options(options, [len(option) for option in options])) is not None:
+            return Answer(error=bad)
+        if options is not None and not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
+            return await self._scored(request)
+        path, body, field = question_of(request, decoding, self._config, seed)
+        most = Usage(len(request.prompt.encode()) + TEMPLATE_TOKENS, body.get("max_tokens") or decoding.max_tokens)
+        answer = await self._bought(path, body, most, lambda found: read_answer(found, field=field))
+        return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
+
+    async def _scored(self, request: Request) -> Answer:
+        """The log-probabilities of each option, one question a row."""
+        served, options = self.client.config, request.options or ()
+        if served.kind != "vllm":
+            return Answer(error=f"endpoint_scores: a server of kind {served.kind} scores no answers that it is given")
+        try:
+            prompt, tokens = await self._tokens.of(request, as_chat=self._config.chat_template)
+        except RefusedError as error:
+            return Answer(error=str(error))
+        prompts = [prompt + own for own in tokens]
+        body = {
+            "model": served.model,
+            "prompt": prompts,
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+            "return_token_ids": True,
+            **served.body,
+        }
+
+        def read(found: Mapping[str, Any]) -> Answer:
+            by_option = read_scores(found, [len(own) for own in tokens])
+            return Answer(num_prompt=len(prompt), truncated=False, by_option=by_option)
+
+        most = Usage(sum(map(len, prompts)), len(prompts))
+        return await self._bought("/completions", {k: v for k, v in body.items() if v is not None}, most, read)
+
+    async def _bought(self, path: str, body: Mapping[str, Any], most: Usage, read: Any) -> Answer:
+        """The answer to a question: the one that was paid for, if there is one."""
+        paid, key = self.client.paid, key_of({"path": path, "body": body, "kind": self.client.config.kind})
+        if (known := paid.find(key)) is not None:
+            return known
+        try:
+            billed = await self.client.ask(path, body, most)
+        except RefusedError as error:
+            return Answer(error=str(error))
+        try:
+            if "unreadable" in billed.content:
+                raise UnreadableError(billed.content["unreadable"])
+            answer: Answer = read(billed.content)
+        except UnreadableError as error:
+            answer = Answer(error=f"endpoint_answer: {error}")
+        paid.got(billed.number, key, billed.used, answer)
+        return answer
+
+
+def question_of(
+    request: Request, decoding: DecodingConfig, config: AskConfig, seed: int
+) -> tuple[str, dict[str, Any], str | None]:
+    """Path and body of a question, and the field of the answer's JSON object that is the answer, if it is one."""
+    served, field = config.endpoint, None
+    assert served is not None, "a teacher is made of it"
+    body: dict[str, Any] = {
+        "model": served.model,
+        "max_tokens": decoding.max_tokens,
+        "temperature": decoding.temperature,
+        "top_p": decoding.top_p,
+        "stop": list(decoding.stop) or None,
+        "presence_penalty": decoding.presence_penalty or None,
+    }
+    if served.kind != "openai":
+        body |= {"top_k": decoding.top_k or None, "min_p": decoding.min_p or None}
+    if decoding.temperature:
+        row_ids = np.array([request.row_id], dtype=np.int64)
+        body["seed"] = int(hash64(row_ids, seed)[0] >> np.uint64(1))
+    if config.chat_template:
+        path = "/chat/completions"
+        body["messages"] = [{"role": "user", "content": request.prompt}]
+        body |= {"logprobs": True, "top_logprobs": served.top_logprobs} if served.top_logprobs else {}
+    else:
+        path = "/completions"
+        body |= {"prompt": request.prompt, "logprobs": served.top_logprobs or None}
+    if request.options is not None:
+        choices = [option.strip() for option in request.options] if config.chat_template else list(request.options)
+        body |= {"stop": None, "max_tokens": max(len(choice.encode()) for choice in choices) + 1}
+        if served.kind == "vllm":
+            body["structured_outputs"] = {"choice": choices}
+        elif served.kind == "sglang":
+            body["regex"] = f"({'|'.join(map(re.escape, choices))})"
+        elif config.chat_template:
+            field = FIELD
+            body |= {"response_format": _schema(choices), "max_tokens": body["max_tokens"] + len(FIELD) + 16}
+    body |= served.body
+    return path, {key: value for key, value in body.items() if value is not None}, field
+
+
+def _schema(choices: Sequence[str]) -> dict[str, Any]:
+    """The form of an answer that is one of the choices."""
+    schema = {
+        "type": "object",
+        "properties": {FIELD: {"type": "string", "enum": list(choices)}},
+        "required": [FIELD],
+        "additionalProperties": False,
+    }
+    return {"type": "json_schema", "json_schema": {"name": FIELD, "strict": True, "schema": schema}}
+
+
+def _chosen(text: str, options: Sequence[str]) -> str:
+    """The option that an answer is, up to white space around it; another answer as it is."""
+    return next((option for option in options if option.strip() == text.strip()), text)
+
+
+class _ServersTokens:
+    """Prompts and options as a vLLM server's tokens (``/tokenize``)."""
+
+    def __init__(self, client: Client, config: EndpointConfig) -> None:
+        root = urlsplit(config.url)
+        self._client, self._model = client, config.model
+        self._url = root._replace(path=re.sub(r"/v1$", "", root.path) + "/tokenize").geturl()
+
+    async def of(self, request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
+        """The tokens of a prompt, and those that each option adds; as ``prompts.tokenise`` does it."""
+        if as_chat:
+            messages = [{"role": "user", "content": request.prompt}]
+            prompt = await self._ask({"messages": messages, "add_generation_prompt": True})
+            return prompt, [await self._ask(_plain(option)) for option in request.options or ()]
+        prompt = await self._ask({"prompt": request.prompt})
+        found = []
+        for option in request.options or ():
+            whole = await self._ask({"prompt": request.prompt + option})
+            follows = whole[: len(prompt)] == prompt
+            found.append(whole[len(prompt) :] if follows else await self._ask(_plain(option)))
+        return prompt, found
+
+    async def _ask(self, body: Mapping[str, Any]) -> list[int]:
+        asked = await self._client.ask(self._url, {"model": self._model, **body}, Usage(0, 0))
+        self._client.paid.freed(asked.number)
+        tokens = asked.content.get("tokens")
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+            raise RefusedError(f"endpoint_answer: {self._url} gave no tokens, but {json.dumps(asked.content)[:80]}")
+        return tokens
+
+
+def _plain(text: str) -> dict[str, Any]:
+    return {"prompt": text, "add_special_tokens": False}
+
+
+def _batch(
+    rows: Sequence[tuple[Request, Answer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
+) -> pa.RecordBatch:
+    """Answers as a batch of ``schemas.completions``."""
+    found = [_settled(request, answer, decoding) for request, answer in rows]
+    answers = [answer for answer, _, _ in found]
+    means = [sum(of.logprobs) / len(of.logprobs) if of.logprobs else None for of in answers]
+    return completion_batch(
+        row_ids=[request.row_id for request, _ in rows],
+        completions=[answer.text for answer in answers],
+        mean_logprobs=means,
+        option_logprobs=[sums for _, sums, _ in found],
+        option_scores=[chosen_by for _, _, chosen_by in found],
+        margins=[answer.margins for answer in answers],
+        negentropies=[answer.negentropies for answer in answers],
+        token_logprobs=[answer.logprobs for answer in answers],
+        num_token_logprobs=num_logprobs,
+        num_prompt_tokens=[answer.num_prompt for answer in answers],
+        num_output_tokens=[answer.num_output for answer in answers],
+        truncated=[answer.truncated for answer in answers],
+        states={},
+        state_dtype=state_dtype,
+        errors=[answer.error for answer in answers],
+    )
+
+
+def _settled(
+    request: Request, answer: Answer, decoding: DecodingConfig
+) -> tuple[Answer, list[float] | None, list[float] | None]:
+    """An answer with its text; of scored options also their log-probabilities, and the scores that chose."""
+    if answer.error is not None:
+        return Answer(num_prompt=answer.num_prompt, error=answer.error), None, None
+    if answer.by_option is None:
+        return answer, None, None
+    sums = [sum(values) for values in answer.by_option]
+    scores = [value / len(of) for value, of in zip(sums, answer.by_option, strict=True)]
+    chosen_by = scores if decoding.normalise_options else sums
+    place = ranked(chosen_by)[0]
+    own = answer.by_option[place]
+    return answer._replace(text=(request.options or ())[place], logprobs=own, num_output=len(own)), sums, chosen_by
