@@ -16,7 +16,10 @@ from curation.config.trust import TrustConfig
 
 ENDPOINT = "endpoint"
 """The backend of models that a server answers for."""
+PAID = "paid"
+"""The folder of a run directory that keeps what a server was paid for."""
 MILLION = 1_000_000
+NEEDED = "endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
 
@@ -149,15 +152,15 @@ def problem_of(teacher: Any) -> str | None:
     if teacher.backend != ENDPOINT:
         return None if endpoint is None else "endpoint: describes a server, which is for backend: endpoint; set that"
     if endpoint is None:
-        return "backend endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
+        return f"backend {NEEDED}"
     if teacher.model is not None:
         return (
             "model: names weights, and backend endpoint asks a server; leave it out, endpoint.model is the name there"
         )
     if teacher.states:
         return (
-            f"states: {teacher.states[0]!r} is a hidden state, and a server of kind {endpoint.kind} returns none; leave "
-            "it out (trust then reads log-probabilities), or run the model here, by backend vllm"
+            f"states: {teacher.states[0]!r} is a hidden state, and a server of kind {endpoint.kind} returns none; "
+            "leave it out (trust then reads log-probabilities), or run the model here, by backend vllm"
         )
     if teacher.adapt is not None or teacher.store_states is not True:
         key = "store_states" if teacher.adapt is None else "adapt"

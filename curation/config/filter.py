@@ -11,6 +11,7 @@ from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
 from curation.config.selection import RiskConfig
+from curation.config.endpoint import EndpointConfig
 from curation.config.teacher import (
     CHUNK_SECONDS,
     ActorsConfig,
@@ -169,6 +170,9 @@ class FilterTeacherConfig(Section):
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
+    endpoint: EndpointConfig | None = None
+    """The server that answers, where one labelled for the package; ``model``, ``kind``, ``top_logprobs`` and ``body``
+    are those of the package."""
 
     RUNS: ClassVar[tuple[str, ...]] = (
         "actors",
@@ -183,7 +187,7 @@ class FilterTeacherConfig(Section):
         """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours."""
         theirs = dict(answers)
         script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
-        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script}
+        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script, "endpoint": self.endpoint}
         return AskConfig(**theirs | ours | ({} if self.backend is None else {"backend": self.backend}))
 
 

@@ -10,8 +10,8 @@ from curation.config.analysis import AnalyzeConfig
 from curation.config.base import PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import defaults_of, filled, generates, lists_answers
-from curation.config.evaluation import EvaluationConfig
 from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
+from curation.config.evaluation import EvaluationConfig
 from curation.config.given import arms_of, is_given, unknown_numbers, with_given
 from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig

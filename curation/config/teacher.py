@@ -263,6 +263,13 @@ class AskConfig(AnswersConfig):
         """The same without what changes no value; of a server that is where it is and what it costs."""
         return self if self.endpoint is None else self.model_copy(update={"endpoint": self.endpoint.keyed})
 
+    def paid_in(self, directory: str) -> Self:
+        """The same; what a server is paid for is kept in a folder of the directory."""
+        if self.endpoint is None:
+            return self
+        kept = {"paid": f"{directory}/{endpoints.PAID}"}
+        return self.model_copy(update={"endpoint": self.endpoint.model_copy(update=kept)})
+
     @property
     def first_chunk_rows(self) -> int:
         """Rows of a chunk as long as nobody knows how long a row takes."""

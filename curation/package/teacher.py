@@ -1,5 +1,6 @@
 """The teacher of a trust package: known by the content of its weights, wherever they are."""
 
+from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.errors import PackageError
 from curation.models import resolve
@@ -83,9 +84,10 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
     """Refuse a teacher that is to run in a way that other answers would come of.
 
     Raises:
-        PackageError: backend or scripted answers are not those of the package; the message has both.
+        PackageError: backend, scripted answers or the served model are not those of the package; the message has both.
     """
     fitted = package.description.ask
+    _check_served(package.uri, fitted.endpoint, runs.endpoint)
     if (
         runs.backend is not None
         and runs.backend != fitted.backend
@@ -102,6 +104,25 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
                     f"{package.uri}: was fitted on a scripted teacher with {name} {was}, and teacher.scripted has "
                     f"{mine}; leave that key as the package has it"
                 )
+
+
+def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | None) -> None:
+    """Refuse another served model than the package's; where it is and what it costs is the user's alone."""
+    if was is None:
+        if mine is not None:
+            raise PackageError(f"{uri}: was fitted on answers of no server; leave teacher.endpoint out")
+        return
+    if mine is None:
+        raise PackageError(
+            f"{uri}: was fitted on answers of {was.model!r} on a server of kind {was.kind}; say where it is: "
+            f"teacher.endpoint: {{url: ..., model: {was.model}, kind: {was.kind}}}"
+        )
+    for name in ServedConfig.model_fields:
+        if (own := getattr(mine, name)) != (theirs := getattr(was, name)):
+            raise PackageError(
+                f"{uri}: was fitted on answers of a server with {name} {theirs!r}, and teacher.endpoint.{name} is "
+                f"{own!r}; set it as the package has it"
+            )
 
 
 def _weighs(backend: str) -> bool:

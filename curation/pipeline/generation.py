@@ -61,7 +61,8 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     config, base, splits = generation.config, generation.base, labelled_splits(generation.config)
 
     # The teacher labels the source split, on which trust is fitted.
-    teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
+    ask = config.teacher.ask.paid_in(str(config.directory))
+    teacher = asked(generation.teacher, ask, name=generation.name("backend-teacher"))
     labelled = {"source": _labelling(generation, teacher, "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": graded(generation, "source", "source", labels["source"])}

@@ -1,9 +1,9 @@
 """The endpoint teacher: answers and log-probabilities of a server with the paths of OpenAI's API.
 
-A request is one question, as a chat of one user turn or as a completion (``teacher.chat_template``), and ``concurrency``
-of them are under way at once. Where a row has options, the server is held to them in its own way: vLLM by
-``structured_outputs``, SGLang by ``regex``, others by a JSON schema in chats; options that are to be scored are scored
-by vLLM alone, token by token (``prompt_logprobs``). There are no hidden states: servers return none.
+A request is one question, as a chat of one user turn or as a completion (``teacher.chat_template``), and
+``concurrency`` of them are under way at once. Where a row has options, the server is held to them in its own way: vLLM
+by ``structured_outputs``, SGLang by ``regex``, others by a JSON schema in chats; options that are to be scored are
+scored by vLLM alone, token by token (``prompt_logprobs``). There are no hidden states: servers return none.
 """
 
 import copy
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import EndpointConfig, undrawable
+from curation.config.endpoint import NEEDED, EndpointConfig, undrawable
 from curation.errors import ConfigError
 from curation.hashing import hash64
 from curation.refs import ModelRef
@@ -47,10 +47,7 @@ class EndpointTeacher:
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         if config.endpoint is None:
-            raise ConfigError(
-                "backend endpoint needs teacher.endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, "
-                "model: NAME}"
-            )
+            raise ConfigError(f"teacher: backend {NEEDED}")
         self._config = config
         self.client = Client(config.endpoint, config.actors.max)
         self._tokens = _ServersTokens(self.client, config.endpoint)
@@ -58,8 +55,8 @@ class EndpointTeacher:
     @staticmethod
     def engine_key(config: AskConfig) -> Mapping[str, Any]:
         """The server, its limits, and where is kept what it was paid for."""
-        assert config.endpoint is not None, "a teacher is made of it"
-        return {**config.endpoint.model_dump(mode="json"), "num_actors": config.actors.max}
+        server = {} if config.endpoint is None else config.endpoint.model_dump(mode="json")
+        return {**server, "num_actors": config.actors.max}
 
     def asked(self, config: AskConfig) -> Self:
         """The same server, asked as ``config`` says."""
@@ -134,7 +131,7 @@ class EndpointTeacher:
 
     async def _scored(self, request: Request) -> Answer:
         """The log-probabilities of each option, one question a row."""
-        served, options = self.client.config, request.options or ()
+        served = self.client.config
         if served.kind != "vllm":
             return Answer(error=f"endpoint_scores: a server of kind {served.kind} scores no answers that it is given")
         try:

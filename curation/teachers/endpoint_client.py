@@ -4,7 +4,8 @@ The server's errors are of three kinds. Those that the next try may not meet (42
 that takes too long) are met by waiting: as long as ``Retry-After`` says, all questions together, else twice as long
 each time. Those of one question (400, 413, 422) are errors of its row. Those that every question would meet (a wrong
 key, an unknown model, an empty account) end the run. Where the tries of a question are used up, it is its row's error
-if others were answered meanwhile; if none was, the server is gone, and the run ends.
+if others were answered meanwhile. If none was, the server is asked for its models: the run ends where it does not
+answer that, and where ``GONE`` questions one after the other fail so.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from curation.teachers.endpoint_paid import Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 LONGEST_RETRY_AFTER = 3600.0
+GONE = 8
+"""Questions that fail one after the other, with all their tries, until the run ends."""
 OF_ROWS = frozenset({400, 413, 422})
 """Refusals of one question."""
 OF_ALL = frozenset({401, 402, 403, 404, 405, 501})
@@ -76,7 +79,7 @@ class Client:
             (None if rate is None else Pace(rate / num_actors))
             for rate in (config.requests_per_minute, config.tokens_per_minute)
         ]
-        self._paused_until, self._answered, self._under_way = 0.0, 0, 0
+        self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
         self._mean_output: float | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
@@ -122,7 +125,9 @@ class Client:
                 try:
                     return await self._once(path, body, most, number)
                 except self._errors.APIError as error:
-                    seconds = self._judge(error, tries, others_answered=self._answered > answered_before)
+                    if tries >= self.config.retries:
+                        await self._give_up(error, others_answered=self._answered > answered_before)
+                    seconds = self._judge(error, tries)
                     if isinstance(error, self._errors.RateLimitError) and self._answered > answered_before:
                         answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
                     else:
@@ -142,7 +147,7 @@ class Client:
         except self._errors.APIStatusError:
             self.paid.freed(number)  # servers bill no refusals
             raise
-        self._answered += 1
+        self._answered, self._failed = self._answered + 1, 0
         try:
             found = read_json(content)
         except UnreadableError as error:
@@ -184,40 +189,61 @@ class Client:
                     break
                 if not self._under_way:
                     raise RunFailedError(
-                        f"teacher.endpoint.limit: {limit:g} would be passed: {spent:.6g} is spent, and the next answer "
-                        f"may cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens at {price.input:g} and "
-                        f"{price.output:g} a {MILLION:,}); what came is kept: raise the limit, and run the same command"
+                        f"teacher.endpoint.limit: {limit:g} would be passed: {spent:.6g} is spent, and the next answer may "
+                        f"cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens, at {price.input:g} "
+                        f"and {price.output:g} a {MILLION:,}); what came is kept: raise the limit, and run the same "
+                        "command"
                     )
                 await self._settled.wait()
             self._under_way += 1
             return paid.sent(most)
 
-    def _judge(self, error: Any, tries: int, *, others_answered: bool) -> float:
+    def _judge(self, error: Any, tries: int) -> float:
         """Seconds until the next try.
 
         Raises:
-            RefusedError, RunFailedError, ConfigError: there is none.
+            RefusedError, ConfigError: there is none.
         """
         status, words = getattr(error, "status_code", None), self._words(error)
         if status in OF_ROWS:
             raise RefusedError(f"endpoint_refused: {words}")
         if status in OF_ALL or getattr(error, "code", None) == "insufficient_quota":
-            raise ConfigError(
-                f"teacher.endpoint: {self.config.url} refuses every question: {words}{self._mend(status)}"
-            )
-        if tries >= self.config.retries:
-            if others_answered:
-                raise RefusedError(f"endpoint_failed: {words}, {tries + 1} times")
-            raise RunFailedError(
-                f"teacher.endpoint: {self.config.url} gave no answer to anything in {tries + 1} tries, the last time: "
-                f"{words}; what came is kept: run the same command when it answers again"
-            )
+            url, mend = self.config.url, self._mend(status)
+            raise ConfigError(f"teacher.endpoint: {url} refuses every question: {words}{mend}")
         response = getattr(error, "response", None)
         asked_for = None if response is None else retry_after(response.headers)
         if asked_for is not None:
             self._paused_until = max(self._paused_until, time.monotonic() + asked_for)
             return 0.0
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2**tries) * random.uniform(0.5, 1))
+
+    async def _give_up(self, error: Any, *, others_answered: bool) -> None:
+        """The end of a question whose tries are used up.
+
+        Raises:
+            RefusedError, RunFailedError, ConfigError: always.
+        """
+        self._judge(error, 0)
+        words, tries = self._words(error), self.config.retries + 1
+        self._failed += 1
+        if others_answered or (self._failed < GONE and await self._is_there()):
+            raise RefusedError(f"endpoint_failed: {words}, {tries} times")
+        raise RunFailedError(
+            f"teacher.endpoint: {self.config.url} gave no answer to anything in {tries} tries, the last time: {words}; "
+            "what came is kept: run the same command when it answers again"
+        )
+
+    async def _is_there(self) -> bool:
+        """Whether the server answers at all."""
+        import httpx2
+
+        try:
+            await self._api.get("/models", cast_to=httpx2.Response)
+        except self._errors.APIStatusError as error:
+            return bool(error.status_code < 500)
+        except self._errors.APIError:
+            return False
+        return True
 
     def _mend(self, status: int | None) -> str:
         if status in (401, 403):
@@ -259,7 +285,7 @@ def _secret(name: str | None) -> str | None:
         return None
     if not (found := os.environ.get(name, "").strip()):
         raise ConfigError(
-            f"teacher.endpoint.key_env: the environment variable {name} is empty or not set where the teacher runs; set "
-            "it on every node before Ray starts there"
+            f"teacher.endpoint.key_env: the environment variable {name} is empty or not set where the teacher runs; "
+            "set it on every node before Ray starts there"
         )
     return found

@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,10 +146,8 @@ class Paid:
         for raw in content.splitlines(keepends=True):
             if not raw.endswith(b"\n"):
                 break
-            try:
+            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut left half
                 self._count_line(name, json.loads(raw), _At(name, start + taken, start + taken + len(raw)), in_memory)
-            except (ValueError, KeyError, TypeError):
-                pass  # a line that a power cut left half
             taken += len(raw)
         return taken
 

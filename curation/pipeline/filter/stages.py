@@ -101,7 +101,7 @@ def describe(
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
     function = package.description.trust
     settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
-    ask, gated = config.teacher.asking(package.description.ask), {}
+    ask, gated = config.teacher.asking(package.description.ask).paid_in(str(config.directory)), {}
     if first_cut is not None and first_cut.inputs:
         ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), first_cut.inputs
     model = asked(teacher, ask, name="backend")

@@ -1,0 +1,248 @@
+"""The endpoint teacher against a server with faults: every row once, no answer paid twice, money and speed limited."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openai")
+
+from endpoint_server import Server, logprob_of, serving, tops_of
+
+from curation.config import AskConfig, DecodingConfig
+from curation.config.endpoint import EndpointConfig
+from curation.errors import ConfigError, RunFailedError
+from curation.teachers import Request, load_teacher
+from curation.teachers.endpoint import EndpointTeacher
+from curation.teachers.endpoint_paid import Paid, spending_in
+
+DECODING = DecodingConfig(max_tokens=8)
+Rows = dict[int, dict[str, Any]]
+
+
+@contextmanager
+def teaching(server: Server, *, chat: bool = True, token_logprobs: int = 0, **settings: Any) -> Iterator[EndpointTeacher]:
+    config = AskConfig(
+        backend="endpoint",
+        states=(),
+        chat_template=chat,
+        token_logprobs=token_logprobs,
+        endpoint=EndpointConfig(**{"url": server.url, "model": "m", "concurrency": 4, **settings}),
+    )
+    teacher = load_teacher(config, None)
+    assert isinstance(teacher, EndpointTeacher)
+    try:
+        yield teacher
+    finally:
+        teacher.close()
+
+
+def requests(num: int, **more: Any) -> list[Request]:
+    return [Request(row_id=k, prompt=f"question {k}: {'x' * (k % 7)}", **more) for k in range(num)]
+
+
+def labelled(teacher: EndpointTeacher, asked: list[Request], decoding: DecodingConfig = DECODING) -> Rows:
+    """The rows by id; each comes once."""
+    found = [row for batch in teacher.label(asked, decoding, seed=0) for row in batch.to_pylist()]
+    assert len(found) == len({row["row_id"] for row in found})
+    return {row["row_id"]: row for row in found}
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_answers_have_text_numbers_and_tokens(chat: bool) -> None:
+    with serving(seconds=0.05) as server, teaching(server, chat=chat, token_logprobs=4, top_logprobs=5) as teacher:
+        rows = labelled(teacher, requests(30))
+    assert set(rows) == set(range(30)) and server.most_at_once == 4
+    for request in requests(30):
+        row, text = rows[request.row_id], server.answer(request.prompt)
+        tokens = [text[: len(text) // 2], text[len(text) // 2 :]]
+        logprobs = [logprob_of(token) for token in tokens]
+        assert row["completion"] == text and row["error"] is None and not row["truncated"]
+        assert row["mean_logprob"] == pytest.approx(np.mean(logprobs), rel=1e-5)
+        assert row["last_logprob"] == pytest.approx(logprobs[-1], rel=1e-5)
+        tops = [sorted(tops_of(token, 5).values(), reverse=True) for token in tokens]
+        assert row["margin"] == pytest.approx(np.mean([top[0] - top[1] for top in tops]), rel=1e-4)
+        shares = [np.exp([*top, math.log(1 - sum(np.exp(top)))]) for top in tops]
+        assert row["negentropy"] == pytest.approx(np.mean([p @ np.log(p) for p in shares]), rel=1e-4)
+        assert row["token_logprobs"][:2] == pytest.approx(logprobs, abs=1e-3)
+        assert (row["num_prompt_tokens"], row["num_output_tokens"]) == (len(request.prompt.split()), 2)
+
+
+def test_missing_log_probabilities_are_nulls() -> None:
+    with serving(faults=lambda prompt, before: ("bare", None)) as server, teaching(server) as teacher:
+        rows = labelled(teacher, requests(5))
+    assert all(row["mean_logprob"] is None and row["margin"] is None for row in rows.values())
+    assert all(row["completion"] and row["num_output_tokens"] == 2 for row in rows.values())
+
+
+def test_faults_cost_no_row_and_no_answer_twice(tmp_path: Path) -> None:
+    """Refusals for a while, lost connections, slow answers: each row is answered, and each whole answer paid once."""
+
+    def faults(prompt: str, before: int) -> tuple[str, Any]:
+        kind = int(prompt.split()[1].rstrip(":")) % 8
+        if before or kind > 4:
+            return ("pass", None)
+        return [
+            ("status", (429, {"retry-after": "0.2"})),
+            ("status", (503, {})),
+            ("cut", None),
+            ("slow", 3.0),
+            ("status", (500, {"retry-after-ms": "50"})),
+        ][kind]
+
+    settings = {"paid": str(tmp_path), "timeout_seconds": 1.0}
+    with serving(faults=faults) as server, teaching(server, **settings) as teacher:
+        rows = labelled(teacher, requests(40))
+        assert all(row["error"] is None for row in rows.values()) and len(rows) == 40
+        late = {prompt for prompt in server.paid if int(prompt.split()[1].rstrip(":")) % 8 == 3}
+        assert all(number == 1 for prompt, number in server.paid.items() if prompt not in late)
+        asked = len(server.asked)
+        assert labelled(teacher, requests(40)) == rows and len(server.asked) == asked
+    with serving() as other, teaching(other, **settings) as teacher:
+        assert labelled(teacher, requests(40)) == rows and not other.asked  # another process, another address
+
+
+def test_retry_after_is_waited_for() -> None:
+    began = time.monotonic()
+    refused = ("status", (429, {"retry-after": "1.5"}))
+    with serving(faults=lambda prompt, before: ("pass", None) if before else refused) as server, teaching(
+        server, retries=1
+    ) as teacher:
+        rows = labelled(teacher, requests(2))
+    assert time.monotonic() - began > 1.5 and all(row["error"] is None for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (("body", b"<html>"), "endpoint_answer: no JSON"),
+        (("body", b'{"choices": []}'), "endpoint_answer: lacks a choice"),
+        (("body", b'{"choices": [{"message": {"content": null}, "finish_reason": "content_filter"}]}'), "refused"),
+        (("body", b'{"choices": [{"message": {"content": 3}, "finish_reason": "stop"}]}'), "endpoint_answer: the text"),
+        (("status", (400, {})), "endpoint_refused: 400"),
+        (("status", (500, {})), "endpoint_failed: 500"),
+    ],
+)
+def test_a_row_without_a_readable_answer_is_an_error_row(fault: Any, error: str, tmp_path: Path) -> None:
+    bad = "question 3: xxx"
+    with serving(faults=lambda prompt, before: fault if prompt == bad else ("slow", 0.15)) as server:
+        with teaching(server, retries=2, concurrency=2, paid=str(tmp_path)) as teacher:
+            rows = labelled(teacher, requests(30))
+            again = labelled(teacher, requests(30))
+        assert error in rows[3]["error"] and rows[3]["completion"] is None
+        assert [row_id for row_id, row in rows.items() if row["error"]] == [3]
+        times = sum(bad in str(body) for body in server.asked)
+        paid = fault[0] == "body"
+        assert times == (1 if paid else 2 if "400" in error else 6)  # what was paid is not bought again to be read
+        assert paid is (again[3]["error"] == rows[3]["error"] and server.paid[bad] == 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "has_models", "num"),
+    [(401, ConfigError, True, 1), (404, ConfigError, True, 1), (503, RunFailedError, False, 1),
+     (503, RunFailedError, True, 20)],
+)  # fmt: skip
+def test_a_server_that_answers_nothing_ends_the_run(
+    status: int, error: type[Exception], has_models: bool, num: int
+) -> None:
+    with (
+        serving(faults=lambda prompt, before: ("status", (status, {})), has_models=has_models) as server,
+        teaching(server, retries=1) as teacher,
+        pytest.raises(error, match=str(status)),
+    ):
+        labelled(teacher, requests(num))
+
+
+def test_money_is_never_passed_and_what_came_is_not_bought_again(tmp_path: Path) -> None:
+    price = {"input": 1_000_000, "output": 0}  # a unit a prompt token; a prompt has 3, and counts as up to 80 before
+    settings = {"price": price, "paid": str(tmp_path)}
+    with serving() as server:
+        with teaching(server, limit=300.0, **settings) as teacher, pytest.raises(RunFailedError, match="limit: 300"):
+            labelled(teacher, requests(200))
+        spent = sum(prompt for prompt, _ in server.tokens)
+        assert 300 - 85 < spent <= 300
+        found = spending_in(str(tmp_path))
+        assert found is not None and found.tokens.prompt == spent and not found.open
+        with teaching(server, limit=2_000.0, **settings) as teacher:
+            rows = labelled(teacher, requests(200))
+        assert len(rows) == 200 and max(server.paid.values()) == 1 and len(server.paid) == 200
+
+
+def test_questions_under_way_when_a_process_dies_count_as_paid(tmp_path: Path) -> None:
+    config = {"price": {"input": 1_000_000, "output": 0}, "limit": 400.0, "paid": str(tmp_path)}
+    with serving(seconds=30) as server, teaching(server, **config) as teacher:
+        running = teacher.label(requests(3), DECODING, seed=0)
+        teacher.client.run(teacher._answer(requests(1)[0], DECODING, 0))
+        while not server.asked:
+            time.sleep(0.05)
+        del running
+    (most,) = Paid(str(tmp_path)).spending.open.values()
+    assert most.prompt >= 64
+    with serving() as server, teaching(server, **config) as teacher, pytest.raises(RunFailedError):
+        labelled(teacher, requests(200))
+    assert sum(prompt for prompt, _ in server.tokens) <= 400 - most.prompt
+
+
+def test_requests_and_tokens_a_minute() -> None:
+    with serving() as server, teaching(server, requests_per_minute=600) as teacher:
+        began = time.monotonic()
+        labelled(teacher, requests(20))
+        assert time.monotonic() - began > 1.8  # ten a second
+    with serving() as server, teaching(server, tokens_per_minute=6_000) as teacher:
+        began = time.monotonic()
+        labelled(teacher, requests(40))  # five tokens each, 200 in all
+        assert 1.5 < time.monotonic() - began < 20
+
+
+def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server, pytest.raises(ConfigError, match="A_KEY is empty or not set"):
+        with teaching(server, key_env="A_KEY"):
+            pass
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
+    with serving(faults=lambda prompt, before: ("status", (401, {"www-authenticate": "sk-secret"}))) as server:
+        with teaching(server, key_env="A_KEY") as teacher, pytest.raises(ConfigError) as refused:
+            labelled(teacher, requests(1))
+        assert server.keys == {"Bearer sk-secret"} and "sk-secret" not in str(refused.value)
+    with serving() as server, teaching(server) as teacher:
+        labelled(teacher, requests(1))
+        assert "sk-other" not in str(server.keys)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chat", "key", "value"),
+    [
+        ("vllm", True, "structured_outputs", {"choice": ["yes", "no (at all)"]}),
+        ("sglang", False, "regex", r"( yes|\ no\ \(at\ all\))"),
+        ("openai", True, "response_format", None),
+    ],
+)
+def test_options_are_a_structured_choice(kind: str, chat: bool, key: str, value: Any) -> None:
+    options = (" yes", " no (at all)")
+    answer = '{"answer": "yes"}' if kind == "openai" else " yes"
+    with serving(answer=lambda prompt: answer) as server, teaching(server, kind=kind, chat=chat) as teacher:
+        rows = labelled(teacher, requests(4, options=options, stepwise=True))
+    assert all(row["completion"] == " yes" and row["mean_logprob"] is not None for row in rows.values())
+    for body in server.asked:
+        if value is None:
+            schema = body[key]["json_schema"]["schema"]
+            assert schema["properties"]["answer"]["enum"] == ["yes", "no (at all)"]
+        elif kind == "sglang":
+            import re
+
+            assert re.fullmatch(body[key], " no (at all)") and re.fullmatch(body[key], " yes")
+        else:
+            assert body[key] == value
+
+
+def test_the_body_takes_further_keys_and_leaves_out_null() -> None:
+    body = {"max_tokens": None, "max_completion_tokens": 5, "reasoning_effort": "low"}
+    with serving() as server, teaching(server, body=body) as teacher:
+        labelled(teacher, requests(1))
+    (asked,) = server.asked
+    assert "max_tokens" not in asked and asked["max_completion_tokens"] == 5 and asked["reasoning_effort"] == "low"
