@@ -196,6 +196,8 @@ class Backend:
     """Without a GPU, an actor takes all the cores that its node has for it, unless ``num_cpus`` says otherwise."""
     asks: bool = True
     """It asks a model, or takes as long as one; else there is no speed to probe."""
+    probe_rows: int | None = None
+    """The rows that a forecast asks it, unless more are wanted, where each is paid for."""
     fed_twice: int = 0
     """Tokens of a prompt that passes a first cut which are fed again, at most: a block of a prefix cache."""
 
@@ -206,7 +208,7 @@ BACKENDS: Registry[Backend] = Registry(
         "transformers": Backend("curation.teachers.transformers:TransformersTeacher"),
         "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=2, replaceable=False, all_cores=True, fed_twice=16),
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
-        "endpoint": Backend("curation.teachers.endpoint:EndpointTeacher", weights=False, calls=2),
+        "endpoint": Backend("curation.teachers.endpoint:EndpointTeacher", weights=False, calls=2, probe_rows=32),
         "given": Backend("curation.teachers.given:GivenTeacher", weights=False, asks=False),
     },
     instance_of(Backend),

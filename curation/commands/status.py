@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from curation.commands.tables import verdict_lines
-from curation.config import RunConfig
+from curation.config import PricesConfig, RunConfig
+from curation.config.endpoint import PAID
 from curation.errors import UserError
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import deals_of
@@ -30,12 +31,18 @@ def status_lines(config: RunConfig) -> Iterator[str]:
         yield f"{config.directory}: no run here yet; `curate run` starts it"
         return
     yield from lines_of(config.directory, manifest, *_states(config, manifest))
+    if (spent := _spent(config)) is not None:
+        money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
+        limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
+        tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
+        under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
+        yield f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
 
 
 def status_json(config: RunConfig) -> dict[str, Any]:
     """The same as JSON: the driver, every stage with its state, and the newest events."""
     manifest = Manifest.load(config.directory)
-    return json_of(config.directory, manifest, *_states(config, manifest))
+    return {**json_of(config.directory, manifest, *_states(config, manifest)), "endpoint": _spent(config)}
 
 
 def is_finished(config: RunConfig) -> bool:
@@ -89,6 +96,27 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
         "under_way": list(_under_way(events, is_alive=holder is not None)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
+    }
+
+
+def _spent(config: RunConfig) -> dict[str, Any] | None:
+    """What a server was asked and paid, with the most that questions without an answer can have cost."""
+    endpoint, folder = config.teacher.endpoint, config.directory / PAID
+    if endpoint is None or not folder.is_dir():
+        return None
+    from curation.teachers.endpoint_paid import spending_in  # heavy
+
+    if (spending := spending_in(str(folder))) is None:
+        return None
+    tokens = spending.tokens
+    return {
+        "questions": spending.questions,
+        "under_way": len(spending.open),
+        "prompt_tokens": tokens.prompt,
+        "output_tokens": tokens.output,
+        "money": spending.money(endpoint.price),
+        "limit": endpoint.limit,
+        "currency": (config.prices or PricesConfig()).currency,
     }
 
 

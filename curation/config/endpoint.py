@@ -134,6 +134,10 @@ def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     filled["teacher"] = {"states": (), **({"chat_template": True} if kind == "openai" else {}), **teacher}
     if isinstance(trust := value.get("trust", {}), Mapping):
         filled["trust"] = {"states": (), **trust}
+    price, prices = endpoint.get("price") if isinstance(endpoint, Mapping) else None, value.get("prices") or {}
+    if isinstance(price, Mapping) and isinstance(prices, Mapping):
+        of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
+        filled["prices"] = {**of_tokens, **prices}
     selection = value.get("selection", {})
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0 and isinstance(selection, Mapping):
         default = SelectionConfig.model_fields["arms"].default

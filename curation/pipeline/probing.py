@@ -260,7 +260,8 @@ def union(askings: Sequence[StageAsk]) -> SplitRows:
 
 def _size(askings: Sequence[StageAsk], wanted: int | None) -> int:
     """Rows of a sample: no more than it is drawn from has."""
-    return min(union(askings).num, wanted or PROBE_ROWS * BACKENDS[askings[0].ask.backend].calls)
+    backend = BACKENDS[askings[0].ask.backend]
+    return min(union(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
 
 
 def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
@@ -317,6 +318,7 @@ def _probed(
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
     limit = "" if math.isinf(seconds) else f", for about {seconds:.0f} s once the model has started"
     stages = ", ".join(asking.stage for asking in askings)
-    say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}")
+    paid = "; the server is paid for them, and the run finds their answers" if most.ask.endpoint is not None else ""
+    say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}{paid}")
     with progress("probe") as update:
         return probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)

@@ -22,6 +22,7 @@ UNITS = {
     "gets": "requests that read",
     "money_machines": "for machines",
     "money_requests": "for requests",
+    "money_tokens": "for tokens of the teacher",
     "money_storage_month": "for storage, a month",
     "money": "together, with a month of storage",
 }
@@ -58,6 +59,10 @@ def money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estim
     rates = {
         "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
         "requests": {"puts": _each(prices.per_1000_puts, 1000), "gets": _each(prices.per_1000_gets, 1000)},
+        "tokens": {
+            "prompt_tokens": _each(prices.per_million_prompt_tokens, 1e6),
+            "output_tokens": _each(prices.per_million_output_tokens, 1e6),
+        },
         "storage_month": {"bytes": _each(prices.storage_gb_month, 1e9)},
     }
     found = {}

@@ -1,0 +1,102 @@
+"""Runs whose teacher is a server: drivers are killed in the middle, money runs out, and no answer is paid twice."""
+
+import json
+import random
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+pytest.importorskip("openai")
+
+from endpoint_server import Server, serving
+from sums_run import NUM_SOURCE, SumsRun
+
+from curation.cli import main
+from curation.teachers.endpoint_paid import spending_in
+
+pytestmark = pytest.mark.timeout(1200)
+NUM_POOL, CONCURRENCY = 400, 8
+PRICE = {"input": 1000.0, "output": 5000.0}
+
+
+def answer(prompt: str) -> str:
+    """Right for three of four sums; those are shorter, and so the server is surer of them."""
+    (n,) = re.findall(r"What is (\d+) - ", prompt)
+    return "\\boxed{1}" if int(n) % 4 else "\\boxed{2}, as I would say"
+
+
+def faults(prompt: str, before: int) -> tuple[str, Any]:
+    """One question in ten meets a limit or an error of the server at first."""
+    (n,) = re.findall(r"What is (\d+) - ", prompt)
+    if before or int(n) % 10:
+        return ("pass", None)
+    return ("status", (429, {"retry-after": "0.1"})) if int(n) % 20 else ("status", (502, {}))
+
+
+def make_run(directory: Path, server: Server, **endpoint: Any) -> SumsRun:
+    section = {"url": server.url, "model": "m", "concurrency": CONCURRENCY, "price": PRICE, **endpoint}
+    teacher = {"backend": "endpoint", "endpoint": section, "decoding": {"max_tokens": 16}, "chunk_rows": 50}
+    return SumsRun(
+        directory,
+        num_pool=NUM_POOL,
+        actors={},
+        seconds_per_row=0,
+        sections={"teacher": teacher, "trust": {}, "selection": {"budget": {"n": 50}}},
+    )
+
+
+def money_of(server: Server) -> float:
+    return sum(prompt * PRICE["input"] + output * PRICE["output"] for prompt, output in server.tokens) / 1e6
+
+
+def test_killed_drivers_pay_no_answer_twice_that_had_arrived(tmp_path: Path) -> None:
+    num_kills, chance = 2, random.Random(1)
+    with serving(answer=answer, faults=faults, seconds=0.05) as server:
+        run = make_run(tmp_path, server)
+        for _ in range(num_kills):
+            process = run.start("--until", "label-pool")
+            target = len(server.paid) + chance.uniform(0.2, 0.8) * NUM_POOL / num_kills
+            while process.poll() is None and len(server.paid) < target:
+                time.sleep(0.02)
+            assert process.poll() is None, run.errors()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            committed = run.committed()
+            assert len(committed) == len(set(committed))
+        final = run.start()
+        assert final.wait(timeout=900) == 0, run.errors()
+        assert run.committed() == run.pool() and len(run.pool()) == NUM_POOL
+        assert len(server.paid) == NUM_SOURCE + NUM_POOL  # every row's question
+        assert sum(server.paid.values()) - len(server.paid) <= num_kills * CONCURRENCY
+        spending = spending_in(str(run.directory / "paid"))
+        assert spending is not None and len(spending.open) <= num_kills * CONCURRENCY
+        assert spending.questions >= len(server.paid)
+    report = json.loads((run.directory / "report.json").read_text())
+    (generation,) = report["generations"]
+    assert {arm["name"] for arm in generation["arms"]} == {"naive", "naive_parsed", "internal_confidence", "trust"}
+    shown = CliRunner().invoke(main, ["status", str(run.config)])
+    assert shown.exit_code == 0 and re.search(r"endpoint: \d+ questions", shown.output), shown.output
+
+
+def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(tmp_path: Path) -> None:
+    with serving(answer=answer) as server:
+        run = make_run(tmp_path, server, limit=4.0)
+        process = run.start("--until", "label-pool")
+        assert process.wait(timeout=600) == 1
+        assert "teacher.endpoint.limit: 4 would be passed" in run.errors(), run.errors()
+        spent, num_paid = money_of(server), len(server.paid)
+        one = (200 * PRICE["input"] + 16 * PRICE["output"]) / 1e6  # the most that an answer may cost
+        assert 4.0 - 2 * one < spent <= 4.0 and 0 < num_paid < NUM_POOL
+        raised = yaml.safe_load(run.config.read_text())
+        raised["teacher"]["endpoint"]["limit"] = 1000
+        run.config.write_text(yaml.safe_dump(raised))
+        final = run.start("--until", "label-pool")
+        assert final.wait(timeout=600) == 0, run.errors()
+        assert run.committed() == run.pool() and max(server.paid.values()) == 1
+        assert len(server.paid) == NUM_POOL

@@ -1,0 +1,116 @@
+"""The endpoint teacher against a real ``vllm serve``: what comes over HTTP equals the engine in this process."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curation.config import AskConfig, DecodingConfig
+from curation.config.endpoint import EndpointConfig
+from curation.teachers import Request, load_teacher
+from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, rows_of, with_options
+
+pytestmark = pytest.mark.timeout(900)
+NUMBERS = ("mean_logprob", "min_logprob", "first_logprob", "last_logprob", "margin", "first_margin", "negentropy")
+START_SECONDS = 600
+
+
+@pytest.fixture(scope="module")
+def url(model, tmp_path_factory):
+    """A server of the model."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    options = "--dtype float32 --enforce-eager --max-num-seqs 24 --kv-cache-memory-bytes 33554432 --max-logprobs 20000"
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", model.base, "--served-model-name", "tiny"]
+    command += ["--host", "127.0.0.1", "--port", str(port), *options.split()]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    try:
+        begun = time.monotonic()
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except OSError:
+                assert process.poll() is None, log.read_text()[-4000:]
+                assert time.monotonic() - begun < START_SECONDS, log.read_text()[-4000:]
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def served(url):
+    """The endpoint teacher of the server, which gives the log-probabilities of all tokens."""
+    endpoint = EndpointConfig(url=url, model="tiny", kind="vllm", top_logprobs=10_000, concurrency=8)
+    teacher = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
+    yield teacher
+    teacher.close()
+
+
+def compared(teacher, served, requests, decoding, *, numbers=NUMBERS):
+    """The rows of both; largest differences of their numbers where the answers are equal."""
+    stateless = teacher.asked(teacher.config.model_copy(update={"states": ()}))
+    expected = rows_of(stateless.label(requests, decoding, seed=0))
+    rows = rows_of(served.label(requests, decoding, seed=0))
+    assert set(rows) == set(expected)
+    worst, others = dict.fromkeys((*numbers, "option_logprobs"), 0.0), 0
+    for row_id, row in rows.items():
+        assert row["error"] is None, row
+        other = expected[row_id]
+        if row["completion"] != other["completion"]:
+            others += 1
+            continue
+        assert row["num_prompt_tokens"] == other["num_prompt_tokens"], (row, other)
+        assert row["num_output_tokens"] == other["num_output_tokens"], (row, other)
+        for name in worst:
+            assert (row[name] is None) == (other[name] is None), (name, row, other)
+            if row[name] is not None:
+                worst[name] = max(worst[name], float(np.abs(np.subtract(row[name], other[name])).max()))
+    print(f"{len(rows)} rows, {others} other answers, worst {worst}")
+    assert others <= len(rows) // 50  # ties
+    assert max(worst.values()) < 1e-3
+    return rows
+
+
+@pytest.mark.parametrize("decoding", [DecodingConfig(max_tokens=7), DecodingConfig(max_tokens=12, stop=("ishop",))])
+def test_free_answers_equal_the_engine_here(teacher, served, requests, decoding):
+    rows = compared(teacher, served, requests, decoding)
+    assert len({row["num_output_tokens"] for row in rows.values()}) > 3
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_scores_of_options_equal_the_engine_here(teacher, served, requests, normalise):
+    asked = with_options(requests[:60], *LETTERS, *TEXTS)
+    rows = compared(teacher, served, asked, DecodingConfig(max_tokens=4, normalise_options=normalise))
+    assert all(row["option_logprobs"] is not None for row in rows.values())
+
+
+def test_structured_choices_keep_to_the_options(served, requests):
+    options = (" e2e4", " d2d4", " g1f3")
+    asked = [Request(row_id=r.row_id, prompt=r.prompt, options=options, stepwise=True) for r in requests[:20]]
+    rows = rows_of(served.label(asked, DecodingConfig(), seed=0))
+    assert all(row["completion"] in options for row in rows.values()), rows
+
+
+def test_a_model_that_the_server_does_not_have(url):
+    from curation.errors import ConfigError
+
+    endpoint = EndpointConfig(url=url, model="other", kind="vllm")
+    teacher = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
+    with pytest.raises(ConfigError, match="refuses every question: 404"):
+        rows_of(teacher.label([Request(row_id=0, prompt="a")], DecodingConfig(), seed=0))
+    teacher.close()
