@@ -88,7 +88,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     trained = [*student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
     words = [*warnings(config), *(found.warning for found in trained if found.warning is not None)]
-    if capacity.address_of(config.ray) == capacity.LOCAL and config.teacher.given is None:
+    if capacity.address_of(config.ray) == capacity.LOCAL and (config.teacher.given or config.teacher.endpoint) is None:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 

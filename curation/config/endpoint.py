@@ -1,7 +1,9 @@
 """A server that answers over HTTP (``teacher.backend: endpoint``): where it is, what it costs, and what follows."""
 
+import importlib.util
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -19,6 +21,7 @@ ENDPOINT = "endpoint"
 PAID = "paid"
 """The folder of a run directory that keeps what a server was paid for."""
 MILLION = 1_000_000
+INSTALL = "teacher.backend: endpoint needs the package openai; install it on every node: pip install '.[endpoint]'"
 NEEDED = "endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
@@ -218,6 +221,34 @@ def beyond_endpoint(run: Any) -> str | None:
     tests |= {f"also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     problems = (undrawable(endpoint, decoding, f"evaluation.{name}") for name, decoding in tests.items())
     return next(filter(None, problems), None)
+
+
+def described(run: Any) -> str:
+    """The server of a run in words."""
+    endpoint: EndpointConfig = run.teacher.endpoint
+    path = "chats" if run.teacher.chat_template else "completions"
+    price = endpoint.price
+    cost = "no price is given" if price is None else f"{price.input:g} and {price.output:g} a million tokens"
+    limit = "" if price is None else ", no limit" if endpoint.limit is None else f", at most {endpoint.limit:g}"
+    return (
+        f"teacher: {endpoint.model} of {endpoint.url} (kind {endpoint.kind}, {path}), {endpoint.concurrency} questions "
+        f"at once of an actor; {cost}{limit}"
+    )
+
+
+def unready(endpoint: EndpointConfig | None) -> Iterator[str]:
+    """Warnings about what this machine lacks to ask a server; other nodes may have it."""
+    if endpoint is None:
+        return
+    if importlib.util.find_spec("openai") is None:
+        yield INSTALL
+    if endpoint.key_env is not None and not os.environ.get(endpoint.key_env):
+        yield (
+            f"teacher.endpoint.key_env: the environment variable {endpoint.key_env} is not set here; set it where the "
+            "teacher runs, before Ray starts there"
+        )
+    if endpoint.price is not None and endpoint.limit is None:
+        yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"
 
 
 def compared(endpoint: ServedConfig) -> tuple[str, ...]:

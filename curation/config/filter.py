@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.endpoint import EndpointConfig
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
 from curation.config.selection import RiskConfig
-from curation.config.endpoint import EndpointConfig
 from curation.config.teacher import (
     CHUNK_SECONDS,
     ActorsConfig,

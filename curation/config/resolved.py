@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from curation.config.base import Section, TrainSection
 from curation.config.defaults import GENERIC, Defaults, defaults_of, filled, generates, reasons
+from curation.config.endpoint import described, unready
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig
 from curation.config.models import InitConfig
@@ -32,6 +33,8 @@ def resolved(config: RunConfig) -> Iterator[str]:
     else:
         teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
         text = _text(config.teacher.decoding)
+        if config.teacher.endpoint is not None:
+            yield described(config)
         yield f"teacher.decoding: {text} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
     runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
     text = _text(config.evaluation.decoding)
@@ -52,10 +55,11 @@ def warnings(config: RunConfig) -> Iterator[str]:
     """Warnings about valid settings that cannot work: answers cut before their label, or too long for the model."""
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
     labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _reasons(domain)}
+    yield from unready(config.teacher.endpoint)
     model = config.teacher.model
     init, brief = None if model is None else model.init, config.teacher.adapt is not None
     backend = config.teacher.backend
-    scripted = backend in BACKENDS and not BACKENDS[backend].weights
+    scripted = config.teacher.endpoint is None and backend in BACKENDS and not BACKENDS[backend].weights
     for name in labelled:
         if init is None and config.teacher.given is None:
             yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)

@@ -9,6 +9,7 @@ answer that, and where ``GONE`` questions one after the other fail so.
 """
 
 import asyncio
+import importlib.util
 import os
 import random
 import threading
@@ -18,7 +19,7 @@ from concurrent.futures import Future
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 
-from curation.config.endpoint import MILLION, EndpointConfig
+from curation.config.endpoint import INSTALL, MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.teachers.endpoint_answers import UnreadableError, Usage, read_json, usage_of
 from curation.teachers.endpoint_paid import Paid
@@ -81,6 +82,8 @@ class Client:
         ]
         self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
         self._mean_output: float | None = None
+        if importlib.util.find_spec("openai") is None:
+            raise ConfigError(INSTALL)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
         self._thread.start()
@@ -189,10 +192,10 @@ class Client:
                     break
                 if not self._under_way:
                     raise RunFailedError(
-                        f"teacher.endpoint.limit: {limit:g} would be passed: {spent:.6g} is spent, and the next answer may "
-                        f"cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens, at {price.input:g} "
-                        f"and {price.output:g} a {MILLION:,}); what came is kept: raise the limit, and run the same "
-                        "command"
+                        f"teacher.endpoint.limit: {limit:g} would be passed: {spent:.6g} is spent, and the next answer "
+                        f"may cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens, at {price.input:g} "
+                        f"and {price.output:g} a {MILLION:,}); what came is kept; raise the limit, and run "
+                        "the same command"
                     )
                 await self._settled.wait()
             self._under_way += 1

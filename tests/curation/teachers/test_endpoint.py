@@ -26,7 +26,9 @@ Rows = dict[int, dict[str, Any]]
 
 
 @contextmanager
-def teaching(server: Server, *, chat: bool = True, token_logprobs: int = 0, **settings: Any) -> Iterator[EndpointTeacher]:
+def teaching(
+    server: Server, *, chat: bool = True, token_logprobs: int = 0, **settings: Any
+) -> Iterator[EndpointTeacher]:
     config = AskConfig(
         backend="endpoint",
         states=(),
@@ -110,9 +112,10 @@ def test_faults_cost_no_row_and_no_answer_twice(tmp_path: Path) -> None:
 def test_retry_after_is_waited_for() -> None:
     began = time.monotonic()
     refused = ("status", (429, {"retry-after": "1.5"}))
-    with serving(faults=lambda prompt, before: ("pass", None) if before else refused) as server, teaching(
-        server, retries=1
-    ) as teacher:
+    with (
+        serving(faults=lambda prompt, before: ("pass", None) if before else refused) as server,
+        teaching(server, retries=1) as teacher,
+    ):
         rows = labelled(teacher, requests(2))
     assert time.monotonic() - began > 1.5 and all(row["error"] is None for row in rows.values())
 

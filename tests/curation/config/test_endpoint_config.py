@@ -1,0 +1,137 @@
+"""A server as the teacher, in the configuration: what follows from the keys, what is refused, what a cache key holds."""
+
+from typing import Any
+
+import pytest
+
+from curation.config import PricesConfig, RunConfig
+from curation.config.filter import FilterTeacherConfig
+from curation.config.load import config_of
+from curation.config.resolved import resolved, warnings
+from curation.errors import ConfigError
+from curation.rundir.graph import plain
+
+SERVER: dict[str, Any] = {"url": "http://localhost:8000/v1/", "model": "m"}
+BASE: dict[str, Any] = {
+    "name": "served",
+    "domain": {"name": "classification", "classes": ["a", "b"]},
+    "sources": {"one": {"path": "one.csv"}},
+    "splits": {"source": {"from": "one", "rows": 10}, "pool": {"from": "one"}},
+    "teacher": {"backend": "endpoint", "endpoint": SERVER},
+    "selection": {"budget": {"n": 5}},
+}
+
+
+def made(server: Any = None, **changes: Any) -> RunConfig:
+    raw = {**BASE, "teacher": {**BASE["teacher"], "endpoint": {**SERVER, **(server or {})}}}
+    for key, value in changes.items():
+        raw[key] = {**raw.get(key, {}), **value} if isinstance(value, dict) else value
+    return config_of(raw)
+
+
+def test_a_run_keeps_no_states_and_reads_numbers() -> None:
+    config = made()
+    assert config.teacher.states == config.trust.states == () and config.teacher.chat_template
+    assert config.compared == ("mean_logprob", "margin", "negentropy")
+    assert not made({"kind": "vllm"}).teacher.chat_template
+    assert config_of(config.model_dump(mode="json", by_alias=True)) == config
+    without = made({"top_logprobs": 0})
+    assert without.compared == ("num_prompt_tokens", "num_output_tokens")
+    assert without.selection.arms == ("naive", "naive_parsed", "trust")
+
+
+def test_a_cache_key_holds_the_model_and_what_it_is_asked_alone() -> None:
+    def key(**server: Any) -> Any:
+        return plain(made(server).teacher.ask.paid_in("/run"), {})
+
+    moved = {
+        "url": "https://other.example/v1",
+        "concurrency": 99,
+        "price": {"input": 1, "output": 2},
+        "limit": 3,
+        "key_env": "A_KEY",
+        "requests_per_minute": 5,
+        "retries": 1,
+    }
+    assert key() == key(**moved) and "url" not in str(key()["endpoint"])
+    for change in ({"model": "other"}, {"kind": "sglang"}, {"top_logprobs": 5}, {"body": {"a": 1}}):
+        assert key(**change) != key()
+
+
+def test_prices_of_tokens_are_among_the_prices() -> None:
+    config = made({"price": {"input": 0.15, "output": 0.6}}, prices={"currency": "EUR", "cpu_hour": 0.1})
+    assert config.prices == PricesConfig(
+        currency="EUR", cpu_hour=0.1, per_million_prompt_tokens=0.15, per_million_output_tokens=0.6
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "changes", "words"),
+    [
+        ({"url": "localhost:8000"}, {}, "url: 'localhost:8000' is no address of a server; write it with http"),
+        ({"url": "http://x/v1/chat/completions"}, {}, "is the address of one question; leave /chat/completions"),
+        ({"url": "http://x/v1?a=b"}, {}, "ends in a query"),
+        ({"url": "http://user:word@x/v1"}, {}, "holds a credential"),
+        ({"kind": "tgi"}, {}, "'openai', 'vllm' or 'sglang'"),
+        ({"model": ""}, {}, "endpoint.model"),
+        ({"limit": 3}, {}, "limit: 3 cannot be kept without prices"),
+        ({"price": {"input": -1, "output": 0}}, {}, "price.input"),
+        ({"concurrency": 0}, {}, "concurrency"),
+        ({}, {"teacher": {"states": ["output_last"]}}, "'output_last' is a hidden state, and a server of kind openai"),
+        ({}, {"teacher": {"model": {"path": "x"}}}, "model: names weights"),
+        ({}, {"teacher": {"store_states": False}}, "store_states: backend endpoint has neither"),
+        ({}, {"teacher": {"backend": "scripted"}}, "endpoint: describes a server, which is for backend: endpoint"),
+        ({}, {"teacher": {"url": "http://x/v1"}}, "url: is a key of teacher.endpoint; write it there"),
+        ({}, {"teacher": {"decoding": {"min_p": 0.1}}}, "decoding.min_p: 0.1 is not known to a server of kind openai"),
+        (
+            {"kind": "sglang"},
+            {"teacher": {"decoding": {"constrained": "scored"}}},
+            "wants the log-probability of every",
+        ),
+        ({}, {"trust": {"kind": "neural"}}, "trust: neural reads states, and backend endpoint has none"),
+        ({}, {"trust": {"pca": 4}}, "trust.pca"),
+        (
+            {"top_logprobs": 0},
+            {"selection": {"arms": ["naive", "margin"]}},
+            "the margin arm ranks by log-probabilities",
+        ),
+    ],
+)
+def test_what_a_server_cannot_do_is_refused(server: Any, changes: Any, words: str) -> None:
+    if changes.get("teacher", {}).get("backend") == "scripted":
+        changes["teacher"]["states"] = ["output_last"]
+    with pytest.raises(ConfigError, match=None) as refused:
+        made(server, **changes)
+    assert words in str(refused.value), refused.value
+
+
+def test_a_key_in_place_of_its_name_is_refused_and_not_shown() -> None:
+    for key in ("sk-proj-1234", "abcdef0123"):
+        with pytest.raises(ConfigError) as refused:
+            made({"key_env": key})
+        assert "write the key into a variable" in str(refused.value) and key not in str(refused.value)
+    with pytest.raises(ConfigError, match="holds a credential") as refused:
+        made({"api_key": "sk-proj-1234"})
+    assert "1234" not in str(refused.value)
+
+
+def test_validate_says_where_the_answers_come_from_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("A_KEY", raising=False)
+    config = made({"price": {"input": 1, "output": 2}, "key_env": "A_KEY"})
+    assert "teacher: m of http://localhost:8000/v1 (kind openai, chats), 16 questions" in next(iter(resolved(config)))
+    found = " ".join(warnings(config))
+    assert (
+        "the environment variable A_KEY is not set here" in found and "nothing limits what the run may spend" in found
+    )
+    monkeypatch.setenv("A_KEY", "x")
+    assert "A_KEY" not in " ".join(warnings(config))
+
+
+def test_a_filter_asks_its_own_server_the_packages_model() -> None:
+    answers = made().teacher.ask.model_copy(update={"dtype": "float32"}).answers
+    assert answers.endpoint is not None and set(answers.model_dump()["endpoint"]) == {
+        "model", "kind", "top_logprobs", "body"
+    }  # fmt: skip
+    mine = FilterTeacherConfig.model_validate({"endpoint": {**SERVER, "url": "http://mine/v1"}})
+    asking = mine.asking(answers)
+    assert asking.endpoint is not None and asking.endpoint.url == "http://mine/v1"
