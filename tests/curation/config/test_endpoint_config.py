@@ -1,4 +1,4 @@
-"""A server as the teacher, in the configuration: what follows from the keys, what is refused, what a cache key holds."""
+"""A server as the teacher, in the configuration: what follows from the keys, what is refused, what a key holds."""
 
 from typing import Any
 

@@ -203,9 +203,12 @@ def test_requests_and_tokens_a_minute() -> None:
 
 
 def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving() as server, pytest.raises(ConfigError, match="A_KEY is empty or not set"):
-        with teaching(server, key_env="A_KEY"):
-            pass
+    with (
+        serving() as server,
+        pytest.raises(ConfigError, match="A_KEY is empty or not set"),
+        teaching(server, key_env="A_KEY"),
+    ):
+        pass
     monkeypatch.setenv("A_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
     with serving(faults=lambda prompt, before: ("status", (401, {"www-authenticate": "sk-secret"}))) as server:
