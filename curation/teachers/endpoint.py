@@ -104,10 +104,10 @@ class EndpointTeacher:
                     done.append(arrived.get())
                 rows = []
                 for future in done:
-                    request, problem = under_way.pop(future), future.exception()
-                    if problem is None:
+                    request, failed = under_way.pop(future), future.exception()
+                    if failed is None:
                         rows.append((request, future.result()))
-                    failure = failure or problem  # answers that are under way are paid: they are waited for
+                    failure = failure or failed  # answers that are under way are paid: they are waited for
                 if rows:
                     client.paid.flush()
                     yield _batch(rows, decoding, num_logprobs, self._config.state_dtype)

@@ -47,12 +47,9 @@ class Answer(NamedTuple):
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
         """The inverse of the answer as a list."""
-        answer = cls(*value)
-        sums = {name: None if (of := getattr(answer, name)) is None else OfTokens(*of) for name in _SUMMARIES}
-        return answer._replace(**sums)
-
-
-_SUMMARIES = ("margins", "negentropies")
+        found = cls(*value)
+        margins, negentropies = (None if of is None else OfTokens(*of) for of in (found.margins, found.negentropies))
+        return found._replace(margins=margins, negentropies=negentropies)
 
 
 class UnreadableError(ValueError):
