@@ -79,6 +79,7 @@ def test_killed_drivers_pay_no_answer_twice_that_had_arrived(tmp_path: Path) -> 
         assert spending.questions >= len(server.paid)
     report = json.loads((run.directory / "report.json").read_text())
     (generation,) = report["generations"]
+    assert generation["teacher_model"]["name"] == "m"
     assert {arm["name"] for arm in generation["arms"]} == {"naive", "naive_parsed", "internal_confidence", "trust"}
     shown = CliRunner().invoke(main, ["status", str(run.config)])
     assert shown.exit_code == 0 and re.search(r"endpoint: \d+ questions", shown.output), shown.output

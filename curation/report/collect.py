@@ -208,7 +208,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         if shown is None
         else samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
         "index": record.index,
-        "teacher_model": model(record.teacher, run.config.get("teacher", {}).get("backend", "scripted")),
+        "teacher_model": model(record.teacher, run.config.get("teacher")),
         "trust_function": record.trust.to_json(),
         "n": record.n,
         "budget": dict(record.budget),

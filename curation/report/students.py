@@ -78,10 +78,14 @@ WORDS = {GIVEN: "labels made elsewhere"}
 """Backends without a model in words."""
 
 
-def model(ref: ModelRef | None, backend: str = "scripted") -> Json:
-    """A model as JSON, with a short ``name``: the last two parts of its path or hub id, or a backend without one."""
+def model(ref: ModelRef | None, teacher: Mapping[str, Any] | None = None) -> Json:
+    """A model as JSON, with a short ``name``: the last two parts of its path or hub id, or what answers without one.
+
+    ``teacher``: that section of the configuration, for a teacher without weights.
+    """
     if ref is None:
-        return {"name": WORDS.get(backend, backend)}
+        backend = (teacher or {}).get("backend", "scripted")
+        return {"name": ((teacher or {}).get("endpoint") or {}).get("model") or WORDS.get(backend, backend)}
     return {"name": "/".join(Path(ref.adapter or ref.base).parts[-2:]), **ref.to_json()}
 
 

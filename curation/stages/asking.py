@@ -97,8 +97,10 @@ class TeacherUse(Inputs):
 
     @property
     def name(self) -> str:
-        """The adapter, the model, or the backend where it needs none."""
-        return str(self.backend) if self.model is None else self.model.adapter or self.model.base
+        """The adapter, the model, a server's name for it, or the backend where it needs none."""
+        if self.model is None:
+            return str(self.backend) if self.ask.endpoint is None else self.ask.endpoint.model
+        return self.model.adapter or self.model.base
 
     def record(self, result: PassResult) -> dict[str, Any]:
         """The record of the stage's pass, for the report."""
