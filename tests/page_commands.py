@@ -55,6 +55,7 @@ _PAGE = """
 _GIVEN_RUN = "test_given_run.py::test_labels_are_the_columns_and_nothing_is_asked"
 _GIVEN_CHECK = "test_given_run.py::test_plan_status_and_validate_say_that_no_model_is_asked"
 _GIVEN_FILTER = "test_given_run.py::test_a_package_filters_files_that_have_the_columns"
+_SERVED = "test_endpoint_run.py::test_the_page_as_it_stands"
 _STORE = """
     ray get-auth-token --generate
     aws s3 cp my.yaml s3://my-bucket/my.yaml
@@ -100,6 +101,7 @@ OFFLINE: dict[str, str] = {
     "curate run given.yaml": _GIVEN_RUN,
     "curate export-trust runs/given -o given-trust": _GIVEN_FILTER,
     "curate filter given-trust pool.csv -o given-kept --keep 0.1": _GIVEN_FILTER,
+    **dict.fromkeys([f"curate {verb} served.yaml" for verb in ("validate", "plan", "run", "status")], _SERVED),
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     **dict.fromkeys(_listed(_FIRST), "test_first_contact.py::test_from_two_files_to_filtered_rows"),

@@ -101,3 +101,38 @@ def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(tmp_path: 
         assert final.wait(timeout=600) == 0, run.errors()
         assert run.committed() == run.pool() and max(server.paid.values()) == 1
         assert len(server.paid) == NUM_POOL
+
+
+def test_the_page_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's configuration: validate, a plan that buys a few answers, a run that does not buy them again."""
+    rows = [{"text": f"remark {k} {'is' * (k % 5)}", "label": "irony" if k % 3 else "non_irony"} for k in range(160)]
+    for name, part in (("labelled", rows[:60]), ("pool", rows[60:])):
+        lines = [f"{row['text']},{row['label']}" if name == "labelled" else row["text"] for row in part]
+        header = "text,label" if name == "labelled" else "text"
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+
+    def chosen(prompt: str) -> str:
+        k = int(re.findall(r"remark (\d+)", prompt)[-1])
+        says_irony = bool(k % 3) == bool(k % 4)  # right for three of four
+        return json.dumps({"answer": "ironic" if says_irony else "not ironic"})
+
+    page = (Path(__file__).parents[1] / "docs" / "endpoints.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-a-test")
+    with serving(answer=chosen) as server:
+        text = text.replace("https://api.openai.com/v1", server.url).replace("n: 300", "n: 20")
+        (tmp_path / "served.yaml").write_text(text + f"run_dir: {tmp_path / 'run'}\n")
+
+        def curate(*arguments: str) -> str:
+            result = CliRunner().invoke(main, [*arguments, str(tmp_path / "served.yaml")])
+            assert result.exit_code == 0, result.output
+            return result.output
+
+        assert "teacher: NAME of http://127.0.0.1" in curate("validate") and not server.asked
+        planned = curate("plan")
+        assert "USD for tokens of the teacher" in planned and 0 < len(server.paid) <= 64, planned
+        curate("run")
+        assert len(server.paid) == 160 and max(server.paid.values()) == 1 and server.keys == {"Bearer sk-of-a-test"}
+        assert re.search(r"endpoint: 160 questions, .* USD of 20\n", curate("status"))
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"sk-of-a-test" not in path.read_bytes(), path

@@ -9,6 +9,7 @@ question finds it, whoever asks. Questions are known by a hash of the request, n
 import hashlib
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -73,6 +74,7 @@ class Paid:
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
         self._waiting: list[bytes] = []
+        self._lock = threading.Lock()  # of what waits: threads that take answers flush
         self._descriptor: int | None = None
         if isinstance(self._folder, Path):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -114,10 +116,12 @@ class Paid:
 
     def flush(self) -> None:
         """Wait until all is on the disk, or in the object store, whose objects cannot grow."""
-        if self._waiting and isinstance(self._folder, Remote):
-            self._num_written += 1
-            (self._folder / f"{self._name}-{self._num_written:09d}{SUFFIX}").put(b"".join(self._waiting))
-            self._waiting.clear()
+        if isinstance(self._folder, Remote):
+            with self._lock:
+                if self._waiting:
+                    self._num_written += 1
+                    (self._folder / f"{self._name}-{self._num_written:09d}{SUFFIX}").put(b"".join(self._waiting))
+                    self._waiting.clear()
         elif self._descriptor is not None:
             os.fsync(self._descriptor)
 
@@ -137,7 +141,8 @@ class Paid:
                 self._descriptor = os.open(self._folder / name, flags, 0o600)
             os.write(self._descriptor, content)
         elif self._folder is not None:
-            self._waiting.append(content)
+            with self._lock:
+                self._waiting.append(content)
         self._read[name] = start + self._take(name, content, start, in_memory=not isinstance(self._folder, Path))
 
     def _take(self, name: str, content: bytes, start: int, *, in_memory: bool = False) -> int:
