@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +28,9 @@ def url(model, tmp_path_factory):
         port = listening.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
     options = "--dtype float32 --enforce-eager --max-num-seqs 24 --kv-cache-memory-bytes 33554432 --max-logprobs 20000"
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", model.base, "--served-model-name", "tiny"]
+    # What ``vllm serve`` starts; the command itself wants metadata that the CPU build has under another name.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model.base]
+    command += ["--served-model-name", "tiny"]
     command += ["--host", "127.0.0.1", "--port", str(port), *options.split()]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "HF_HUB_OFFLINE": "1"})
