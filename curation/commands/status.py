@@ -100,7 +100,7 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
 
 
 def _spent(config: RunConfig) -> dict[str, Any] | None:
-    """What a server was asked and paid, with the most that questions without an answer can have cost."""
+    """Questions to a server and what they cost, at most that of questions without an answer; ``None`` of no server."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir():
         return None

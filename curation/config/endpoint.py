@@ -47,9 +47,9 @@ class TokenPrice(Section):
     """The price of a million tokens, in ``prices.currency`` (US dollars where that is not set)."""
 
     input: Price
-    """Of prompts."""
+    """A million tokens of prompts."""
     output: Price
-    """Of answers."""
+    """A million tokens of answers."""
 
     def of(self, num_prompt: float, num_output: float) -> float:
         """Money for so many tokens."""
@@ -89,7 +89,7 @@ class EndpointConfig(ServedConfig):
 
     @property
     def keyed(self) -> Self:
-        """What the answers depend on."""
+        """The part that the answers depend on."""
         served: Any = ServedConfig.part_of(self)
         return served  # type: ignore[no-any-return]
 

@@ -65,7 +65,7 @@ class _At(NamedTuple):
 
 
 class Paid:
-    """What one process has asked and knows of others; ``folder`` None: nothing is kept."""
+    """Questions and answers of one process, and those of others in the same folder; None: nothing is kept."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder: Place | None = None if folder is None else place(folder)
@@ -172,7 +172,7 @@ class Paid:
 
 
 def spending_in(folder: str) -> Spending | None:
-    """What the processes that kept their records in a folder have spent; ``None`` where there are none."""
+    """Spending of all processes that kept their records in a folder; ``None`` where there are none."""
     at = place(folder)
     return Paid(folder).spending if at.is_dir() and any(True for _ in _files(at)) else None
 
