@@ -166,8 +166,8 @@ def problem_of(teacher: Any) -> str | None:
         )
     if teacher.states:
         return (
-            f"states: {teacher.states[0]!r} is a hidden state, and a server of kind {endpoint.kind} returns none; "
-            "leave it out (trust then reads log-probabilities), or run the model here, by backend vllm"
+            f"states: {teacher.states[0]!r} is a hidden state, and none is read from a server (docs/endpoints.md); "
+            "leave it out, for trust to read log-probabilities, or run the model here, by backend vllm"
         )
     if teacher.adapt is not None or teacher.store_states is not True:
         key = "store_states" if teacher.adapt is None else "adapt"

@@ -35,6 +35,8 @@ AHEAD = 2
 """Questions given to the event loop for each that may be under way."""
 TEMPLATE_TOKENS = 64
 """Tokens that a chat template adds, at most."""
+MAX_KNOWN = 2**16
+"""Options whose tokens are remembered."""
 FIELD = "answer"
 """The field of a JSON object that is one of a row's options."""
 
@@ -237,21 +239,28 @@ class _ServersTokens:
     def __init__(self, client: Client, config: EndpointConfig) -> None:
         root = urlsplit(config.url)
         self._client, self._model = client, config.model
+        self._known: dict[tuple[bool, str, str], list[int]] = {}
         self._url = root._replace(path=re.sub(r"/v1$", "", root.path) + "/tokenize").geturl()
 
     async def of(self, request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
-        """The tokens of a prompt, and those that each option adds; as ``prompts.tokenise`` does it."""
-        if as_chat:
-            messages = [{"role": "user", "content": request.prompt}]
-            prompt = await self._ask({"messages": messages, "add_generation_prompt": True})
-            return prompt, [await self._ask(_plain(option)) for option in request.options or ()]
-        prompt = await self._ask({"prompt": request.prompt})
-        found = []
-        for option in request.options or ():
-            whole = await self._ask({"prompt": request.prompt + option})
-            follows = whole[: len(prompt)] == prompt
-            found.append(whole[len(prompt) :] if follows else await self._ask(_plain(option)))
-        return prompt, found
+        """The tokens of a prompt, and those that each option adds; as ``prompts.tokenise`` does it.
+
+        An option's are remembered by what the prompt ends with: rows share options.
+        """
+        text, options = request.prompt, request.options or ()
+        messages = {"messages": [{"role": "user", "content": text}], "add_generation_prompt": True}
+        prompt = await self._ask(messages if as_chat else {"prompt": text})
+        end = "" if as_chat else text[text.rstrip().rfind("\n") + 1 :]
+        if len(self._known) > MAX_KNOWN:
+            self._known.clear()
+        found = [self._known.get((as_chat, end, option)) for option in options]
+        for place, option in enumerate(options):
+            if found[place] is None:
+                whole = [] if as_chat else await self._ask({"prompt": text + option})
+                follows = not as_chat and whole[: len(prompt)] == prompt
+                own = whole[len(prompt) :] if follows else await self._ask(_plain(option))
+                self._known[as_chat, end, option] = found[place] = own
+        return prompt, [own or [] for own in found]
 
     async def _ask(self, body: Mapping[str, Any]) -> list[int]:
         asked = await self._client.ask(self._url, {"model": self._model, **body}, Usage(0, 0))

@@ -1,5 +1,6 @@
 """A server as the teacher, in the configuration: what follows from the keys, what is refused, what a key holds."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from curation.config import PricesConfig, RunConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.config.load import config_of
 from curation.config.resolved import resolved, warnings
-from curation.errors import ConfigError
+from curation.errors import ConfigError, PackageError
+from curation.package.teacher import check_runs
 from curation.rundir.graph import plain
 
 SERVER: dict[str, Any] = {"url": "http://localhost:8000/v1/", "model": "m"}
@@ -77,7 +79,7 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
         ({"limit": 3}, {}, "limit: 3 cannot be kept without prices"),
         ({"price": {"input": -1, "output": 0}}, {}, "price.input"),
         ({"concurrency": 0}, {}, "concurrency"),
-        ({}, {"teacher": {"states": ["output_last"]}}, "'output_last' is a hidden state, and a server of kind openai"),
+        ({}, {"teacher": {"states": ["output_last"]}}, "'output_last' is a hidden state, and none is read"),
         ({}, {"teacher": {"model": {"path": "x"}}}, "model: names weights"),
         ({}, {"teacher": {"store_states": False}}, "store_states: backend endpoint has neither"),
         ({}, {"teacher": {"backend": "scripted"}}, "endpoint: describes a server, which is for backend: endpoint"),
@@ -135,3 +137,18 @@ def test_a_filter_asks_its_own_server_the_packages_model() -> None:
     mine = FilterTeacherConfig.model_validate({"endpoint": {**SERVER, "url": "http://mine/v1"}})
     asking = mine.asking(answers)
     assert asking.endpoint is not None and asking.endpoint.url == "http://mine/v1"
+
+
+def test_a_filter_refuses_another_model_than_the_packages() -> None:
+    answers = made().teacher.ask.model_copy(update={"dtype": "float32"}).answers
+    package: Any = SimpleNamespace(uri="package", description=SimpleNamespace(ask=answers))
+    cases = [
+        (None, "was fitted on answers of 'm' on a server of kind openai; say where it is: teacher.endpoint"),
+        ({**SERVER, "model": "other"}, "with model 'm', and teacher.endpoint.model is 'other'"),
+        ({**SERVER, "body": {"n": 2}}, "with body {}, and teacher.endpoint.body is {'n': 2}"),
+    ]
+    for endpoint, words in cases:
+        with pytest.raises(PackageError) as refused:
+            check_runs(package, FilterTeacherConfig.model_validate({} if endpoint is None else {"endpoint": endpoint}))
+        assert words in str(refused.value)
+    check_runs(package, FilterTeacherConfig.model_validate({"endpoint": {**SERVER, "url": "https://mine.example/v1"}}))
