@@ -12,6 +12,7 @@ import pytest
 
 from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import EndpointConfig
+from curation.models import configuration_of
 from curation.teachers import Request, load_teacher
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, rows_of, with_options
 
@@ -54,9 +55,10 @@ def url(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(url):
-    """The endpoint teacher of the server, which gives the log-probabilities of all tokens."""
-    endpoint = EndpointConfig(url=url, model="tiny", kind="vllm", top_logprobs=10_000, concurrency=8)
+def served(url, model):
+    """The endpoint teacher of the server, which gives the log-probabilities of all tokens; of more its engine dies."""
+    num = configuration_of(model).vocab_size
+    endpoint = EndpointConfig(url=url, model="tiny", kind="vllm", top_logprobs=num, concurrency=8)
     teacher = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
     yield teacher
     teacher.close()
