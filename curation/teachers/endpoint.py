@@ -26,7 +26,7 @@ from curation.hashing import hash64
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import bad_options, completion_batch, ranked
-from curation.teachers.endpoint_answers import Answer, UnreadableError, Usage, read_answer, read_scores
+from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_answer, read_scores
 from curation.teachers.endpoint_client import Client, RefusedError
 from curation.teachers.endpoint_paid import key_of
 
@@ -88,8 +88,8 @@ class EndpointTeacher:
         if (problem := undrawable(client.config, decoding, "decoding")) is not None:
             raise ConfigError(problem)
         num_logprobs = self._config.token_logprobs if states else 0
-        stream, arrived = iter(requests), queue.SimpleQueue[Future[Answer]]()
-        under_way: dict[Future[Answer], Request] = {}
+        stream, arrived = iter(requests), queue.SimpleQueue[Future[ServedAnswer]]()
+        under_way: dict[Future[ServedAnswer], Request] = {}
         failure: BaseException | None = None
         try:
             while True:
@@ -119,11 +119,11 @@ class EndpointTeacher:
             for future in under_way:
                 future.cancel()
 
-    async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> Answer:
+    async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> ServedAnswer:
         """The answer of a row, bought once."""
         options = request.options
         if options is not None and (bad := bad_options(options, [len(option) for option in options])) is not None:
-            return Answer(error=bad)
+            return ServedAnswer(error=bad)
         if options is not None and not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
             return await self._scored(request)
         path, body, field = question_of(request, decoding, self._config, seed)
@@ -131,15 +131,17 @@ class EndpointTeacher:
         answer = await self._bought(path, body, most, lambda found: read_answer(found, field=field))
         return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
 
-    async def _scored(self, request: Request) -> Answer:
+    async def _scored(self, request: Request) -> ServedAnswer:
         """The log-probabilities of each option, one question a row."""
         served = self.client.config
         if served.kind != "vllm":
-            return Answer(error=f"endpoint_scores: a server of kind {served.kind} scores no answers that it is given")
+            return ServedAnswer(
+                error=f"endpoint_scores: a server of kind {served.kind} scores no answers that it is given"
+            )
         try:
             prompt, tokens = await self._tokens.of(request, as_chat=self._config.chat_template)
         except RefusedError as error:
-            return Answer(error=str(error))
+            return ServedAnswer(error=str(error))
         prompts = [prompt + own for own in tokens]
         body = {
             "model": served.model,
@@ -151,14 +153,14 @@ class EndpointTeacher:
             **served.body,
         }
 
-        def read(found: Mapping[str, Any]) -> Answer:
+        def read(found: Mapping[str, Any]) -> ServedAnswer:
             by_option = read_scores(found, [len(own) for own in tokens])
-            return Answer(num_prompt=len(prompt), truncated=False, by_option=by_option)
+            return ServedAnswer(num_prompt=len(prompt), truncated=False, by_option=by_option)
 
         most = Usage(sum(map(len, prompts)), len(prompts))
         return await self._bought("/completions", {k: v for k, v in body.items() if v is not None}, most, read)
 
-    async def _bought(self, path: str, body: Mapping[str, Any], most: Usage, read: Any) -> Answer:
+    async def _bought(self, path: str, body: Mapping[str, Any], most: Usage, read: Any) -> ServedAnswer:
         """The answer to a question: the one that was paid for, if there is one."""
         paid, key = self.client.paid, key_of({"path": path, "body": body, "kind": self.client.config.kind})
         if (known := paid.find(key)) is not None:
@@ -166,13 +168,13 @@ class EndpointTeacher:
         try:
             billed = await self.client.ask(path, body, most)
         except RefusedError as error:
-            return Answer(error=str(error))
+            return ServedAnswer(error=str(error))
         try:
             if "unreadable" in billed.content:
                 raise UnreadableError(billed.content["unreadable"])
-            answer: Answer = read(billed.content)
+            answer: ServedAnswer = read(billed.content)
         except UnreadableError as error:
-            answer = Answer(error=f"endpoint_answer: {error}")
+            answer = ServedAnswer(error=f"endpoint_answer: {error}")
         paid.got(billed.number, key, billed.used, answer)
         return answer
 
@@ -276,7 +278,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 def _batch(
-    rows: Sequence[tuple[Request, Answer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
+    rows: Sequence[tuple[Request, ServedAnswer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
 ) -> pa.RecordBatch:
     """Answers as a batch of ``schemas.completions``."""
     found = [_settled(request, answer, decoding) for request, answer in rows]
@@ -302,11 +304,11 @@ def _batch(
 
 
 def _settled(
-    request: Request, answer: Answer, decoding: DecodingConfig
-) -> tuple[Answer, list[float] | None, list[float] | None]:
+    request: Request, answer: ServedAnswer, decoding: DecodingConfig
+) -> tuple[ServedAnswer, list[float] | None, list[float] | None]:
     """An answer with its text; of scored options also their log-probabilities, and the scores that chose."""
     if answer.error is not None:
-        return Answer(num_prompt=answer.num_prompt, error=answer.error), None, None
+        return ServedAnswer(num_prompt=answer.num_prompt, error=answer.error), None, None
     if answer.by_option is None:
         return answer, None, None
     sums = [sum(values) for values in answer.by_option]

@@ -29,7 +29,7 @@ class Token(NamedTuple):
     """The largest log-probabilities of its distribution, in any order."""
 
 
-class Answer(NamedTuple):
+class ServedAnswer(NamedTuple):
     """An answer as a row needs it; with an ``error`` nothing else is known but perhaps the tokens."""
 
     text: str | None = None
@@ -80,7 +80,7 @@ def usage_of(found: Mapping[str, Any]) -> Usage | None:
     return Usage(prompt, output) if isinstance(prompt, int) and isinstance(output, int) else None
 
 
-def read_answer(found: Mapping[str, Any], *, field: str | None = None) -> Answer:
+def read_answer(found: Mapping[str, Any], *, field: str | None = None) -> ServedAnswer:
     """The answer of a chat or of a completion.
 
     Args:
@@ -101,14 +101,14 @@ def read_answer(found: Mapping[str, Any], *, field: str | None = None) -> Answer
     usage = usage_of(found)
     num_prompt = None if usage is None else usage.prompt
     if reason == "content_filter" or (text is None and reason != "length"):
-        return Answer(num_prompt=num_prompt, error=f"endpoint_refused: the server gave no text ({reason})")
+        return ServedAnswer(num_prompt=num_prompt, error=f"endpoint_refused: the server gave no text ({reason})")
     if not isinstance(text, str | None):
         raise UnreadableError(f"the text is {text!r}")
     text, own = _own(text or "", tokens, reason, field)
     if tokens is None:
         num_output = None if usage is None else usage.output
-        return Answer(text=text, num_prompt=num_prompt, num_output=num_output, truncated=reason == "length")
-    return Answer(
+        return ServedAnswer(text=text, num_prompt=num_prompt, num_output=num_output, truncated=reason == "length")
+    return ServedAnswer(
         text=text,
         num_prompt=num_prompt,
         num_output=len(own),

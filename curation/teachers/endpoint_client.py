@@ -48,7 +48,7 @@ class Billed(NamedTuple):
     used: Usage
 
 
-class Pace:
+class EvenPace:
     """Spreads amounts evenly, so many a minute."""
 
     def __init__(self, per_minute: float) -> None:
@@ -77,7 +77,7 @@ class Client:
         self.config, self.paid = config, Paid(config.paid)
         self._secret = _secret(config.key_env)
         self._paces = [
-            (None if rate is None else Pace(rate / num_actors))
+            (None if rate is None else EvenPace(rate / num_actors))
             for rate in (config.requests_per_minute, config.tokens_per_minute)
         ]
         self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
@@ -123,10 +123,10 @@ class Client:
         async with self._slots:
             answered_before, tries = self._answered, 0
             while True:
-                await self._wait_for_turn(most)
+                guess = await self._wait_for_turn(most)
                 number = await self._afford(most)
                 try:
-                    return await self._once(path, body, most, number)
+                    return await self._once(path, body, number, most, guess)
                 except self._errors.APIError as error:
                     if tries >= self.config.retries:
                         await self._give_up(error, others_answered=self._answered > answered_before)
@@ -141,7 +141,7 @@ class Client:
                         self._settled.notify_all()
                 await asyncio.sleep(seconds)
 
-    async def _once(self, path: str, body: Mapping[str, Any], most: Usage, number: int) -> Billed:
+    async def _once(self, path: str, body: Mapping[str, Any], number: int, most: Usage, guess: float) -> Billed:
         import httpx2
 
         try:
@@ -157,21 +157,20 @@ class Client:
             found = {"unreadable": str(error)}
         used = usage_of(found) or most
         if self._paces[1] is not None:
-            self._paces[1].correct(sum(used) - self._guess(most))
+            self._paces[1].correct(sum(used) - guess)
         self._mean_output = used.output if self._mean_output is None else 0.9 * self._mean_output + 0.1 * used.output
         return Billed(found, number, used)
 
-    async def _wait_for_turn(self, most: Usage) -> None:
-        requests, tokens = self._paces
-        now = time.monotonic()
-        waits = [
-            0.0 if pace is None else pace.take(amount, now)
-            for pace, amount in ((requests, 1), (tokens, self._guess(most)))
-        ]
+    async def _wait_for_turn(self, most: Usage) -> float:
+        """Wait as the limits a minute and the server want it; about how many tokens were taken for the question."""
+        now, guess = time.monotonic(), self._guess(most)
+        taken = zip(self._paces, (1, guess), strict=True)
+        waits = [0.0 if pace is None else pace.take(amount, now) for pace, amount in taken]
         if (wait := max(waits)) > 0:
             await asyncio.sleep(wait)
         while (wait := self._paused_until - time.monotonic()) > 0:
             await asyncio.sleep(wait * (1 + 0.1 * random.random()))
+        return guess
 
     def _guess(self, most: Usage) -> float:
         """About how many tokens a question takes: four bytes are one, and answers are as long as others were."""

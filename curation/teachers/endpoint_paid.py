@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from curation.config.endpoint import TokenPrice
 from curation.storage.paths import Place, Remote, place
-from curation.teachers.endpoint_answers import Answer, Usage
+from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
 REFRESH_SECONDS = 1.0
 """How old may be what is known of other processes."""
@@ -70,7 +70,7 @@ class Paid:
     def __init__(self, folder: str | None) -> None:
         self._folder: Place | None = None if folder is None else place(folder)
         self.spending = Spending()
-        self._kept: dict[str, Answer | _At] = {}
+        self._kept: dict[str, ServedAnswer | _At] = {}
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
         self._waiting: list[bytes] = []
@@ -80,13 +80,13 @@ class Paid:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.refresh(at_once=True)
 
-    def find(self, key: str) -> Answer | None:
+    def find(self, key: str) -> ServedAnswer | None:
         """The answer that a question had."""
         found = self._kept.get(key)
         if isinstance(found, _At):
             assert self._folder is not None, "only files have places"
             line = _part(self._folder / found.file, found.start, found.stop)
-            return Answer.from_json(json.loads(line)["answer"])
+            return ServedAnswer.from_json(json.loads(line)["answer"])
         return found
 
     def sent(self, most: Usage) -> int:
@@ -95,7 +95,7 @@ class Paid:
         self._note({"sent": self._number, "tokens": most})
         return self._number
 
-    def got(self, number: int, key: str, used: Usage, answer: Answer) -> None:
+    def got(self, number: int, key: str, used: Usage, answer: ServedAnswer) -> None:
         """Note the answer."""
         self._note({"got": number, "key": key, "tokens": used, "answer": answer})
 
@@ -168,7 +168,7 @@ class Paid:
             used = Usage(*line["tokens"])
             spending.open.pop(f"{of}-{line['got']}", None)
             spending.prompt, spending.output = spending.prompt + used.prompt, spending.output + used.output
-            self._kept[line["key"]] = Answer.from_json(line["answer"]) if in_memory else at
+            self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
 
 
 def spending_in(folder: str) -> Spending | None:
