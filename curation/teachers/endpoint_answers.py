@@ -206,6 +206,8 @@ def _holding(text: str, tokens: list[Token], reason: Any) -> list[Token]:
         if seen.startswith(target):
             return tokens[:number]
         seen += token.text
+    if seen.startswith(target):
+        return tokens
     if tokens and reason == "stop" and not target.endswith(tokens[-1].text.strip() or b"\0"):
         return tokens[:-1]  # the stop token's own text
     return tokens

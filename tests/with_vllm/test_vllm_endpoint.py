@@ -103,7 +103,7 @@ def test_scores_of_options_equal_the_engine_here(teacher, served, requests, norm
 
 
 def test_structured_choices_keep_to_the_options(served, requests):
-    options = (" e2e4", " d2d4", " g1f3")
+    options = ("e2", "d4", "Bishop")  # each a word of the vocabulary
     asked = [Request(row_id=r.row_id, prompt=r.prompt, options=options, stepwise=True) for r in requests[:20]]
     rows = rows_of(served.label(asked, DecodingConfig(), seed=0))
     assert all(row["completion"] in options for row in rows.values()), rows
