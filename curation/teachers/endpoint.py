@@ -258,9 +258,9 @@ class _ServersTokens:
         found = [self._known.get((as_chat, end, option)) for option in options]
         for place, option in enumerate(options):
             if found[place] is None:
-                whole = [] if as_chat else await self._ask({"prompt": text + option})
-                follows = not as_chat and whole[: len(prompt)] == prompt
-                own = whole[len(prompt) :] if follows else await self._ask(_plain(option))
+                joined = [] if as_chat else await self._ask({"prompt": text + option})
+                follows = not as_chat and joined[: len(prompt)] == prompt
+                own = joined[len(prompt) :] if follows else await self._ask(_plain(option))
                 self._known[as_chat, end, option] = found[place] = own
         return prompt, [own or [] for own in found]
 
