@@ -6,11 +6,12 @@ by ``structured_outputs``, SGLang by ``regex``, others by a JSON schema in chats
 scored by vLLM alone, token by token (``prompt_logprobs``). There are no hidden states: servers return none.
 """
 
+import asyncio
 import copy
 import json
 import queue
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, Self
@@ -37,6 +38,7 @@ TEMPLATE_TOKENS = 64
 """Tokens that a chat template adds, at most."""
 MAX_KNOWN = 2**16
 """Options whose tokens are remembered."""
+Reading = Callable[[Mapping[str, Any]], ServedAnswer]
 FIELD = "answer"
 """The field of a JSON object that is one of a row's options."""
 
@@ -160,11 +162,18 @@ class EndpointTeacher:
         most = Usage(sum(map(len, prompts)), len(prompts))
         return await self._bought("/completions", {k: v for k, v in body.items() if v is not None}, most, read)
 
-    async def _bought(self, path: str, body: Mapping[str, Any], most: Usage, read: Any) -> ServedAnswer:
-        """The answer to a question: the one that was paid for, if there is one."""
-        paid, key = self.client.paid, key_of({"path": path, "body": body, "kind": self.client.config.kind})
-        if (known := paid.find(key)) is not None:
+    async def _bought(self, path: str, body: Mapping[str, Any], most: Usage, read: Reading) -> ServedAnswer:
+        """The answer to a question: one that was paid for or is under way, if there is one, also of another row."""
+        key = key_of({"path": path, "body": body, "kind": self.client.config.kind})
+        if (known := self.client.paid.find(key)) is not None:
             return known
+        under_way = self.client.under_way
+        if key not in under_way:
+            under_way[key] = asyncio.ensure_future(self._buy(key, path, body, most, read))
+            under_way[key].add_done_callback(lambda _: under_way.pop(key))
+        return await asyncio.shield(under_way[key])  # nobody may wait for it any more, but it is paid
+
+    async def _buy(self, key: str, path: str, body: Mapping[str, Any], most: Usage, read: Reading) -> ServedAnswer:
         try:
             billed = await self.client.ask(path, body, most)
         except RefusedError as error:
@@ -172,10 +181,10 @@ class EndpointTeacher:
         try:
             if "unreadable" in billed.content:
                 raise UnreadableError(billed.content["unreadable"])
-            answer: ServedAnswer = read(billed.content)
+            answer = read(billed.content)
         except UnreadableError as error:
             answer = ServedAnswer(error=f"endpoint_answer: {error}")
-        paid.got(billed.number, key, billed.used, answer)
+        self.client.paid.got(billed.number, key, billed.used, answer)
         return answer
 
 

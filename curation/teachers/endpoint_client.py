@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from curation.config.endpoint import INSTALL, MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
-from curation.teachers.endpoint_answers import UnreadableError, Usage, read_json, usage_of
+from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_json, usage_of
 from curation.teachers.endpoint_paid import Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
@@ -82,6 +82,8 @@ class Client:
         ]
         self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
         self._mean_output: float | None = None
+        self.under_way: dict[str, asyncio.Future[ServedAnswer]] = {}
+        """Answers that are bought at the moment, by question."""
         if importlib.util.find_spec("openai") is None:
             raise ConfigError(INSTALL)
         self._loop = asyncio.new_event_loop()

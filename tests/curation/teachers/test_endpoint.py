@@ -252,3 +252,18 @@ def test_the_body_takes_further_keys_and_leaves_out_null() -> None:
         labelled(teacher, requests(1))
     (asked,) = server.asked
     assert "max_tokens" not in asked and asked["max_completion_tokens"] == 5 and asked["reasoning_effort"] == "low"
+
+
+def test_equal_questions_are_bought_once_and_given_up_ones_are_kept(tmp_path: Path) -> None:
+    with serving(seconds=0.3) as server, teaching(server, paid=str(tmp_path)) as teacher:
+        twins = [Request(row_id=k, prompt="the same") for k in range(12)]
+        rows = labelled(teacher, twins)
+        assert len(rows) == 12 and len(server.asked) == 1
+        answers = teacher.label(requests(20), DECODING, seed=0)
+        next(answers)
+        answers.close()  # some are under way
+        while teacher.client.under_way:
+            time.sleep(0.05)
+        sent = len(server.asked)
+        labelled(teacher, requests(20))
+        assert len(server.asked) == 21 and sent > 2 and max(server.paid.values()) == 1
