@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -135,6 +136,15 @@ def imports(environment: Path) -> float:
     return time.monotonic() - begun
 
 
+def own_ids(rows: Path, source: Path, number: int) -> None:
+    """Assert that so many rows have the ids that their questions have in the user's file."""
+    with source.open(newline="") as file:
+        questions = {row["id"]: row["problem"] for row in csv.DictReader(file)}
+    found = pq.read_table(rows).to_pylist()
+    assert len(found) == number == len({row["id"] for row in found})
+    assert all(questions[row["id"]] in row["prompt"] for row in found), found[:3]
+
+
 def shown(steps: Sequence[Step]) -> str:
     return "\n".join(
         f"{step.seconds:7.1f} s, silent {step.silent:5.1f} s: curate {step.words} [after {step.after[:70]}]"
@@ -162,7 +172,9 @@ def test_from_two_files_to_filtered_rows(environment: Path, folder: Path) -> Non
         steps.append(given(environment, folder, *words.split()))
     for words in (  # a run directory and a package bring no code: the domain's module is named as the pages say
         "export-trust runs/curation -o package",
-        "filter package more_unlabelled.csv -o filtered --keep 0.2 --anyway --allow-code own:Sums",
+        "export-student runs/curation --arm trust -o student",
+        "filter package more_unlabelled.csv -o filtered --keep 0.2 --set pool.columns=[id] --anyway"
+        " --allow-code own:Sums",
     ):
         steps.append(given(environment, folder, *words.split(), path="."))
     slowest = max(before, imports(environment))
@@ -171,7 +183,10 @@ def test_from_two_files_to_filtered_rows(environment: Path, folder: Path) -> Non
         assert step.code == 0, f"{step.words}: {step.text[-3000:]}"
         assert "Traceback" not in step.text and "train.py of the user" not in step.text, step.text[-3000:]
     assert (folder / "runs/curation/report.html").is_file() and (folder / "package/README.md").is_file()
-    kept = json.loads((folder / "filtered" / "filter.json").read_text())
-    assert sum(file["rows"] for file in kept["files"]) == 40
+    assert (folder / "student/README.md").is_file()
+    (selected,) = folder.glob("runs/curation/gen-0/keep-*/trust.parquet")
+    own_ids(selected, folder / "unlabelled.csv", 120)
+    (passed,) = json.loads((folder / "filtered" / "filter.json").read_text())["files"]
+    own_ids(folder / "filtered" / passed["path"], folder / "more_unlabelled.csv", 40)
     most = SILENT * max(1.0, slowest / IMPORTS)
     assert [(step.words, step.silent, step.after) for step in steps if step.silent > most] == []

@@ -28,7 +28,11 @@ def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
 def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, dict[str, Any]]:
     """The signals that ask the labelling model, which may measure them as it labels, and what their values follow."""
     signals = signals_on(generation.config, split).values()
-    return {_named(signal): _how(generation, signal, split) for signal in signals if _asks_teacher(generation, signal)}
+    return {
+        _named(signal): {**_how(generation, signal, split), "stage": _stage(generation, signal, split)}
+        for signal in signals
+        if _asks_teacher(generation, signal)
+    }
 
 
 def answering(generation: GenerationSpec, teacher: TeacherUse) -> dict[str, TeacherUse]:
@@ -66,6 +70,11 @@ def _named(signal: arms.Signal) -> str:
     return signal.column if signal.column in SIGNALS else signal.made_by
 
 
+def _stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> str:
+    """The name of the stage that has its values."""
+    return generation.name(f"signal-{signal.column}-{split}")
+
+
 def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> dict[str, Any]:
     """The part of a signal that its values depend on beside the model."""
     return {
@@ -82,7 +91,7 @@ def _signal(
     reading = [arm for arm in dict.fromkeys(config.selection.used) if arms.ARMS[arm].signal == signal]
     required = {arm: key for arm in reading if (key := config.selection.required_by(arm)) is not None}
     return MeasureSignal(
-        name=generation.name(f"signal-{signal.column}-{split}"),
+        name=_stage(generation, signal, split),
         signal=_named(signal),
         examples=generation.tables[split],
         labels=labels,

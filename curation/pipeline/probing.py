@@ -16,7 +16,7 @@ from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
 from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
 from curation.stages.asking import AskModel
-from curation.stages.asks import ask_of
+from curation.stages.asks import asks_of
 from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
@@ -91,7 +91,7 @@ class StageAsk:
         """Equal for stages whose rows are asked the same, so that one sample stands for all of them."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
-        signals = {name: {**how, "shots": None} for name, how in self.signals.items()}
+        signals = {name: {**how, "shots": None, "stage": None} for name, how in self.signals.items()}
         parts: dict[str, Any] = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
         return fingerprint(
             plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
@@ -312,7 +312,7 @@ def _probed(
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
         reduction=_reduction(most),
-        asks=tuple(ask_of(signal, **how, directory=directory) for signal, how in signals.items()),
+        asks=asks_of(signals, directory),
     )
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)

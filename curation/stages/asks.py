@@ -41,10 +41,30 @@ class Ask:
         return commits.write_fragment(pa.table(columns, schema=schemas.SIGNAL), self.uri, schemas.SIGNAL, note=note)
 
 
-def ask_of(signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place) -> Ask:
-    """A signal whose values are to stand in ``directory``, by a name that tells other settings apart."""
+def ask_of(
+    signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place, attempts: int = 0
+) -> Ask:
+    """A signal whose values are to stand in ``directory``, by a name that tells other settings apart.
+
+    ``attempts``: how often it was measured anew by request (``--redo``); the values of each time have a table.
+    """
     settings = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
-    name = f"{signal}-{fingerprint(settings)[:8]}.lance"
+    again = f".{attempts}" if attempts else ""
+    name = f"{signal}-{fingerprint(settings)[:8]}{again}.lance"
     if shots is not None:
         options = {**options, "shots": io.read(shots, filter="error IS NULL").to_pylist()}
     return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))
+
+
+def asks_of(
+    signals: Mapping[str, Mapping[str, Any]], directory: Place, attempts: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Ask, ...]:
+    """Signals that are measured as rows are labelled, by name, with the arguments of ``ask_of`` and their ``stage``.
+
+    ``attempts``: how often each stage was done anew by request, by its name.
+    """
+    found = []
+    for signal, how in signals.items():
+        arguments = {key: value for key, value in how.items() if key != "stage"}
+        found.append(ask_of(signal, **arguments, directory=directory, attempts=attempts.get(how["stage"], 0)))
+    return tuple(found)

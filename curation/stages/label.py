@@ -19,7 +19,7 @@ from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
-from curation.stages.asks import ask_of
+from curation.stages.asks import asks_of
 from curation.stages.first_cut import FirstCutRule
 from curation.stages.label_chunks import LabelJob
 from curation.stages.reduce import Projected, Reduction, ScoredOnly
@@ -92,8 +92,8 @@ class Label(AskModel):
     fitted: InEach[TrustRef]
     sample: dict[str, Any] | None = None
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
-    """Signals that ask the same model, by name, with the further arguments of ``ask_of``: they are measured as the
-    rows are labelled, for their own stages to find."""
+    """Signals that ask the same model, as ``asks_of`` takes them: they are measured as the rows are labelled, for their
+    own stages to find."""
     asks_teacher: bool = setting(default=False)
     """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
@@ -132,7 +132,7 @@ class Label(AskModel):
             decoding=self.decoding,
             seed=self.seed,
             reduction=self._reduction(),
-            asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in self.signals.items()),
+            asks=asks_of(self.signals, task.directory, task.manifest.attempts),
             telemetry=task.telemetry,
             first_cut=first_cut,
         )

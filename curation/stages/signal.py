@@ -75,7 +75,14 @@ class MeasureSignal(AskModel):
         # A model of its own writes beside other records of its stage.
         directory = place(self.labels.uri).parent if self.beside_labels else task.directory
         job = SignalJob(
-            ask=ask_of(self.signal, seed=self.seed, options=self.options, shots=self.shots, directory=directory),
+            ask=ask_of(
+                self.signal,
+                seed=self.seed,
+                options=self.options,
+                shots=self.shots,
+                directory=directory,
+                attempts=task.manifest.attempts.get(self.name, 0),
+            ),
             examples=self.examples,
             labels=self.labels,
             domain=self.domain,
