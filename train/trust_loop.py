@@ -153,6 +153,9 @@ class Shard:
     def keep(self, write: Callable[[Path], None]) -> None:
         """Write a checkpoint with ``write``, if one is due; every shard calls this after every evaluation."""
 
+    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
+        """Tell whoever waits how far the fit is, after an evaluation."""
+
     def restore(self, read: Callable[[Path], None]) -> None:
         """Call ``read`` on the directory of the last checkpoint, if there is one."""
 
@@ -212,6 +215,7 @@ def fit_arrays(
         auc = auc_value(_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
         progress.add(stop, loss, auc, keep_best=config.patience is not None)
         record.seconds = time.monotonic() - start
+        shard.evaluated(record, config)
         shard.keep(progress.write)
     net.load_state_dict(progress.best)
     logit_V = _logits(net, rows.hidden_ND, validation_V, shard)

@@ -22,8 +22,10 @@ from curation.refs import TrustRef, fingerprint
 from curation.storage.paths import Place, place
 from curation.trust import saved
 from curation.trust.states import StateTrust
+from train import course
+from train.course import Course
 from train.launch import FOLDER, CheckpointFolder, launch
-from train.trust_loop import LabelledRows, Shard
+from train.trust_loop import FitRecord, LabelledRows, Shard
 
 CHECKPOINT_SECONDS = 60.0
 """A longer fit writes a checkpoint at the end of the first epoch after each such period."""
@@ -48,7 +50,14 @@ def fit_net(
     Raises:
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    task = {"fit": fit, "options": options, "rows": [rows], "origin": {**origin, "seed": seed}, "output": str(output)}
+    task = {
+        "fit": fit,
+        "options": options,
+        "rows": [rows],
+        "origin": {**origin, "seed": seed},
+        "output": str(output),
+        "course": course.current(),
+    }
     launch(
         _train,
         task,
@@ -62,9 +71,9 @@ def fit_net(
 class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
-    def __init__(self, folder: CheckpointFolder | None) -> None:
+    def __init__(self, folder: CheckpointFolder | None, course: Course | None) -> None:
         """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
-        context, self._folder = ray.train.get_context(), folder
+        context, self._folder, self._course = ray.train.get_context(), folder, course
         self.rank, self.size = context.get_world_rank(), context.get_world_size()
         self._last = time.monotonic()
 
@@ -93,6 +102,10 @@ class _RayShard(Shard):
                 ray.train.report({}, checkpoint=checkpoint)
         self._last = time.monotonic()
 
+    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
+        if self._course is not None and self.rank == 0:
+            self._course.note(record.num_steps, config.max_steps, record.validation_aucs[-1])
+
     def restore(self, read: Callable[[Path], None]) -> None:
         if self._folder is not None:
             if (kept := self._folder.kept) is not None:
@@ -109,7 +122,7 @@ def _train(task: dict[str, Any]) -> None:
     torch.set_num_threads(config.cpus_per_worker)
     logging.getLogger("train").setLevel(logging.INFO)
     rows = LabelledRows(*ray.get(task["rows"][0]))
-    shard = _RayShard(CheckpointFolder(task[FOLDER]) if FOLDER in task else None)
+    shard = _RayShard(CheckpointFolder(task[FOLDER]) if FOLDER in task else None, task["course"])
     trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
     if ray.train.get_context().get_world_rank() == 0:
         trust.save(place(task["output"]))

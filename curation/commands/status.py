@@ -17,7 +17,7 @@ from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.storage.paths import Place
-from curation.telemetry.standing import Standing, Work
+from curation.telemetry.standing import Standing, Work, speed
 
 TAIL_BYTES = 64 * 1024
 OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
@@ -136,7 +136,7 @@ def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) 
         record = manifest.stages.get(name)
         if record is None:
             continue
-        rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
+        rate = f"{speed(record.rows / record.seconds)} rows/s" if record.rows and record.seconds else ""
         stands = states.get(name)
         stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
         yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
@@ -181,7 +181,8 @@ def _nodes(event: dict[str, Any]) -> str:
 
 def _progress(event: dict[str, Any], *, is_alive: bool) -> Iterator[str]:
     """Rows done, speed and time left of a running stage, and the state of its actors."""
-    standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"))
+    words = {key: event[key] for key in ("unit", "note") if key in event}
+    standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
     ended = "" if is_alive else ", as its driver ended; `curate run` goes on"
     yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'))}{ended}"
     if "work" in event:

@@ -103,6 +103,7 @@ def compared_table(content: dict[str, Any]) -> str:
 def forecast_table(forecast: dict[str, Any]) -> str:
     """The forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
     from curation.report.costs import UNITS, in_words
+    from curation.telemetry.standing import speed
 
     stages, workforce = forecast["stages"], forecast["workforce"]
     lines = [f"{'forecast':<44}{'':>16}  95 % interval"]
@@ -113,7 +114,7 @@ def forecast_table(forecast: dict[str, Any]) -> str:
     lines.append(f"for {', '.join(stage['name'] for stage in stages)}, by {workforce['actors']:,} actors at most")
     for probe in forecast["probes"]:
         seconds = probe["actor_seconds"]
-        rate = f"{1 / seconds['value']:,.1f} rows/s of one actor" if seconds["value"] else "rate unknown"
+        rate = f"{speed(1 / seconds['value'])} rows/s of one actor" if seconds["value"] else "rate unknown"
         start = probe["start_seconds"]
         began = "" if start is None else f" after a start of {start:,.1f} s"
         errors, unparsed = (f"{100 * probe[name]['value']:.1f} %" for name in ("errors", "unparsed"))

@@ -55,7 +55,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
                 name=name,
                 seconds=stage.seconds,
                 rows=stage.rows,
-                rows_per_second=stage.rows / stage.seconds if stage.seconds else None,
+                rows_per_second=stage.rows / stage.seconds if stage.rows and stage.seconds else None,
                 started=stage.started,
                 step=step_of[name],
                 after=after[name],

@@ -19,6 +19,7 @@ from curation.pipeline.opened import OpenedRun, as_recorded, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
 from curation.pipeline.session import session, started
+from curation.pipeline.stage_times import expected_seconds
 from curation.redaction import redacted_in
 from curation.rundir import history
 from curation.rundir.graph import (
@@ -228,6 +229,7 @@ def _at_work(
             room=capacity.resources,
             hosts=hosts,
             redo=redo_by and redo_by.format(config.directory),
+            lasts=partial(expected_seconds, known=history.read(config.directory)),
             on_done=partial(history.note, config.directory),
         )
         yield opened, run

@@ -6,6 +6,7 @@ a rough figure for its kind is given, with a range to match. What is estimated f
 a time that grows with the amount and one that hardly does, as every stage has a fixed part.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
@@ -73,6 +74,15 @@ def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Seq
     fixed, each = _ROUGH.get(kind, _ROUGH_ELSE)
     about = fixed + each * amount
     return StageTimeEstimate(_within(about, about, about, FACTORS["rough"]), "rough")
+
+
+def expected_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
+    """How long a stage is expected to take, from what this machine has done (``known``).
+
+    A model whose like was never seen may take for ever: its stages come before all others.
+    """
+    found = estimate(stage, stage.num_rows, None, known)
+    return math.inf if found.basis == "rough" and isinstance(stage, AskModel) else found.seconds.value
 
 
 def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
@@ -145,7 +155,7 @@ def _end_of(
     done = {stage.name for stage in stages} - left
     by_name = {stage.name: stage for stage in stages}
     while waiting or ends:
-        for stage in list(waiting):
+        for stage in sorted(waiting, key=lambda stage: -seconds(stage.name)):  # as ``Run`` does
             load, beside = Load.of(stage), [Load.of(by_name[name]) for name in ends]
             may = most is None or len(ends) < most
             may = may and (load.shared is None or all(other.shared != load.shared for other in beside))

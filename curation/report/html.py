@@ -21,6 +21,7 @@ from curation.report.stage_graph import stage_graph
 from curation.report.trained import training_chart
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
+from curation.telemetry.standing import speed
 
 Json = Mapping[str, Any]
 
@@ -109,6 +110,7 @@ def _environment() -> Environment:
         p=p_value,
         count=lambda value: f"{value:,}",
         duration=duration,
+        speed=speed,
         local=local,
         arm=name_of,
         completions=completions,

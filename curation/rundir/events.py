@@ -47,6 +47,7 @@ def _is_whole(event: dict[str, Any]) -> bool:
         texts.append(event["stage"])
     if event["event"] == "progress":
         numbers += [event["rows"], event["total"], event.get("rows_per_second") or 1]
+        texts += [event.get("unit", ""), event.get("note", "")]
         if "work" in event:
             Work.from_json(event["work"]).words()
     if event["event"] == "nodes":

@@ -25,7 +25,7 @@ from curation.storage.paths import Place
 from curation.tasks import root
 from curation.telemetry.console import progress, say, too_quiet
 from curation.telemetry.metrics import Telemetry
-from curation.telemetry.standing import ProgressJournal, Standing, Update
+from curation.telemetry.standing import ProgressJournal, Standing, Update, speed
 
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
@@ -112,18 +112,20 @@ class Run:
         room: Callable[[], Mapping[str, float]],
         hosts: Hosts | None = None,
         redo: str | None = None,
+        lasts: Callable[[Stage], float] = lambda stage: 0.0,
         on_done: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
         ``hosts``: where its stages find their hosts; whoever made it closes it. ``redo``: the command that does the
-        stage whose name follows it again; None where there is none. ``on_done`` is told the rows and seconds of each
-        stage that was done from its beginning to its end.
+        stage whose name follows it again; None where there is none. ``lasts``: the seconds that a stage is expected to
+        take; of those that can start, the longest starts first. ``on_done`` is told the rows and seconds of each stage
+        that was done from its beginning to its end.
         """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
-        self._max_stages, self._room, self._redo = max_stages, room, redo
+        self._max_stages, self._room, self._redo, self._lasts = max_stages, room, redo, lasts
         self._hosts = hosts or Hosts()
         self._standings: dict[str, Standing] = {}
         self._on_done = on_done
@@ -216,7 +218,7 @@ class Run:
         can_begin = [status for status in left if status.state != "waits"]
         room = self._room() if can_begin and most > 0 else {}
         warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in taken if stage.host}
-        can_begin.sort(key=lambda status: status.stage.host is None or status.stage.host.kind not in warm)
+        can_begin.sort(key=lambda status: self._order(status.stage, warm))
         ready: list[Status] = []
         for status in can_begin:
             beside = [*taken, *(other.stage for other in ready)]
@@ -224,6 +226,10 @@ class Run:
                 ready.append(status)
                 self._make_room(status.stage, beside, room)
         return ready
+
+    def _order(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
+        """The key by which stages that can start are sorted: one whose host is warm, then the longest."""
+        return stage.host is None or stage.host.kind not in warm, -self._lasts(stage)
 
     def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
         """Close idle hosts until ``stage`` fits, except hosts that it or a stage in ``beside`` can use.
@@ -300,7 +306,7 @@ class Run:
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         if end.is_whole:
             self._on_done(end.stage, done.rows, seconds)
-        rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
+        rate = f", {speed(done.rows / seconds)} rows/s" if done.rows else ""
         work = f"{done.rows:,} rows" if done.rows else "done"
         say(f"{name}: {work} in {seconds:.1f} s{rate}")
         return record.outputs

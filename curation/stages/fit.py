@@ -70,7 +70,8 @@ class FitTrust(Stage):
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
 
     def _fitted(self, task: Task) -> TrustRef:
-        from train.trust import fit_here  # heavy
+        from train import course  # heavy
+        from train.trust import fit_here
 
         options = self.trust.options.get(self.function, {})
         given = (self.labels, self.grades, self.trust)
@@ -79,7 +80,8 @@ class FitTrust(Stage):
             return fit_here(code(self.made_by), *given, seed=self.seed, output=output, options=options)
         fit_net, further = code(self.fit_by), {"seed": self.seed, "output": task.directory, **options}
         check_options("trust.options", fit_net, *given, **further)
-        with training(task, self.trust):
+        notes = task.directory.with_name(f"{task.directory.name}.progress")
+        with task.progress() as update, course.followed(notes, update), training(task, self.trust):
             found: TrustRef = fit_net(*given, **further)
         return found
 

@@ -9,20 +9,21 @@ from curation.storage.paths import Place, Remote, write_atomically
 from curation.telemetry.standing import Standing, Update
 
 
-def note(path: Place, done: int, total: int) -> None:
-    """Write a worker's progress to a file."""
-    write_atomically(path, json.dumps([done, total]))
+def note(path: Place, done: int, total: int, words: str = "") -> None:
+    """Write a worker's progress to a file, and in ``words`` how good its work is so far."""
+    write_atomically(path, json.dumps([done, total, words]))
 
 
 @contextmanager
-def follow(path: Place, update: Update) -> Iterator[None]:
+def follow(path: Place, update: Update, unit: str = "rows") -> Iterator[None]:
     """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts."""
     seconds = 5.0 if isinstance(path, Remote) else 0.5
 
     def look() -> None:
         with suppress(OSError):  # no progress yet, or the store is unreachable
-            done, total = json.loads(path.read_text())
-            update(Standing(rows=done, total=total))
+            done, total, words = json.loads(path.read_text())
+            update(Standing(rows=done, total=total, unit=unit, note=words))
 
     with every(seconds, look):
         yield
+    look()

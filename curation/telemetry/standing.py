@@ -102,6 +102,8 @@ class Standing:
     """The unit that is counted, where that is not rows."""
     answered: int | None = None
     """Rows done, those included that are not committed yet; unset: ``rows``."""
+    note: str = ""
+    """How good the work is so far, in words: the validation AUC of a fit."""
 
     @property
     def reached(self) -> int:
@@ -112,11 +114,15 @@ class Standing:
         """Rows done, and where the speed is known it and the time left, for a line on a terminal."""
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
-        if rows_per_second is None:
-            return text
-        speed = f"{rows_per_second:,.0f}" if rows_per_second >= 10 else f"{rows_per_second:.2g}"
-        left = (self.total - self.reached) / rows_per_second
-        return f"{text}, {speed} {self.unit}/s, about {_duration(left)} left"
+        if rows_per_second is not None:
+            left = (self.total - self.reached) / rows_per_second
+            text += f", {speed(rows_per_second)} {self.unit}/s, about {_duration(left)} left"
+        return f"{text}; {self.note}" if self.note else text
+
+
+def speed(rows_per_second: float) -> str:
+    """A speed as a number in words: below 10 rows/s with two digits, since a slow model is not one of 0 rows/s."""
+    return f"{rows_per_second:,.0f}" if rows_per_second >= 9.95 else f"{rows_per_second:.2g}"
 
 
 def _duration(seconds: float) -> str:
@@ -169,9 +175,11 @@ class ProgressJournal:
             return None
         self._due = now + min(MAX_EVENT_SECONDS, max(EVENT_SECONDS, (now - self._begun) / 100))
         fields: dict[str, Any] = {"rows": standing.rows, "total": standing.total}
-        if (speed := self._pace.rows_per_second) is not None:
+        if (pace := self._pace.rows_per_second) is not None:
             left = standing.total - standing.reached
-            fields |= {"rows_per_second": round(speed, 3), "seconds_left": round(left / speed, 1)}
+            fields |= {"rows_per_second": float(f"{pace:.4g}"), "seconds_left": round(left / pace, 1)}
         if standing.answered is not None:
             fields["answered"] = standing.answered
+        fields |= {"unit": standing.unit} if standing.unit != "rows" else {}
+        fields |= {"note": standing.note} if standing.note else {}
         return fields | ({} if standing.work is None else {"work": asdict(standing.work)})

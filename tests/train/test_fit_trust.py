@@ -22,6 +22,7 @@ from curation.errors import ConfigError, DegenerateSourceError, RunFailedError
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
+from curation.telemetry.standing import Standing
 from curation.trust import load_fitted
 from curation.trust.attention import AttentionArchitecture, AttentionNet
 from curation.trust.calibration import Calibration, fit_calibration
@@ -30,6 +31,7 @@ from curation.trust.linear_probe import LinearProbe
 from curation.trust.network import TrustNet
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
+from train import course
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
 from train.trust_loop import (
@@ -427,6 +429,19 @@ def test_two_ray_workers_fit_what_one_process_fits(
     np.testing.assert_allclose(trust.to_trust(raw_N), calibration.to_trust(raw_N), atol=2e-2)
     assert trust.fit["labels"] == labels.to_json() and trust.fit["grades"] == grades.to_json()
     assert trust.fit["seed"] == 3
+
+
+def test_a_fit_tells_its_steps_and_the_validation_auc(local_ray: object, tmp_path: Path) -> None:
+    labels, grades = tables(tmp_path, separable(500))
+    config = with_(SMALL, max_steps=40, patience=None)
+    told: list[Standing] = []
+    notes = tmp_path / "trust.progress"
+    with course.followed(notes, told.append), course.part(1, 2):
+        ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
+    last, auc = told[-1], load_fitted(ref).fit["validation_aucs"][-1]
+    assert (last.rows, last.total, last.unit) == (80, 80, "steps") and not notes.exists()
+    assert last.note == f"AUC {auc:.3f} on validation rows"
+    assert course.current() is None
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 
 def _page(found: "Verified") -> str:
     from curation.commands.inspect.text import size
+    from curation.telemetry.standing import speed
 
     lines = [f"damaged: {item.path}: {item.problem}" for item in found.damage[:NUM_SHOWN]]
     if len(found.damage) > NUM_SHOWN:
@@ -46,7 +47,7 @@ def _page(found: "Verified") -> str:
         lines.append(f"{stage}: restore its files, or make it again: {redo}" if stage else f"to mend it: {redo}")
     if found.unsealed:
         lines.append(f"without digests, not verified: {', '.join(found.unsealed)}")
-    rate = f", {found.rows / found.seconds:,.0f} rows/s" if found.seconds and found.rows else ""
+    rate = f", {speed(found.rows / found.seconds)} rows/s" if found.seconds and found.rows else ""
     read = f"{found.files:,} files, {size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}"
     outcome = f"{len(found.damage):,} damaged" if found.damage else "all as they were written"
     lines.append(f"{found.target}: {read}: {outcome}")

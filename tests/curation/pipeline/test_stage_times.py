@@ -1,5 +1,6 @@
 """Estimates of stages and of a run: from what was done alike, and against a simulation of what takes how long."""
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -7,15 +8,18 @@ from typing import Any
 
 import pytest
 from built import Built
+from test_running import config_of
 
 from curation.metrics import Estimate
-from curation.pipeline.stage_times import OVERHEAD, estimate, whole_run
+from curation.pipeline.chain import describe
+from curation.pipeline.stage_times import OVERHEAD, estimate, expected_seconds, whole_run
 from curation.rundir import history
 from curation.rundir.graph import Done, Stage
 from curation.rundir.history import StageTime
 from curation.rundir.hosts import Host
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
+from curation.sources import discover
 
 
 def stage(name: str, after: tuple[Stage, ...] = (), *, cpus: float = 1.0, **inputs: Any) -> Stage:
@@ -49,6 +53,19 @@ def test_an_estimate_rests_on_the_most_similar_that_is_known() -> None:
     assert widths == sorted(widths) and known.seconds.low < 40 < 44 < known.seconds.high
     more = estimate(asked, 8000, None, same).seconds  # a fixed part or none: between both
     assert more.low < 42 and more.high > 8 * 44 and 2 * 42 < more.value < 8 * 42
+
+
+def test_what_takes_longest_is_known_from_stages_alike_and_a_model_never_seen_comes_first(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    found = describe(config, {name: discover(source) for name, source in config.sources.items()})
+    stages = {stage.name: stage for stage in found.stages}
+    label, trust = stages["gen-0/label-pool"], stages["gen-0/trust"]
+    assert expected_seconds(label, []) == math.inf > expected_seconds(trust, [])
+    source = StageTime(kind=label.kind, like=history.like_of(label), amount=20, seconds=240)  # of the same model
+    fit = StageTime(kind=trust.kind, like=history.like_of(trust), amount=20, seconds=15)
+    assert expected_seconds(label, [source, fit]) == 240 > expected_seconds(trust, [source, fit])
+    quick = StageTime(kind=label.kind, like=history.like_of(label), amount=20, seconds=2)
+    assert expected_seconds(label, [quick, fit]) < expected_seconds(trust, [quick, fit])
 
 
 def test_stages_that_take_a_fixed_time_and_one_a_row_lie_in_the_range() -> None:

@@ -62,6 +62,20 @@ def test_stages_that_do_not_wait_are_done_at_once_as_far_as_there_is_room(tmp_pa
     assert sorted(Manifest.load(tmp_path).stages) == sorted(known)
 
 
+def test_of_the_stages_that_can_start_the_longest_starts_first(tmp_path):
+    crowd, seconds = Crowd(0.05), {"short": 1.0, "long": 240.0, "middle": 20.0}
+    stages = [crowd.stage(name, seed=place) for place, name in enumerate(seconds)]
+    made = Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0}, lasts=lambda stage: seconds[stage.name])
+    made.do(ordered([stage.value("name") for stage in stages]))
+    assert [name for event, name in events(tmp_path) if event == "started"] == ["long", "middle", "short"]
+
+
+def test_a_slow_stage_ends_with_its_speed(tmp_path, capsys):
+    run(tmp_path, [Crowd(2.1).stage("slow")])
+    speed = float(capsys.readouterr().err.rpartition(" rows/s")[0].rpartition(" ")[2])
+    assert 0.1 < speed < 0.5
+
+
 def test_loads_fit_beside_each_other_where_there_is_room_and_one_that_is_too_large_alone():
     def load(cpus: float, gpus: float = 0.0, shared: str | None = None) -> Load:
         return Load(shared, {"CPU": cpus, "GPU": gpus})

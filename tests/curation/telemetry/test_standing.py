@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from curation.telemetry.standing import Actors, Pace, ProgressJournal, Standing, Work
+from curation.telemetry.standing import Actors, Pace, ProgressJournal, Standing, Work, speed
 
 ACTORS = Actors(running=8, pending=0, restarting=0, deaths=0)
 WORK = Work(
@@ -48,3 +48,26 @@ def test_three_days_of_events_are_small_and_the_last_standing_is_told():
 
 def test_work_comes_back_from_an_event():
     assert Work.from_json(json.loads(json.dumps(asdict(WORK)))) == WORK
+
+
+@pytest.mark.parametrize(
+    ("rows_per_second", "words"), [(12_345.6, "12,346"), (9.96, "10"), (9.94, "9.9"), (0.31, "0.31"), (0.0004, "0.0004")]
+)
+def test_a_slow_model_is_never_one_of_zero_rows_a_second(rows_per_second: float, words: str):
+    assert speed(rows_per_second) == words
+
+
+def test_the_event_of_a_very_slow_stage_has_its_speed():
+    journal = ProgressJournal()
+    journal.fields(Standing(rows=0, total=10), 0.0)
+    found = journal.fields(Standing(rows=1, total=10), 5_000.0)
+    assert found is not None and found["rows_per_second"] == pytest.approx(0.0002)
+
+
+def test_steps_and_how_good_they_are_are_told():
+    standing = Standing(rows=400, total=2000, unit="steps", note="AUC 0.812 on validation rows")
+    assert standing.words(100.0) == (
+        "400 of 2,000 steps (20 %), 100 steps/s, about 16 s left; AUC 0.812 on validation rows"
+    )
+    fields = ProgressJournal().fields(standing, 0.0)
+    assert fields == {"rows": 400, "total": 2000, "unit": "steps", "note": "AUC 0.812 on validation rows"}

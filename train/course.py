@@ -1,0 +1,68 @@
+"""The course of a fit: its first worker notes the steps done and the validation AUC, and whoever waits for it reads them.
+
+A fit of several networks one after the other is told as one of all their steps.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+
+from curation.storage.paths import Place, place
+from curation.telemetry import progress
+from curation.telemetry.standing import Update
+
+NOTE_SECONDS = 1.0
+"""The least time between two notes."""
+
+
+@dataclass
+class Course:
+    """The place of the notes of one network; pickled to its workers."""
+
+    path: str
+    part: int = 0
+    """The number of networks that were fitted before it."""
+    parts: int = 1
+    """The number of networks of the fit."""
+    _noted: float = field(default=-NOTE_SECONDS)
+
+    def note(self, step: int, max_steps: int, auc: float) -> None:
+        """Note an evaluation: the steps done, those that the network may take, and the AUC of the validation rows."""
+        now = time.monotonic()
+        if now - self._noted >= NOTE_SECONDS or step >= max_steps:
+            self._noted = now
+            words = f"AUC {auc:.3f} on validation rows"
+            progress.note(place(self.path), self.part * max_steps + step, self.parts * max_steps, words)
+
+
+_course: ContextVar[Course | None] = ContextVar("_course", default=None)
+
+
+@contextmanager
+def followed(path: Place, update: Update) -> Iterator[None]:
+    """Within the context, pass what fits note to ``update``; ``path`` is a file that their workers can write."""
+    token = _course.set(Course(str(path)))
+    try:
+        with progress.follow(path, update, "steps"):
+            yield
+    finally:
+        _course.reset(token)
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def part(index: int, of: int) -> Iterator[None]:
+    """Within the context, fits are the network of this index among ``of`` of one fit."""
+    course = _course.get()
+    token = _course.set(None if course is None else replace(course, part=index, parts=of))
+    try:
+        yield
+    finally:
+        _course.reset(token)
+
+
+def current() -> Course | None:
+    """Where fits that are launched now note how far they are; None where nobody asks."""
+    return _course.get()
