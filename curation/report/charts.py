@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
+from curation.metrics import proportion
 from curation.report import pointed
 from curation.report.headline import in_words, percent
 
@@ -20,6 +21,8 @@ Json = Mapping[str, Any]
 
 MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 """The largest numbers of overlaid items that a reader can tell apart; ``report.json`` has all of them."""
+LEAST_ROWS = 20
+"""Rows of a bin of trust in the figure, whose interval is then below 45 points."""
 
 # Okabe and Ito's palette, safe for all common kinds of colour blindness; lines also differ in dashes.
 _ARMS = {
@@ -91,8 +94,9 @@ def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) 
     with drawing():
         figure, axes = figure_of()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
-        for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
+        for index, (arm, all_bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
             colour, dashes = line_of(arm, index)
+            bins = joined(all_bins)
             trust = [item["mean_trust"] for item in bins]
             right = [item["share_right"]["value"] for item in bins]
             low = [item["share_right"]["value"] - item["share_right"]["low"] for item in bins]
@@ -125,6 +129,24 @@ def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) 
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
         return drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
+
+
+def joined(bins: Sequence[Json]) -> list[Json]:
+    """Bins of trust, neighbours joined until each has ``LEAST_ROWS`` rows, so that few rows are no thicket of bars."""
+    found: list[tuple[int, float, float]] = []
+    for item in bins:
+        num_rows = item["share_right"]["n"]
+        now = (num_rows, num_rows * item["mean_trust"], num_rows * item["share_right"]["value"])
+        if found and found[-1][0] < LEAST_ROWS:
+            now = (now[0] + found[-1][0], now[1] + found[-1][1], now[2] + found.pop()[2])
+        found.append(now)
+    if len(found) > 1 and found[-1][0] < LEAST_ROWS:
+        last, before = found.pop(), found.pop()
+        found.append((before[0] + last[0], before[1] + last[1], before[2] + last[2]))
+    return [
+        {"mean_trust": trust / num_rows, "share_right": proportion(round(right), num_rows).to_json()}
+        for num_rows, trust, right in found
+    ]
 
 
 def histogram_chart(histogram: Json, name: str) -> str:

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curation.report import pointed
 from curation.report.charts import drawing, line_of, svg
 from curation.report.headline import in_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Json = Mapping[str, Any]
 
@@ -26,6 +29,8 @@ MEASURES = {
 """Measures that are drawn, in words; ``report.json`` has all that ``train.models.TrainingRecord`` has."""
 COLUMNS, PANEL = 3, (2.5, 1.75)
 """Panels side by side, and the size of each in inches."""
+NAME_WIDTH, NAME_HEIGHT = 1.6, 0.2
+"""The room of an arm in the legend, in inches."""
 
 
 def trainings(training: Mapping[str, Json]) -> dict[str, Json]:
@@ -53,12 +58,20 @@ def _curves(record: Json) -> dict[str, Sequence[float | None]]:
 
 def training_chart(trained: Mapping[str, Json], name: str) -> str:
     """A panel a measure, each with a line an arm, against the share of the training's steps."""
+    with drawing():
+        return svg(training_figure(trained), name)
+
+
+def training_figure(trained: Mapping[str, Json]) -> "Figure":
+    """The figure of :func:`training_chart`."""
     from matplotlib.figure import Figure
 
     shown = [key for key in MEASURES if any(_varies(found["curves"].get(key)) for found in trained.values())]
     with drawing():
         num_rows = -(-len(shown) // COLUMNS)
-        size = (PANEL[0] * min(COLUMNS, len(shown)), PANEL[1] * num_rows + 0.35)
+        width = PANEL[0] * min(COLUMNS, len(shown))
+        names_beside = max(1, int(width // NAME_WIDTH))
+        size = (width, PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15)
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
@@ -83,8 +96,8 @@ def training_chart(trained: Mapping[str, Json], name: str) -> str:
         for axes in panels[len(shown) :]:
             axes.set_visible(False)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=5, columnspacing=1.4)
-        return svg(figure, name)
+        figure.legend(handles, labels, loc="outside upper left", ncols=names_beside, columnspacing=1.4)
+        return figure
 
 
 def _varies(values: Sequence[float | None] | None) -> bool:

@@ -1,0 +1,97 @@
+"""The page at a first look: what only an author of the method reads is folded, it is small, and needs no script."""
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from test_report import make_run
+
+from curation.metrics import proportion
+from curation.report import collect
+from curation.report.charts import LEAST_ROWS, joined
+from curation.report.html import render
+from curation.report.trained import training_figure, trainings
+
+
+class _Page(HTMLParser):
+    """The text of a page, within folds and outside."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._depth, self._hidden = 0, 0
+        self.seen, self.folded, self.tags = "", "", set[str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self._depth += tag == "details" and ("open", None) not in attrs
+        self._hidden += tag in ("style", "title", "svg")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._depth -= tag == "details"
+        self._hidden -= tag in ("style", "title", "svg")
+
+    def handle_data(self, data: str) -> None:
+        if self._hidden:
+            return
+        if self._depth:
+            self.folded += data
+        else:
+            self.seen += data
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    report = json.loads(json.dumps(collect(make_run(tmp_path_factory.mktemp("run")))))
+    return render(report)
+
+
+def test_what_only_an_author_of_the_method_reads_is_folded(page: str) -> None:
+    found = _Page(page)
+    for words in ("Murphy", "Brier", "exp(entropy)", "paired bootstrap", "Equal mass".lower(), "Start-up included"):
+        assert words in found.folded and words not in found.seen, words
+    for words in ("Arms", "Purity", "Minus ground truth", "95 % intervals", "Purity against rows taken", "Stages"):
+        assert words in found.seen, words
+    assert "mean of 1 set" not in page and "seed 3" not in found.seen
+
+
+def test_the_page_is_small_and_needs_no_script_and_no_network(page: str) -> None:
+    assert len(page.encode()) < 2_000_000
+    assert {"script", "link", "iframe", "img"}.isdisjoint(_Page(page).tags)
+    assert "@import" not in page and "url(http" not in page
+
+
+@pytest.mark.parametrize(("num_rows", "most"), [(107, 5), (12, 1), (20_000, 15)])
+def test_few_rows_are_no_thicket_of_bars(num_rows: int, most: int) -> None:
+    rng = np.random.default_rng(0)
+    trust_N = rng.beta(1, 3, num_rows)
+    right_N = rng.random(num_rows) < trust_N
+    bins = [
+        {"mean_trust": float(trust_N[in_N].mean()), "share_right": proportion(int(right_N[in_N].sum()), n).to_json()}
+        for low in np.linspace(0, 1, 15, endpoint=False)
+        if (n := int((in_N := (trust_N >= low) & (trust_N < low + 1 / 15)).sum()))
+    ]
+    found = joined(bins)
+    assert 0 < len(found) <= most and len(found) == min(len(found), len(bins))
+    assert all(item["share_right"]["n"] >= min(LEAST_ROWS, num_rows) for item in found)
+    assert sum(item["share_right"]["n"] for item in found) == num_rows
+    right = sum(round(item["share_right"]["n"] * item["share_right"]["value"]) for item in found)
+    assert right == right_N.sum()
+    means = [item["mean_trust"] for item in found]
+    assert means == sorted(means)
+    weighted = sum(item["mean_trust"] * item["share_right"]["n"] for item in found) / num_rows
+    assert weighted == pytest.approx(trust_N.mean())
+
+
+@pytest.mark.parametrize("num_measures", [1, 2, 3])
+def test_the_names_of_all_arms_are_within_the_figure_of_the_trainings(num_measures: int) -> None:
+    curves = {"grad_norm": [1.0, 2.0], "reward": [0.1, 0.2]}
+    record = {"losses": [2.0, 1.0], "seconds": 1.0, "curves": dict(list(curves.items())[: num_measures - 1])}
+    arms = ("naive", "internal_confidence", "last_logprob", "trust", "trust_gold", "ground_truth")
+    figure = training_figure(trainings(dict.fromkeys(arms, record)))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert len(legend.get_texts()) == 6
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
