@@ -1,4 +1,4 @@
-"""The course of a fit: its first worker notes the steps done and the validation AUC, and whoever waits for it reads them.
+"""The course of a fit: its first worker notes the steps done and the validation AUC, and the waiting stage reads them.
 
 A fit of several networks one after the other is told as one of all their steps.
 """
@@ -18,7 +18,7 @@ NOTE_SECONDS = 1.0
 
 
 @dataclass
-class Course:
+class FitCourse:
     """The place of the notes of one network; pickled to its workers."""
 
     path: str
@@ -37,13 +37,13 @@ class Course:
             progress.note(place(self.path), self.part * max_steps + step, self.parts * max_steps, words)
 
 
-_course: ContextVar[Course | None] = ContextVar("_course", default=None)
+_course: ContextVar[FitCourse | None] = ContextVar("_course", default=None)
 
 
 @contextmanager
 def followed(path: Place, update: Update) -> Iterator[None]:
     """Within the context, pass what fits note to ``update``; ``path`` is a file that their workers can write."""
-    token = _course.set(Course(str(path)))
+    token = _course.set(FitCourse(str(path)))
     try:
         with progress.follow(path, update, "steps"):
             yield
@@ -63,6 +63,6 @@ def part(index: int, of: int) -> Iterator[None]:
         _course.reset(token)
 
 
-def current() -> Course | None:
+def current() -> FitCourse | None:
     """Where fits that are launched now note how far they are; None where nobody asks."""
     return _course.get()

@@ -23,7 +23,7 @@ from curation.storage.paths import Place, place
 from curation.trust import saved
 from curation.trust.states import StateTrust
 from train import course
-from train.course import Course
+from train.course import FitCourse
 from train.launch import FOLDER, CheckpointFolder, launch
 from train.trust_loop import FitRecord, LabelledRows, Shard
 
@@ -71,7 +71,7 @@ def fit_net(
 class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
-    def __init__(self, folder: CheckpointFolder | None, course: Course | None) -> None:
+    def __init__(self, folder: CheckpointFolder | None, course: FitCourse | None) -> None:
         """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
         context, self._folder, self._course = ray.train.get_context(), folder, course
         self.rank, self.size = context.get_world_rank(), context.get_world_size()

@@ -51,7 +51,8 @@ def test_work_comes_back_from_an_event():
 
 
 @pytest.mark.parametrize(
-    ("rows_per_second", "words"), [(12_345.6, "12,346"), (9.96, "10"), (9.94, "9.9"), (0.31, "0.31"), (0.0004, "0.0004")]
+    ("rows_per_second", "words"),
+    [(12_345.6, "12,346"), (9.96, "10"), (9.9, "9.9"), (0.3, "0.3"), (0.0004, "0.0004")],
 )
 def test_a_slow_model_is_never_one_of_zero_rows_a_second(rows_per_second: float, words: str):
     assert speed(rows_per_second) == words
