@@ -52,6 +52,8 @@ USUAL = (
 
 SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "export-student", "export-trust", "filter"})
 """Commands that may work long before their first line."""
+LATER, LATER_SECONDS = frozenset({"validate", "status"}), 12.0
+"""Commands that answer in seconds unless files are large or the machine is busy, and when they say that they work."""
 
 
 @contextmanager
@@ -61,8 +63,10 @@ def _heard(ctx: click.Context) -> Iterator[None]:
 
     def look() -> None:
         verb = ctx.invoked_subcommand  # known once the command begins
-        if verb in SPOKEN and too_quiet(begun, patience=1.35):
-            say(f"curate {verb}: at work for {time.monotonic() - begun:.0f} s")
+        seconds = time.monotonic() - begun
+        is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
+        if is_due and too_quiet(begun, patience=1.35):
+            say(f"curate {verb}: at work for {seconds:.0f} s")
 
     with every(0.5, look):
         yield

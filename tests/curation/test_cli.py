@@ -108,16 +108,18 @@ def test_every_verb_of_an_audit_explains_itself_and_has_few_options(verb: str):
     assert curate("audit", "-h").stdout.count(f"\n  {verb} ") == 1
 
 
-def test_a_command_that_says_nothing_for_long_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("verb", ["run", "validate"])
+def test_a_command_that_says_nothing_for_long_is_heard(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def slow(*given: object) -> None:
         time.sleep(2.5)
         raise ConfigError("read at last")
 
     monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
+    monkeypatch.setattr("curation.cli.LATER_SECONDS", 1.0)
     monkeypatch.setattr("curation.config.load.load_config", slow)
-    lines = curate("run", tmp_path / "x.yaml").stderr.splitlines()
+    lines = curate(verb, tmp_path / "x.yaml").stderr.splitlines()
     assert lines[-1] == "curate: read at last" and len(lines) >= 2
-    assert all("curate run: at work for" in line for line in lines[:-1])
+    assert all(f"curate {verb}: at work for" in line for line in lines[:-1])
 
 
 def test_help_answers_at_once():
