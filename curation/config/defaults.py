@@ -83,7 +83,7 @@ def lists_answers(name: str, options: Mapping[str, Any]) -> bool:
     One of one's own without a method ``candidates`` may have ``options``, which are only known row by row.
     """
     if name in DOMAINS:
-        return name in (*MOVES, "classification") or (name == "mcqa" and not options.get("generative"))
+        return name in (*MOVES, "classification", "pair") or (name == "mcqa" and not options.get("generative"))
     return True
 
 

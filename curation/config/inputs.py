@@ -25,8 +25,8 @@ class DomainConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-    """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, ``text``, an entry point's
-    name, or ``module:Class``."""
+    """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, ``pair``, ``text``, an entry
+    point's name, or ``module:Class``."""
     given_labels: Annotated[GivenConfig | None, Field(exclude_if=lambda given: given is None)] = None
     """The columns with labels made elsewhere, from ``teacher`` where its backend is ``given``; set its keys."""
 

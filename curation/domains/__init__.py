@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -27,12 +27,14 @@ __all__ = [
     "Domain",
     "Example",
     "Identity",
+    "Preference",
     "Vocabulary",
     "attempt",
     "cell",
     "get_domain",
     "plain_identity",
     "position_of",
+    "preference_of",
 ]
 
 Example = Mapping[str, Any]
@@ -51,13 +53,22 @@ class Vocabulary:
     pattern: str
 
 
+class Preference(NamedTuple):
+    """A prompt with two answers, of which one is preferred, as preference training reads it."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
 class Domain(ABC):
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
     A domain derives from this class. It has at least ``name``, ``columns`` and :meth:`prompt`; the other members have
     defaults, which suit short texts with a fixed label. A class may also have ``defaults`` for decoding, tests and
-    trust (``curation.config.defaults``), and a method ``position`` if its labels are chess moves in UCI notation
-    (:func:`position_of`). Methods raise ``RowError`` for a row that they cannot handle.
+    trust (``curation.config.defaults``), a method ``position`` if its labels are chess moves in UCI notation
+    (:func:`position_of`), and a method ``preference`` if they choose one of two answers (:func:`preference_of`).
+    Methods raise ``RowError`` for a row that they cannot handle.
     """
 
     name: str
@@ -226,6 +237,12 @@ def position_of(domain: Domain) -> Callable[[Example], str] | None:
     """The function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
+
+
+def preference_of(domain: Domain) -> Callable[[str, Example], Preference] | None:
+    """The function that gives the pair of answers which a label states; ``None`` where rows are no pairs."""
+    preference: Callable[[str, Example], Preference] | None = getattr(domain, "preference", None)
+    return preference
 
 
 def cell(value: Any) -> str:

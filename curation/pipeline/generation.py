@@ -12,7 +12,7 @@ from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
-from curation.pipeline.selecting import limit, rolling_out
+from curation.pipeline.selecting import limit, preferences, rolling_out
 from curation.pipeline.students import Students, further, taught
 from curation.pipeline.testing import Tested
 from curation.registry import METHODS
@@ -136,6 +136,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "budget": selected.out("budget"),
         "dropped": selected.value("dropped"),
         **_kept(generation, selected),
+        **preferences(generation, selected),
         "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,

@@ -1,4 +1,4 @@
-"""Rows that gold arms train on, and the longest row that a student can be trained on."""
+"""Rows that gold arms train on, the longest row that a student can be trained on, and selected pairs of answers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,13 +6,17 @@ from typing import Any
 
 from curation.arms import ARMS
 from curation.config import AskConfig, DecodingConfig, SelectionConfig, StudentConfig
+from curation.domains import get_domain, preference_of
+from curation.pipeline.given import Generation
 from curation.refs import ModelRef
 from curation.registry import METHODS
-from curation.rundir.graph import Model
+from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
 from curation.stages.chooser import ChoiceInputs, declared
 from curation.stages.length import Limit
+from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
+from curation.stages.select import Select
 
 
 def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
@@ -58,3 +62,18 @@ def rolling_out(
         limit=limit,
         **settings,
     )
+
+
+def preferences(generation: Generation, selected: Select) -> dict[str, Out]:
+    """The selected pairs with a chosen and a rejected answer; nothing where the pool's rows are no pairs."""
+    config, domain = generation.config, generation.config.domain_of("pool")
+    if preference_of(get_domain(domain)) is None:
+        return {}
+    stage = WritePreferences(
+        name=generation.name("preferences"),
+        selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
+        pool=generation.tables["pool"],
+        domain=domain,
+        num_rows=None if config.selection.budget.n is None else config.selection.budget.n * len(config.selection.arms),
+    )
+    return {"preferences": stage.value("arms")}

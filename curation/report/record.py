@@ -117,6 +117,8 @@ class GenerationRecord:
     """The arms that dropped out, since they could not be measured, and why, in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Files of the selected rows with columns of the user's (``curation.stages.keep``), by arm."""
+    preferences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``curation.stages.preferences.PreferenceFiles`` as JSON, by arm; empty where the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

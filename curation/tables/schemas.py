@@ -300,6 +300,17 @@ SELECTION = pa.schema(
 )
 """The rows an arm selected, ready for TRL (``prompt``, ``completion``), with their lineage."""
 
+PREFERENCES = pa.schema(
+    [
+        ROW_ID,
+        pa.field("prompt", pa.string()),  # the row's own prompt, not the teacher's question about the two answers
+        pa.field("chosen", pa.string()),  # the answer at the row's label, weak or gold
+        pa.field("rejected", pa.string()),
+        *(SELECTION.field(name) for name in ("trust", "rank", "arm", "label_source", "teacher", "generation")),
+    ]
+)
+"""The pairs of answers that an arm selected, ready for TRL (``prompt``, ``chosen``, ``rejected``), by rank."""
+
 ADVANTAGES = pa.schema(
     [
         ROW_ID,

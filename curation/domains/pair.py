@@ -1,0 +1,210 @@
+"""Pairs of answers to one prompt: which of the two is better.
+
+Not one of the paper's tasks. A labelled row has the better answer in one column and the worse one in another; an
+unlabelled row has its two answers in columns that say nothing of them. The teacher is shown both and scores the words
+"A" and "B"; or, without a question, the better answer is the one that is likelier after the prompt. The label is
+``first`` or ``second``, a column of the example. Answers whose columns say which is better are ordered by a hash of
+their texts, so that the order does not tell; others keep the order of their columns.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from curation.config.defaults import Defaults
+from curation.domains import Domain, Example, Identity, Preference, cell, plain_identity
+from curation.domains.templates import Template
+from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
+
+FIRST, SECOND = "first", "second"
+"""The labels, which are columns of the example."""
+_LETTERS = {FIRST: "A", SECOND: "B"}
+_OTHER = {FIRST: SECOND, SECOND: FIRST}
+_DECODING = {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}
+
+
+class Pair(Domain):
+    """The domain of pairs of answers.
+
+    Args:
+        prompt: the column with the prompt, or a Jinja template over columns, with ``{{ }}`` in it, in a sandbox
+            (:mod:`curation.domains.templates`).
+        chosen: of labelled rows the column with the better answer.
+        rejected: of labelled rows the column with the worse answer.
+        first: of rows without these two the column with an answer.
+        second: of rows without these two the column with the other answer.
+        preferred: of such rows, where they are labelled, the column that says which is better: ``first``, ``second``,
+            or the name of its column.
+        by: ``judge``: a model is shown both answers and asked which is better; ``likelihood``: the better answer is the
+            one that is likelier after the prompt, by the sum of its tokens' log-probabilities
+            (``decoding.normalise_options: false``) or their mean.
+        guidelines: the first paragraph of the question: what makes an answer better.
+        cue: the last line of the question, which "A" or "B" completes.
+
+    Raises:
+        ConfigError: two of the columns are the same; the template is wrong, or reads an answer; there is no such way.
+    """
+
+    name = "pair"
+    columns = pa.schema([("question", pa.string()), (FIRST, pa.string()), (SECOND, pa.string())])
+    defaults: ClassVar[Defaults] = MappingProxyType(
+        {
+            "teacher": {"decoding": _DECODING},
+            "evaluation": {"decoding": _DECODING, "num_runs": 1},
+            "trust": {"preset": "world_knowledge"},
+        }
+    )
+
+    def __init__(
+        self,
+        *,
+        prompt: str = "prompt",
+        chosen: str = "chosen",
+        rejected: str = "rejected",
+        first: str = FIRST,
+        second: str = SECOND,
+        preferred: str = "preferred",
+        by: Literal["judge", "likelihood"] = "judge",
+        guidelines: str = "",
+        cue: str = "The better answer is",
+    ) -> None:
+        named = {"prompt": prompt, "chosen": chosen, "rejected": rejected, "first": first, "second": second}
+        named["preferred"] = preferred
+        for key, column in named.items():
+            if not isinstance(column, str) or not column.strip():
+                raise ConfigError(f"domain.{key}: {column!r} is no column; give its name")
+        if by not in ("judge", "likelihood"):
+            raise ConfigError(f"domain.by: {by!r} is neither judge nor likelihood")
+        for key, text in (("guidelines", guidelines), ("cue", cue)):
+            if not isinstance(text, str):
+                raise ConfigError(f"domain.{key}: {text!r} is no text; give one, or leave it out")
+        self._template = Template(prompt, key="domain.prompt") if "{{" in prompt else None
+        self._prompt, self._ordered, self._open, self._preferred = (
+            prompt,
+            (chosen, rejected),
+            (first, second),
+            preferred,
+        )
+        texts = (prompt,) if self._template is None else self._template.columns
+        for keys in (("chosen", "rejected"), ("first", "second")):
+            self._check_columns({key: named[key] for key in keys}, texts)
+        if preferred in (first, second, *texts):
+            raise ConfigError(f"domain.preferred: {preferred!r} is a column that the teacher sees; name another")
+        self._by, self._guidelines, self._cue = by, guidelines.strip(), cue.strip()
+        self.forms = ((*texts, chosen, rejected), (*texts, first, second))
+
+    def _check_columns(self, answers: Mapping[str, str], texts: Sequence[str]) -> None:
+        (one, column), (other, same) = answers.items()
+        if column == same:
+            raise ConfigError(
+                f"domain.{other}: {same!r} is the column of domain.{one}, too; name the two answers' columns"
+            )
+        for key, name in answers.items():
+            if name in texts:
+                what = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
+                raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is no part of the prompt: name another")
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompt and the two answers: of a row with ``chosen`` in the order of a hash, else in that of the columns.
+
+        Raises:
+            RowError: ``null_field``, ``not_a_text``; ``same_answers``: the two are equal but for white space; or as the
+                template.
+        """
+        question, one, other = self._texts(raw)
+        if self._is_ordered(raw) and _comes_second(question, one, other):
+            one, other = other, one
+        return {"question": question, FIRST: one, SECOND: other}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The place of the chosen or preferred answer; ``None`` for an unlabelled row.
+
+        Raises:
+            RowError: as :meth:`read`; ``bad_label``: ``preferred`` names neither answer.
+        """
+        if self._is_ordered(raw):
+            return SECOND if _comes_second(*self._texts(raw)) else FIRST
+        if (value := raw.get(self._preferred)) is None:
+            return None
+        label = {FIRST: FIRST, SECOND: SECOND, **dict(zip(self._open, _LETTERS, strict=True))}.get(cell(value))
+        if label is None:
+            raise RowError(f"bad_label: {quoted(cell(value))} is neither {FIRST} nor {SECOND}")
+        return label
+
+    def _is_ordered(self, raw: Mapping[str, Any]) -> bool:
+        """Whether the row's columns say which answer is better."""
+        return all(name in raw for name in self._ordered)
+
+    def _texts(self, raw: Mapping[str, Any]) -> tuple[str, str, str]:
+        """The prompt, and the row's answers in the order of their columns."""
+        if self._template is None:
+            question = _text(self._prompt, raw[self._prompt])
+        elif not (question := self._template.render(raw).strip()):
+            raise RowError("null_field: the prompt is empty")
+        names = self._ordered if self._is_ordered(raw) else self._open
+        one, other = (_text(name, raw[name]) for name in names)
+        if one.split() == other.split():
+            raise RowError(f"same_answers: {' and '.join(names)} hold the same answer, of which none is better")
+        return question, one, other
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The guidelines, demonstrations, then the prompt, both answers and the cue; or the prompt alone."""
+        if self._by == "likelihood":
+            blocks = [str(shot["question"]) + self.answer(shot["gold"], shot) for shot in shots]
+            return "\n\n".join([*blocks, str(example["question"])])
+        blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([*filter(None, [self._guidelines]), *blocks, self._block(example)])
+
+    def _block(self, example: Example) -> str:
+        answers = [f"Answer {letter}: {example[place]}" for place, letter in _LETTERS.items()]
+        return "\n\n".join([f"Question: {example['question']}", *answers, self._cue])
+
+    def identity(self, example: Example) -> Identity:
+        """The prompt and the two answers, whatever their order and the way they are compared."""
+        return plain_identity(example["question"], (example[FIRST], example[SECOND]))
+
+    def options(self, example: Example) -> tuple[str, ...]:
+        """A space and "A" or "B"; or the two answers."""
+        return tuple(self.answer(label, example) for label in _LETTERS)
+
+    def answer(self, label: str, example: Example) -> str:
+        """A space and the letter of the label's answer; or that answer, after a space where the prompt ends in none."""
+        if self._by == "judge":
+            return f" {_LETTERS[label]}"
+        return continuation(str(example["question"]), str(example[label]))
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The label whose answer the completion states, up to white space; ``None`` if there is none."""
+        stated = completion.split()
+        return next((label for label in _LETTERS if self.answer(label, example).split() == stated), None)
+
+    def swapped(self, example: Example) -> dict[str, Any]:
+        """The example with its answers in the other order."""
+        return {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
+
+    def preference(self, label: str, example: Example) -> Preference:
+        """The pair as training reads it, where the answer at ``label`` is the better one."""
+        return Preference(str(example["question"]), str(example[label]), str(example[_OTHER[label]]))
+
+
+def continuation(prompt: str, answer: str) -> str:
+    """An answer as it goes on from its prompt: after a space, where the prompt does not end in white space."""
+    return answer if prompt[-1:].isspace() else f" {answer}"
+
+
+def _comes_second(question: str, chosen: str, rejected: str) -> bool:
+    """Whether the chosen answer is shown second: by hashes of both, which do not say which of them is chosen."""
+    one, other = (hashlib.sha256(f"{question}\n{answer}".encode()).digest() for answer in (chosen, rejected))
+    return one > other
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, list | tuple | Mapping):
+        raise RowError(f"not_a_text: {name} is {type(value).__name__}, not a text; write its last message as a column")
+    if value is None or not (text := cell(value)):
+        raise RowError(f"null_field: {name} is empty")
+    return text

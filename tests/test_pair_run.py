@@ -1,0 +1,107 @@
+"""Pairs of answers, end to end: a run with its exported pairs, and what is refused before anything is done."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from curation.cli import main
+
+pytestmark = pytest.mark.timeout(900)
+NUM_LABELLED, NUM_POOL, N = 160, 240, 60
+
+
+def curate(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def labelled(num: int) -> list[dict[str, Any]]:
+    return [{"prompt": f"Say {n}.", "chosen": f"{n}, of course", "rejected": f"not {n}"} for n in range(num)]
+
+
+def unlabelled(num: int) -> list[dict[str, Any]]:
+    return [{"prompt": f"Tell {n}.", "first": f"{n} it is", "second": f"some {n}"} for n in range(num)]
+
+
+def config(folder: Path, **sections: Any) -> str:
+    found: dict[str, Any] = {
+        "name": "pairs",
+        "run_dir": str(folder / "run"),
+        "domain": "pair",
+        "sources": {name: {"path": str(folder / f"{name}.jsonl")} for name in ("labelled", "unlabelled")},
+        "splits": {"source": {"from": "labelled"}, "pool": {"from": "unlabelled"}},
+        "teacher": {"backend": "scripted"},
+        "trust": {"kind": "linear_probe"},
+        "selection": {"arms": ["naive", "trust"], "budget": {"n": N}},
+        "ray": {"num_cpus": 2},
+    }
+    (folder / "pairs.yaml").write_text(yaml.safe_dump(found | sections))
+    return str(folder / "pairs.yaml")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    write(folder / "labelled.jsonl", labelled(NUM_LABELLED))
+    write(folder / "unlabelled.jsonl", unlabelled(NUM_POOL))
+    return folder
+
+
+def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(folder: Path) -> None:
+    path = config(folder)
+    assert f"split pool: {NUM_POOL} rows" in curate("validate", path)
+    curate("plan", path, "--no-probe")
+    curate("run", path)
+    record = json.loads((folder / "run" / "manifest.json").read_text())["stages"]["gen-0/preferences"]
+    raws = {row["prompt"]: row for row in unlabelled(NUM_POOL)}
+    for arm in ("naive", "trust"):
+        files = record["outputs"]["arms"][arm]
+        (selected,) = (folder / "run" / "gen-0").glob(f"select*/{arm}.parquet")
+        pairs, before = pq.read_table(files["parquet"]), pq.read_table(selected)
+        assert pairs.num_rows == N and pairs["row_id"].equals(before["row_id"])
+        for pair, label in zip(pairs.to_pylist(), before["label"].to_pylist(), strict=True):
+            raw = raws[pair["prompt"]]
+            other = {"first": "second", "second": "first"}[label]
+            assert (pair["chosen"], pair["rejected"]) == (raw[label], raw[other])
+        lines = [json.loads(line) for line in Path(files["jsonl"]).read_text().splitlines()]
+        assert [line["chosen"] for line in lines] == pairs["chosen"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        (
+            {"name": "pair", "chosen": "chosn"},
+            "labelled.jsonl: has no column 'chosn' (it has: prompt, chosen, rejected; forms that are read: prompt, "
+            "chosn, rejected or prompt, first, second); did you mean 'chosen'?",
+        ),
+        ({"name": "pair", "chosen": "rejected"}, "domain.rejected: 'rejected' is the column of domain.chosen, too"),
+        ({"name": "pair", "prompt": "promt"}, "has no column 'promt'"),
+    ],
+)
+def test_wrong_columns_are_refused_with_the_nearest(
+    folder: Path, tmp_path: Path, domain: dict[str, str], message: str
+) -> None:
+    path = config(folder, domain=domain, run_dir=str(tmp_path / "run"))
+    for verb in ("validate", "run"):
+        assert message in " ".join(curate(verb, path, code=2).split())
+
+
+def test_pairs_of_one_answer_and_empty_answers_are_named(folder: Path, tmp_path: Path) -> None:
+    rows = labelled(NUM_LABELLED)
+    rows[3]["rejected"], rows[5]["chosen"] = rows[3]["chosen"], ""
+    write(tmp_path / "labelled.jsonl", rows)
+    write(tmp_path / "unlabelled.jsonl", unlabelled(NUM_POOL))
+    told = " ".join(curate("validate", config(tmp_path)).split())
+    assert "same_answers: chosen and rejected hold the same answer, of which none is better" in told
+    assert "null_field: chosen is empty" in told
