@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from curation import given_columns
+from curation.given_columns import ORDER_AGREEMENT
 from curation.registry import Registry, instance_of
 
 REFERENCE_ARM = "trust"
@@ -111,6 +112,7 @@ TRUST: Registry[Trust] = _Trusts(
         "entropy": Column("entropy", "negentropy", "negentropy"),
         "min_logprob": Column("least log-probability", "min_logprob", "logprob"),
         "last_logprob": Column("last log-probability", "last_logprob", "logprob"),
+        ORDER_AGREEMENT: Column("agreement of both orders", ORDER_AGREEMENT),
         "icl_confidence": Signal(
             "ICL + internal confidence",
             "icl_mean_logprob",
@@ -177,13 +179,13 @@ elsewhere (``curation.given_columns``)."""
 
 
 def is_free(name: str) -> bool:
-    """Whether a trust function is a free signal: one of ``FREE``, or a number that came with labels made elsewhere."""
-    return name in FREE or given_columns.is_given(name)
+    """Whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
+    return name in (*FREE, ORDER_AGREEMENT) or given_columns.is_given(name)
 
 
 def free_of(columns: Iterable[str]) -> tuple[str, ...]:
     """The free signals of a labels table with these columns, by name."""
-    return (*FREE, *filter(given_columns.is_given, columns))
+    return (*FREE, *(name for name in columns if name == ORDER_AGREEMENT or given_columns.is_given(name)))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""Names of columns that hold labels made elsewhere, in the tables of a run."""
+"""Names of columns that only some domains have, in the tables of a run: labels made elsewhere, and both orders."""
 
 import re
 
 _PREFIX = "given_"
 WEAK_COMPLETION = "weak_completion"
 """A column of an examples table: the completion that came with a row."""
+
+
+ORDER_AGREEMENT = "order_agreement"
+"""A number of pairs of answers that are asked about in both orders (``curation.tables.schemas.labels``)."""
 
 
 def given_column(name: str) -> str:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import lance
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -105,3 +107,22 @@ def test_pairs_of_one_answer_and_empty_answers_are_named(folder: Path, tmp_path:
     told = " ".join(curate("validate", config(tmp_path)).split())
     assert "same_answers: chosen and rejected hold the same answer, of which none is better" in told
     assert "null_field: chosen is empty" in told
+
+
+def test_both_orders_are_asked_and_their_agreement_is_a_number(folder: Path) -> None:
+    """The scripted teacher draws each answer anew, so that it disagrees with itself on half of the rows."""
+    (uri,) = (folder / "run" / "gen-0").glob("label-source-*/labels.lance")
+    labels = lance.dataset(str(uri)).to_table()
+    agreement = labels["order_agreement"].to_numpy()
+    assert len(agreement) == NUM_LABELLED and ((agreement > 0) & (agreement < 1)).all()
+    share = labels["option_share"].to_numpy()  # of two options whose scores differ by 1, as the script says
+    assert np.allclose(np.maximum(agreement, 1 - agreement), share) and 0.3 < (agreement < 0.5).mean() < 0.7
+    (generation,) = json.loads((folder / "run" / "report.json").read_text())["generations"]
+    assert "order_agreement" in json.dumps(generation["trust"])
+
+
+def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp_path: Path) -> None:
+    selection = {"arms": ["order_agreement"], "budget": {"n": N}}
+    path = config(folder, domain={"name": "pair", "by": "likelihood"}, selection=selection, run_dir=str(tmp_path))
+    message = "order_agreement: is a number of the domain pair, where a teacher is asked about both orders"
+    assert message in " ".join(curate("validate", path, code=2).split())

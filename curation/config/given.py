@@ -1,6 +1,6 @@
 """Labels made elsewhere (``teacher.backend: given``): the columns of the source that hold them, and what follows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from curation import given_columns
 from curation.arms import FREE
 from curation.config.base import Section
-from curation.given_columns import given_column
+from curation.given_columns import ORDER_AGREEMENT, given_column
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
@@ -137,7 +137,19 @@ def is_given(teacher: Any) -> bool:
     return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN
 
 
-def unknown_numbers(columns: Iterable[str], given: GivenConfig | None) -> list[str]:
-    """Names among ``columns`` that have the form of a given number, and that a run does not have."""
-    known = set() if given is None else set(given.numbers.values())
-    return [name for name in columns if given_columns.is_given(name) and name not in known]
+def unknown_number(columns: Sequence[str], given: GivenConfig | None, *, both_orders: bool) -> str | None:
+    """The problem with a number among ``columns`` that a run's labels do not have; ``None`` without one.
+
+    ``both_orders``: rows may be pairs of answers that are asked about in both orders.
+    """
+    if ORDER_AGREEMENT in columns and not both_orders:
+        return (
+            f"{ORDER_AGREEMENT}: is a number of the domain pair, where a teacher is asked about both orders of two "
+            "answers; leave it out"
+        )
+    known = {} if given is None else given.numbers
+    unknown = [name for name in columns if given_columns.is_given(name) and name not in known.values()]
+    if not unknown:
+        return None
+    there = ", ".join(known.values()) if given is not None else "none"
+    return f"{unknown[0]}: is the number of no column of teacher.confidence (there: {there}); add its column there"

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.given import GivenConfig
-from curation.registry import READERS
+from curation.registry import DOMAINS, READERS
 
 COMMA = ","
 CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes")
@@ -45,6 +45,21 @@ class DomainConfig(Section):
     def ungraded(self) -> Self:
         """The same without the check of the domain ``text``: rows and labels stay as they are when it changes."""
         return self._with_check(None) if self.name == "text" and "check" in self.options else self
+
+    @property
+    def tested(self) -> Self:
+        """As models are tested: :attr:`ungraded`, and without the second order of the domain ``pair``."""
+        if self.name != "pair" or self.given_labels is not None:
+            return self.ungraded
+        return type(self).model_validate({"name": self.name, **self.options, "both_orders": False})
+
+    @property
+    def may_ask_both_orders(self) -> bool:
+        """Whether a teacher may be asked about both orders of two answers: a class of one's own may say so."""
+        if self.name != "pair":
+            return self.name not in DOMAINS
+        one_order = self.options.get("both_orders") is False or self.options.get("by") == "likelihood"
+        return not one_order and self.given_labels is None
 
     @property
     def agreeing(self) -> Self:

@@ -12,7 +12,7 @@ from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import defaults_of, filled, generates, lists_answers
 from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
 from curation.config.evaluation import EvaluationConfig
-from curation.config.given import arms_of, is_given, unknown_numbers, with_given
+from curation.config.given import arms_of, is_given, unknown_number, with_given
 from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
@@ -262,14 +262,10 @@ class RunConfig(RowsConfig):
                 "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: "
                 "given and completion there"
             )
-        ranked_by = [ARMS[arm].trust for arm in self.selection.used]
-        if unknown := unknown_numbers((*self.trust.columns, *ranked_by), given):
-            known = "none" if given is None else ", ".join(given.numbers.values())
-            raise ValueError(
-                f"{unknown[0]}: is the number of no column of teacher.confidence (there: {known}); add its column there"
-            )
-        problem, judges, generations = beyond_endpoint(self), self.judge is not None, len(self.generations)
-        if given is not None:
+        columns, both_orders = (*self.trust.columns, *self._ranked_by), self.domain_of("source").may_ask_both_orders
+        problem = unknown_number(columns, given, both_orders=both_orders) or beyond_endpoint(self)
+        if given is not None and problem is None:
+            judges, generations = self.judge is not None, len(self.generations)
             problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges)
         if problem is not None:
             raise ValueError(problem)

@@ -44,8 +44,9 @@ Number = Literal[
     "num_output_tokens",
     "truncated",
     "token_logprobs",
+    "order_agreement",
 ]
-"""``schemas.completions`` says what they mean."""
+"""``schemas.completions`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
 
 
 def _given_too(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:

@@ -22,6 +22,9 @@ _GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
 class GivenLabels:
     """The same domain, which also reads the columns with labels made elsewhere."""
 
+    both_orders = False
+    """Nobody is asked, so that there is no second order."""
+
     def __init__(self, domain: Domain, given: GivenConfig) -> None:
         self._domain, self._given = domain, given
         self.given_numbers = tuple(given.numbers.values())

@@ -42,6 +42,8 @@ class Pair(Domain):
         by: ``judge``: a model is shown both answers and asked which is better; ``likelihood``: the better answer is the
             one that is likelier after the prompt, by the sum of its tokens' log-probabilities
             (``decoding.normalise_options: false``) or their mean.
+        both_orders: ask a judge about both orders of the answers, which takes twice the time; the second answer is the
+            number ``order_agreement`` (``curation.tables.schemas.labels``), and the first one the label.
         guidelines: the first paragraph of the question: what makes an answer better.
         cue: the last line of the question, which "A" or "B" completes.
 
@@ -69,6 +71,7 @@ class Pair(Domain):
         second: str = SECOND,
         preferred: str = "preferred",
         by: Literal["judge", "likelihood"] = "judge",
+        both_orders: bool = True,
         guidelines: str = "",
         cue: str = "The better answer is",
     ) -> None:
@@ -79,6 +82,8 @@ class Pair(Domain):
                 raise ConfigError(f"domain.{key}: {column!r} is no column; give its name")
         if by not in ("judge", "likelihood"):
             raise ConfigError(f"domain.by: {by!r} is neither judge nor likelihood")
+        if not isinstance(both_orders, bool):
+            raise ConfigError(f"domain.both_orders: {both_orders!r} is neither true nor false")
         for key, text in (("guidelines", guidelines), ("cue", cue)):
             if not isinstance(text, str):
                 raise ConfigError(f"domain.{key}: {text!r} is no text; give one, or leave it out")
@@ -95,6 +100,7 @@ class Pair(Domain):
         if preferred in (first, second, *texts):
             raise ConfigError(f"domain.preferred: {preferred!r} is a column that the teacher sees; name another")
         self._by, self._guidelines, self._cue = by, guidelines.strip(), cue.strip()
+        self.both_orders = both_orders and by == "judge"
         self.forms = ((*texts, chosen, rejected), (*texts, first, second))
 
     def _check_columns(self, answers: Mapping[str, str], texts: Sequence[str]) -> None:
@@ -182,9 +188,9 @@ class Pair(Domain):
         stated = completion.split()
         return next((label for label in _LETTERS if self.answer(label, example).split() == stated), None)
 
-    def swapped(self, example: Example) -> dict[str, Any]:
-        """The example with its answers in the other order."""
-        return {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
+    def other_order(self, label: str, example: Example) -> tuple[str, dict[str, Any]]:
+        """A label and its example as they are with the two answers in the other order."""
+        return _OTHER[label], {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
 
     def preference(self, label: str, example: Example) -> Preference:
         """The pair as training reads it, where the answer at ``label`` is the better one."""

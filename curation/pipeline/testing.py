@@ -89,7 +89,7 @@ def _tests(generation: GenerationSpec, name: str, answering: TeacherUse, decodin
             "teacher": answering,
             "decoding": drawn,
             "fitted": {},
-            "domain": generation.config.domain_of("test").ungraded,
+            "domain": generation.config.domain_of("test").tested,
             "seed": generation.seed(stage),
             "asks_teacher": name == "teacher" and generation.index == 0,
             "num_rows": generation.sizes["test"],

@@ -5,7 +5,7 @@ cache: a fragment more each. A row that cannot be rendered, labelled or parsed b
 raises.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -19,11 +19,13 @@ from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.given import given_numbers
 from curation.errors import ConfigError
+from curation.given_columns import ORDER_AGREEMENT
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import SignalMethod, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
+from curation.stages.both_orders import added_numbers, agreements, other_order
 from curation.stages.deal import schema_problem
 from curation.stages.first_cut import FirstCutRule, PromptGate
 from curation.stages.reduce import Reduction
@@ -57,8 +59,8 @@ class LabelJob(TeacherJob):
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
         teacher = self.teacher
-        given = given_numbers(get_domain(self.domain))
-        schema = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, given)
+        added = added_numbers(get_domain(self.domain))
+        schema = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added)
         if self.first_cut is not None:
             schema = pa.schema([*schema, *schemas.FIRST_CUT])
         return schema if self.reduction is None else self.reduction.schema(schema)
@@ -118,7 +120,7 @@ class LabelWorker(ChunkWorker[Labelled]):
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Error rows."""
         errors = {row["row_id"]: error for row in rows}
-        labels = _gated(_failed(self._job, self._teacher, errors, given_numbers(self._domain)), self._gate)
+        labels = _gated(_failed(self._job, self._teacher, errors, added_numbers(self._domain)), self._gate)
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: dict[str, Any]) -> pa.Table:
@@ -185,10 +187,15 @@ def label_rows(
         else:
             requests.append(request)
     if errors:
-        yield _gated(_failed(job, teacher, errors, given_numbers(domain)), gate)
+        yield _gated(_failed(job, teacher, errors, added_numbers(domain)), gate)
     how: dict[str, Any] = {} if gate is None else {"gate": gate}
-    for batch in teacher.label(requests, job.decoding, seed=job.seed, **how):
-        yield _gated(_parsed(batch, domain, by_id), gate)
+    answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
+    agreeing = None
+    if other_order(domain) is not None:
+        answers = first = list(answers)
+        agreeing = agreements(domain, teacher, first, by_id, job.decoding, job.seed)
+    for batch in answers:
+        yield _gated(_parsed(batch, domain, by_id, agreeing), gate)
 
 
 def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
@@ -199,7 +206,7 @@ def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
 
 
-def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], given: Sequence[str]) -> pa.RecordBatch:
+def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[str]) -> pa.RecordBatch:
     config = job.teacher
     failed = error_batch(
         list(errors),
@@ -209,10 +216,12 @@ def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], given
         teacher.state_size,
         config.token_logprobs,
     )
-    return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in given})
+    return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in added})
 
 
-def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example]) -> pa.RecordBatch:
+def _parsed(
+    batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], agreeing: Values | None
+) -> pa.RecordBatch:
     labels: list[str | None] = []
     problems = batch.column("error").to_pylist()
     rows = zip(batch.column("row_id").to_pylist(), batch.column("completion").to_pylist(), strict=True)
@@ -225,15 +234,17 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
             problems[place] = problem or None
         labels.append(label)
     index = batch.schema.get_field_index("error")
-    examples = [by_id[row_id] for row_id in batch.column("row_id").to_pylist()]
-    numbers = {name: [example[name] for example in examples] for name in given_numbers(domain)}
+    ids = batch.column("row_id").to_pylist()
+    numbers = {name: [by_id[row_id][name] for row_id in ids] for name in given_numbers(domain)}
+    if agreeing is not None:
+        numbers[ORDER_AGREEMENT] = [agreeing.get(row_id) for row_id in ids]
     return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels, numbers)
 
 
 def _with_labels(
     batch: pa.RecordBatch, labels: list[str | None], numbers: Mapping[str, list[float | None]]
 ) -> pa.RecordBatch:
-    """The batch with its labels, and the numbers that came with them before its errors."""
+    """The batch with its labels, and the numbers of :func:`added_numbers` before its errors."""
     for name, values in numbers.items():
         field = pa.field(name, schemas.GIVEN_TYPE)
         batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))

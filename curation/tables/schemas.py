@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.given_columns import is_given
+from curation.given_columns import ORDER_AGREEMENT, is_given
 
 FILE_SHIFT = 40
 """The number of low bits of ``row_id`` for the row's position in its file; the file's index is above them."""
@@ -66,8 +66,11 @@ TOKEN_LOGPROBS = "token_logprobs"
 
 
 def is_number(column: str) -> bool:
-    """Whether a column of a labels table has a number a row that trust functions read: ``NUMBERS`` and given ones."""
-    return column in NUMBERS or is_given(column)
+    """Whether a column of a labels table has a number a row that trust functions read.
+
+    Those are ``NUMBERS``, ``ORDER_AGREEMENT`` and given ones.
+    """
+    return column in NUMBERS or column == ORDER_AGREEMENT or is_given(column)
 
 
 _TYPES = {
@@ -90,11 +93,13 @@ def mend_of(column: str) -> str:
         return "set teacher.token_logprobs"
     if is_given(column):
         return "name its column of the source under teacher.confidence"
+    if column == ORDER_AGREEMENT:
+        return "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
     return "label again" if column in NUMBERS else "add its state to teacher.states"
 
 
 GIVEN_TYPE = pa.float32()
-"""The type of numbers that came with labels made elsewhere."""
+"""The type of numbers that follow from the domain."""
 
 
 def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
@@ -151,14 +156,17 @@ def labels(
     state_dtype: str,
     state_size: int,
     num_token_logprobs: int = 0,
-    given: Sequence[str] = (),
+    added: Sequence[str] = (),
 ) -> pa.Schema:
     """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed).
 
-    ``given`` numbers that came with labels made elsewhere (``curation.given_columns``), null where the source has none.
+    ``added`` numbers that follow from the domain: those that came with labels made elsewhere
+    (``curation.given_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
+    asked about in both orders: the probability that the teacher gives to the same answer where the two stand in the
+    other order. Below a half its preference follows the order; null where the second question has no answer.
     """
     *fields, error = completions(states, state_dtype, state_size, num_token_logprobs)
-    numbers = (pa.field(name, GIVEN_TYPE) for name in given)
+    numbers = (pa.field(name, GIVEN_TYPE) for name in added)
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *numbers, error])
 
 

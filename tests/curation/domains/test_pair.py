@@ -49,7 +49,7 @@ def test_the_teacher_scores_a_letter_and_the_label_is_a_column():
     assert domain.prompt(example, shots=[shot]) == f"Shorter is better.\n\n{shown}\n\n{asked}"
     assert domain.options(example) == (" A", " B") and domain.num_answers(example) == 2
     assert [domain.parse(text, example) for text in (" A", "B\n", "C", "")] == ["first", "second", None, None]
-    assert domain.swapped(example) == {"question": "Why?", "first": "s", "second": "long"}
+    assert domain.other_order("first", example) == ("second", {"question": "Why?", "first": "s", "second": "long"})
     assert domain.preference("second", example) == ("Why?", "s", "long")
     assert domain.defaults["trust"] == {"preset": "world_knowledge"} and lists_answers("pair", {})
 
@@ -66,7 +66,9 @@ def test_by_likelihood_the_answers_themselves_are_scored_after_the_prompt():
 def test_a_pair_is_the_same_question_in_either_order():
     domain = made()
     example = {"question": "Why?", "first": "x", "second": "y"}
-    assert same_question(domain.identity(example), domain.identity(domain.swapped(example))) == "permuted"
+    assert (
+        same_question(domain.identity(example), domain.identity(domain.other_order("first", example)[1])) == "permuted"
+    )
     assert same_question(domain.identity(example), domain.identity({**example, "question": "How?"})) is None
 
 
@@ -115,6 +117,7 @@ def test_a_row_without_two_answers_is_refused(change, words):
         ({"chosen": ""}, r"domain\.chosen: '' is no column"),
         ({"first": 3}, r"domain\.first: 3 is no column"),
         ({"by": "vote"}, r"domain\.by: 'vote' is neither judge nor likelihood"),
+        ({"both_orders": "yes"}, r"domain\.both_orders: 'yes' is neither true nor false"),
         ({"guidelines": None}, r"domain\.guidelines: None is no text"),
         ({"prompt": "{{ a"}, r"domain\.prompt: line 1"),
         ({"choosen": "a"}, "cannot be made with choosen"),

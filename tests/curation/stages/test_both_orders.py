@@ -1,0 +1,50 @@
+"""Both orders of two answers: the number of the labels table against the other order asked by itself."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curation.config import DomainConfig, TeacherConfig
+from curation.domains import get_domain
+from curation.filter.scorer import _Asked
+from curation.models import create
+from curation.stages.label_chunks import label_rows
+from curation.teachers import load_teacher
+
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+CONFIG: dict[str, Any] = {"backend": "transformers", "model": {"path": "unused"}, "batch_tokens": 4096}
+
+
+def labelled(teacher: Any, asked: Any, examples: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
+    domain = get_domain(DomainConfig(name="pair", **options))
+    rows = [{"row_id": number, "error": None, **example} for number, example in enumerate(examples)]
+    batches = list(label_rows(asked, domain, teacher, rows))
+    return sorted(pa.Table.from_batches(batches).to_pylist(), key=lambda row: row["row_id"])
+
+
+def test_agreement_is_the_labels_probability_in_the_other_order(tmp_path: Path) -> None:
+    words = tuple(map(chr, range(0x20, 0x7F)))
+    shape = {**SHAPE, "intermediate_size": 32, "max_position_embeddings": 256}
+    base = create(tmp_path / "base", family="qwen3", shape=shape, words=(*words, "\n"), pattern=r"[\s\S]", seed=0)
+    config = TeacherConfig.model_validate(CONFIG)
+    asked = _Asked(teacher=config.ask, decoding=config.decoding, seed=0)
+    teacher = load_teacher(config.ask, base)
+    examples = [{"question": f"q{n}?", "first": "ab" * (n % 3 + 1), "second": "x" * n or "y"} for n in range(12)]
+    found = labelled(teacher, asked, examples)
+    turned = [{**row, "first": row["second"], "second": row["first"]} for row in examples]
+    others = labelled(teacher, asked, turned, both_orders=False)
+    assert "order_agreement" not in others[0] and {row["label"] for row in found} <= {"first", "second"}
+    for row, other in zip(found, others, strict=True):
+        scores = np.exp(np.array(other["option_logprobs"]))
+        place = {"first": 1, "second": 0}[row["label"]]  # the same answer, in the other order
+        assert np.isclose(row["order_agreement"], scores[place] / scores.sum(), atol=1e-5)
+
+
+def test_rows_that_cannot_be_asked_have_none(tmp_path: Path) -> None:
+    config = TeacherConfig.model_validate({"backend": "scripted", "scripted": {"error_rows": [1]}})
+    asked = _Asked(teacher=config.ask, decoding=config.decoding, seed=0)
+    rows = [{"question": "q", "first": "a", "second": f"b{n}"} for n in range(3)]
+    found = labelled(load_teacher(config.ask, None), asked, rows)
+    assert [row["order_agreement"] is None for row in found] == [False, True, False]
