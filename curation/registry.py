@@ -131,9 +131,10 @@ class Method:
     reads: tuple[Literal["domain", "examples"], ...] = ()
     """Arguments beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows, and ``examples``, the table
     of the pool's rows."""
-    learns: Literal["completions", "labels"] = "completions"
+    learns: Literal["completions", "labels", "pairs"] = "completions"
     """The part of a selected row that it learns from beside the prompt. Of labels alone, gold arms need no rollouts,
-    and only prompts are measured by ``student.max_length``."""
+    and only prompts are measured by ``student.max_length``. Of pairs, its rows are prompts with a chosen and a rejected
+    answer (``schemas.PREFERENCES``), and base and students are tested by which answer they find likelier."""
 
 
 METHODS: Registry[Method] = Registry(
@@ -143,6 +144,7 @@ METHODS: Registry[Method] = Registry(
         "grpo": Method(
             "curation.config.grpo:GrpoConfig", "train.grpo:train_grpo", reads=("domain", "examples"), learns="labels"
         ),
+        "dpo": Method("curation.config.dpo:DpoConfig", "train.dpo:train_dpo", learns="pairs"),
     },
     instance_of(Method),
     groups=("curation.methods",),

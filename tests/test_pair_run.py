@@ -79,6 +79,59 @@ def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(folder: Path)
         assert [line["chosen"] for line in lines] == pairs["chosen"].to_pylist()
 
 
+def rated(num: int, first: int) -> list[dict[str, Any]]:
+    """Pairs whose better answer says yes."""
+    return [{"prompt": f"Is {n} it?", "chosen": f"yes, {n}", "rejected": f"no, {n}"} for n in range(first, first + num)]
+
+
+def test_students_learn_the_selected_preferences_by_dpo(tmp_path: Path) -> None:
+    """Gold pairs teach the preference; the pairs of a teacher that draws its answers do not."""
+    for name, (num, first) in {"labelled": (60, 100), "pool": (160, 300), "test": (80, 600)}.items():
+        write(tmp_path / f"{name}.jsonl", rated(num, first))
+    batch = {"global_batch_size": 16, "micro_batch_size": 16}
+    path = config(
+        tmp_path,
+        sources={name: {"path": str(tmp_path / f"{name}.jsonl")} for name in ("labelled", "pool", "test")},
+        splits={"source": {"from": "labelled"}, "pool": {"from": "pool"}, "test": {"from": "test"}, "audit": True},
+        selection={"arms": ["naive", "ground_truth"], "budget": {"n": 128}},
+        student={"method": "dpo", "preset": "scratch", "epochs": 6, **batch, "learning_rate": 1e-3},
+        generations=[{"student": {"init": {"hidden_size": 32, "num_layers": 2}}}],
+    )
+    assert "student: 128 rows, global_batch_size 16: 48 optimizer steps" in curate("validate", path)
+    curate("run", path)
+    stages = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    tests = {
+        name: stages[f"gen-0/grade-test-{name}"]["outputs"]["grades"] for name in ("base", "naive", "ground_truth")
+    }
+    right = {name: lance.dataset(ref["uri"]).to_table()["correct"].to_numpy().mean() for name, ref in tests.items()}
+    assert right["ground_truth"] > 0.9 and right["base"] < 0.75 and right["naive"] < 0.9, right
+    (report,) = json.loads((tmp_path / "run" / "report.json").read_text())["generations"]
+    gold = next(arm for arm in report["arms"] if arm["name"] == "ground_truth")
+    assert gold["accuracy"]["value"] == right["ground_truth"], gold
+    pairs = pq.read_table(stages["gen-0/preferences"]["outputs"]["arms"]["ground_truth"]["parquet"]).to_pylist()
+    assert len(pairs) == 128 and all(pair["chosen"].startswith("yes") for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"domain": "math"}, "student.method: dpo learns from pairs of answers, and rows of domain math"),
+        ({"num": 2}, "generations: 2 are a chain"),
+        ({"student": {"method": "dpo", "beta": -1}}, "student.beta"),
+        ({"student": {"method": "dpo", "sharding": "fsdp"}}, "sharding: fsdp divides the weights"),
+    ],
+)
+def test_students_that_cannot_learn_by_dpo_are_refused(tmp_path: Path, sections: dict[str, Any], message: str) -> None:
+    rows = [{**row, "problem": row["prompt"], "answer": "1"} for row in rated(300, 100)]
+    write(tmp_path / "rows.jsonl", rows)
+    num, others = sections.get("num", 1), {name: value for name, value in sections.items() if name != "num"}
+    student = {"student": {"init": {"hidden_size": 32, "num_layers": 2}}}
+    splits = {"source": {"from": "rows", "rows": 100}, "pool": {"from": "rows", "rows": 100}, "test": {"from": "rows"}}
+    given = {"sources": {"rows": {"path": str(tmp_path / "rows.jsonl")}}, "splits": splits}
+    given |= {"student": {"method": "dpo"}, "generations": [student] * num, **others}
+    assert message in " ".join(curate("validate", config(tmp_path, **given), code=2).split())
+
+
 @pytest.mark.parametrize(
     ("domain", "message"),
     [

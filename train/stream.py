@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import lance
 import numpy as np
@@ -17,16 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
+from curation.domains.pair import continuation
 from curation.refs import TableRef
 from curation.tables import io
 from train.agreement import gathered
 from train.order import Division
-from train.tokens import Pair, TrainingRow, tokenize
+from train.tokens import Pair, TrainingRow, num_tokens, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEXT = ["row_id", "prompt", "completion"]
 SCAN_ROWS = 4096
 """Rows that are tokenised at a time to learn their lengths."""
 BLOCK_ROWS = 1024
@@ -69,6 +69,9 @@ class _Share:
 class TokenSource:
     """A table of prompts and completions, as token ids."""
 
+    text: ClassVar[Sequence[str]] = ("row_id", "prompt", "completion")
+    """The columns that make up a row."""
+
     def __init__(
         self,
         rows: TableRef,
@@ -81,7 +84,7 @@ class TokenSource:
         """``with_trust``: also read the column ``trust``."""
         self._table = lance.dataset(rows.uri, version=rows.version)
         self._tokenizer, self._max_length, self._chat_template = tokenizer, max_length, chat_template
-        self._columns = [*TEXT, "trust"] if with_trust else TEXT
+        self._columns = [*self.text, "trust"] if with_trust else [*self.text]
         self.num_rows: int = self._table.count_rows()
 
     def survey(self, rank: int = 0, num_workers: int = 1) -> Survey:
@@ -107,10 +110,9 @@ class TokenSource:
         row_ids, lengths, trusts, digest = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0)], 0
         scanner = self._table.scanner(self._columns, offset=first, limit=num, batch_size=SCAN_ROWS)
         for batch in scanner.to_batches() if num else ():
-            prompts, completions = batch["prompt"].to_pylist(), batch["completion"].to_pylist()
-            rows = self._tokens([Pair(*pair) for pair in zip(prompts, completions, strict=True)], limit=None)
+            rows = self._tokens(batch, limit=None)
             row_ids.append(batch["row_id"].to_numpy())
-            lengths.append(np.array([len(row["input_ids"]) for row in rows], np.int32))
+            lengths.append(np.array([num_tokens(row) for row in rows], np.int32))
             if "trust" in self._columns:
                 trusts.append(batch["trust"].to_numpy(zero_copy_only=False).astype(np.float64))
             columns = [batch[name].to_pylist() for name in self._columns]
@@ -126,8 +128,7 @@ class TokenSource:
     def take(self, positions: Sequence[int]) -> list[TrainingRow]:
         """The rows at these positions of the table."""
         table = self._table.take(list(positions), columns=self._columns)
-        pairs = [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
-        rows = self._tokens(pairs, limit=self._max_length)
+        rows = self._tokens(table, limit=self._max_length)
         for row, row_id in zip(rows, table["row_id"].to_pylist(), strict=True):
             row["row_id"] = row_id
         if "trust" in self._columns:
@@ -135,8 +136,29 @@ class TokenSource:
                 row["trust"] = trust
         return rows
 
-    def _tokens(self, pairs: list[Pair], *, limit: int | None) -> list[TrainingRow]:
+    def _tokens(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
+        return self._continued(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
+
+    def _continued(self, prompts: list[str], completions: list[str], limit: int | None) -> list[TrainingRow]:
+        """Each prompt with its completion."""
+        pairs = [Pair(*pair) for pair in zip(prompts, completions, strict=True)]
         return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template).rows
+
+
+class PreferenceSource(TokenSource):
+    """A table of prompts with a chosen and a rejected answer each, as token ids."""
+
+    text = ("row_id", "prompt", "chosen", "rejected")
+
+    def _tokens(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
+        prompts = columns["prompt"].to_pylist()
+        chosen, rejected = (
+            [continuation(*pair) for pair in zip(prompts, columns[name].to_pylist(), strict=True)]
+            for name in ("chosen", "rejected")
+        )
+        pairs = zip(self._continued(prompts, chosen, None), self._continued(prompts, rejected, None), strict=True)
+        rows: list[TrainingRow] = [{**better, "rejected": worse["input_ids"]} for better, worse in pairs]
+        return [row for row in rows if limit is None or num_tokens(row) <= limit]
 
 
 class Loader(DataLoader[Any]):

@@ -29,6 +29,13 @@ class TrainingRow(TypedDict):
     num_prompt: int
     row_id: NotRequired[int]
     trust: NotRequired[float]
+    rejected: NotRequired[list[int]]
+    """The ids of the prompt and the rejected answer, where ``input_ids`` are those of the chosen one."""
+
+
+def num_tokens(row: TrainingRow) -> int:
+    """The tokens of a row; of a pair of answers those of the longer one, with its prompt."""
+    return max(len(row["input_ids"]), len(row.get("rejected", ())))
 
 
 @dataclass(frozen=True, kw_only=True)

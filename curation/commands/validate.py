@@ -15,6 +15,7 @@ from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
 from curation.pipeline.student_steps import student_steps
+from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, split_sizes
@@ -73,6 +74,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     domain = get_domain(config.domain_of("pool"))
+    check_students(config)
     check_by(config.selection.max_per_label_by, domain)
     divided(config.selection, domain)
     if (places := in_words(config.selection, domain)) is not None:

@@ -54,6 +54,14 @@ class DomainConfig(Section):
         return type(self).model_validate({"name": self.name, **self.options, "both_orders": False})
 
     @property
+    def by_likelihood(self) -> Self:
+        """The same pairs of answers, compared by how likely a model finds each: as students that learn pairs prefer."""
+        options = {name: value for name, value in self.options.items() if name != "both_orders"}
+        return type(self).model_validate(
+            {"name": self.name, "given_labels": self.given_labels, **options, "by": "likelihood"}
+        )
+
+    @property
     def may_ask_both_orders(self) -> bool:
         """Whether a teacher may be asked about both orders of two answers: a class of one's own may say so."""
         if self.name != "pair":

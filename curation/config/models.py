@@ -159,7 +159,24 @@ class LmStudentConfig(StudentConfig):
         return None
 
 
-class SftConfig(LmStudentConfig):
+class EpochsConfig(LmStudentConfig):
+    """A student that is trained on the selected rows, epoch after epoch."""
+
+    epochs: PositiveInt | None = None
+    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The share of the steps in which the learning rate rises from 0; always less than a third."""
+
+    def num_epochs(self, num_rows: int) -> int:
+        """The number of passes for ``num_rows`` rows given to training, including rows that training drops."""
+        return self.epochs or (3 if num_rows < 2_000 else 1)
+
+    def num_steps(self, num_rows: int) -> int:
+        """The optimizer steps for ``num_rows`` rows that are trained on; the last one of an epoch may have fewer."""
+        return -(-num_rows // self.global_batch_size) * self.num_epochs(num_rows)
+
+
+class SftConfig(EpochsConfig):
     """Supervised fine-tuning, loss on the completion's tokens only.
 
     Preset ``paper``: App. "Training Details", table of SFT hyperparameters. Preset ``scratch``: full weights of a small
@@ -172,10 +189,6 @@ class SftConfig(LmStudentConfig):
 
     preset: Literal["paper", "scratch"] = "paper"
     """Gives the values of the keys that are left out."""
-    epochs: PositiveInt | None = None
-    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
-    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of the steps in which the learning rate rises from 0; always less than a third."""
     packing: bool = False
     """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
     what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
@@ -199,14 +212,6 @@ class SftConfig(LmStudentConfig):
             "gradient_checkpointing": False,
         }
         return {"paper": {}, "scratch": scratch}
-
-    def num_epochs(self, num_rows: int) -> int:
-        """The number of passes for ``num_rows`` rows given to training, including rows that training drops."""
-        return self.epochs or (3 if num_rows < 2_000 else 1)
-
-    def num_steps(self, num_rows: int) -> int:
-        """The optimizer steps for ``num_rows`` rows that are trained on; the last one of an epoch may have fewer."""
-        return -(-num_rows // self.global_batch_size) * self.num_epochs(num_rows)
 
 
 class FurtherStudentConfig(Section):

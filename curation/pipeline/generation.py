@@ -14,7 +14,7 @@ from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, preferences, rolling_out
 from curation.pipeline.students import Students, further, taught
-from curation.pipeline.testing import Tested
+from curation.pipeline.testing import Tested, taught_domain
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
@@ -116,7 +116,9 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     selected = _selected(generation, teacher, longest, labels, scored, grades, lengths)
 
     # Students learn the selected rows, and are tested beside their teacher and their base.
-    students = taught(generation, teacher, selected, config.selection.arms)
+    pairs = preferences(generation, selected)
+    learned = pairs if pairs is not None and METHODS[config.student.method].learns == "pairs" else selected
+    students = taught(generation, teacher, learned, config.selection.arms)
     tests = students.tests
     tested = replace(generation, tested=tests.known)
     shallow = Students({}, {}, Tested({}, {}, tests.known))
@@ -136,7 +138,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "budget": selected.out("budget"),
         "dropped": selected.value("dropped"),
         **_kept(generation, selected),
-        **preferences(generation, selected),
+        **({} if pairs is None else {"preferences": pairs.value("arms")}),
         "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,
@@ -146,7 +148,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "too_long": {split: stage.out("counts") for split, stage in lengths.items()},
         "training": students.training,
-        "students": further(tested, teacher, selected),
+        "students": further(tested, teacher, learned),
     }
     without_a_chain = {
         "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
@@ -276,16 +278,16 @@ def _lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Lim
     found = {}
     for split in [split for split in ("calibration", "pool") if split in labels]:
         gold = generation.tables.get("audit" if split == "pool" else split)
-        gold = gold if any(by_gold) and longest.completions else None
+        gold = gold if any(by_gold) and longest.completions is True else None
         # What the gold arms of the pool train on follows from these, the labels and the gold labels.
         rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
         found[split] = MeasureLength(
             name=generation.name(f"length-{split}"),
             examples=generation.tables[split],
             labels=labels[split],
-            weak=not all(by_gold) or not longest.completions,
+            weak=not all(by_gold) or longest.completions is not True,
             gold=gold,
-            domain=config.domain_of(split),
+            domain=taught_domain(config, split),
             limit=longest,
             rollouts=rollouts if gold and split == "pool" else None,
             split=split,
@@ -370,7 +372,7 @@ def _selected(
         settings=generation.settings,
     )
     texts: Any = None if rollouts is None else rollouts.value("texts")
-    if METHODS[config.student.method].learns == "labels":
+    if METHODS[config.student.method].learns != "completions":
         texts = {"source": "label", "samples": None}
     return Select(
         name=generation.name("select"),

@@ -2,21 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from curation.arms import ARMS
 from curation.config import AskConfig, DecodingConfig, SelectionConfig, StudentConfig
 from curation.domains import get_domain, preference_of
-from curation.pipeline.given import Generation
+from curation.pipeline.generation_spec import GenerationSpec
 from curation.refs import ModelRef
 from curation.registry import METHODS
-from curation.rundir.graph import Model, Out
+from curation.rundir.graph import Model
 from curation.stages.asking import TeacherUse
 from curation.stages.chooser import ChoiceInputs, declared
 from curation.stages.length import Limit
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
+
+_COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
+"""The completions that count among a student's tokens, by what its method learns from."""
 
 
 def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
@@ -27,7 +30,7 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
         student=replace(student, adapter=None) if isinstance(student, ModelRef) else student,
         max_length=recipe.max_length,
         chat_template=recipe.chat_template,
-        completions=METHODS[recipe.method].learns == "completions",
+        completions=_COUNTED[METHODS[recipe.method].learns],
     )
 
 
@@ -43,13 +46,13 @@ def rolling_out(
     limit: Limit | None,
     settings: Mapping[str, Any],
 ) -> RollOut | None:
-    """Where gold arms have their completions from; ``None`` without such arms, or where students learn from labels.
+    """Where gold arms have their completions from; ``None`` without such arms, or where students learn none.
 
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
     another trust function asks the teacher nothing again.
     """
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
-    if not arms or (limit is not None and not limit.completions):
+    if not arms or (limit is not None and limit.completions is not True):
         return None
     by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
     of_gold = selection.model_copy(update={"arms": arms, "required": ()})
@@ -64,16 +67,16 @@ def rolling_out(
     )
 
 
-def preferences(generation: Generation, selected: Select) -> dict[str, Out]:
-    """The selected pairs with a chosen and a rejected answer; nothing where the pool's rows are no pairs."""
+def preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:
+    """The selected pairs with a chosen and a rejected answer; ``None`` where the pool's rows are no pairs."""
     config, domain = generation.config, generation.config.domain_of("pool")
     if preference_of(get_domain(domain)) is None:
-        return {}
-    stage = WritePreferences(
+        return None
+    return WritePreferences(
         name=generation.name("preferences"),
         selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
+        dropped=selected.value("dropped"),
         pool=generation.tables["pool"],
         domain=domain,
         num_rows=None if config.selection.budget.n is None else config.selection.budget.n * len(config.selection.arms),
     )
-    return {"preferences": stage.value("arms")}

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import SftConfig
+from curation.config import RunConfig, SftConfig
+from curation.domains import get_domain, preference_of
+from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.pipeline import roles
 from curation.pipeline.asking import trained
@@ -29,6 +31,28 @@ class Students(NamedTuple):
     tests: Tested
 
 
+def check_students(config: RunConfig) -> None:
+    """Refuse students that learn from pairs where rows are none, or where one of them would teach.
+
+    Raises:
+        ConfigError: names the domain, or the generations.
+    """
+    method = config.student.method
+    if not config.generations or METHODS[method].learns != "pairs":
+        return
+    for split in ("pool", "test"):
+        if split in config.splits.named() and preference_of(get_domain(domain := config.domain_of(split))) is None:
+            raise ConfigError(
+                f"student.method: {method} learns from pairs of answers, and rows of domain {domain.name} (splits."
+                f"{split}) are none; take the domain pair, or another method, e.g. sft"
+            )
+    if len(config.generations) > 1:
+        raise ConfigError(
+            f"generations: {len(config.generations)} are a chain, and a student of method {method} prefers answers by "
+            "how likely it finds them, which a teacher of pairs is not asked; give one generation"
+        )
+
+
 def taught(
     generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
@@ -38,6 +62,7 @@ def taught(
     """
     if generation.base is None:
         return Students({}, {}, Tested({}, {}, {}))
+    check_students(generation.config)
     stages = {arm: _student(generation, selected, arm, f"student-{prefix}{arm}") for arm in of}
     models = {arm: stage.out("model") for arm, stage in stages.items()}
     tests = testing(generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()})

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from curation.config import AskConfig
+from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.config.evaluation import MAIN
 from curation.pipeline.asking import asked
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
 from curation.refs import ModelRef, fingerprint
-from curation.registry import BACKENDS
+from curation.registry import BACKENDS, METHODS
 from curation.rundir.graph import Model, Out, plain
 from curation.rundir.merging import with_outs
 from curation.stages.answer_once import AnswerOnce
@@ -55,9 +55,11 @@ def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, studen
         if answering.model is not None and _needs_no_weights(answering.backend):
             answering = replace(answering, backend="transformers")
         answering = answering.changed(**AskConfig.BARE, chat_template=evaluation.chat_template)
-        what = _identity(answering)
+        own = config.domain_of("test").tested
+        domain = own if name == "teacher" else taught_domain(config, "test").tested
+        what = _identity(answering) if domain == own else f"{_identity(answering)}, by likelihood"
         if what not in known:
-            known[what] = {decoding: _tests(generation, name, answering, decoding) for decoding in found}
+            known[what] = {decoding: _tests(generation, name, answering, decoding, domain) for decoding in found}
         for decoding, tests in found.items():
             tests[name] = list(known[what][decoding])
     return Tested(found.pop(MAIN), found, known)
@@ -74,7 +76,15 @@ def _identity(answering: TeacherUse) -> str:
     return fingerprint(plain(with_outs({**answering.inputs, "backend": backend}, str), {}))
 
 
-def _tests(generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str) -> list[Out]:
+def taught_domain(config: RunConfig, split: str) -> DomainConfig:
+    """The domain of a split as students answer it: those that learn from pairs by the likelier of two answers."""
+    domain = config.domain_of(split)
+    return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
+
+
+def _tests(
+    generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str, domain: DomainConfig
+) -> list[Out]:
     """The grades of one model by one decoding, a table a run."""
     evaluation = generation.config.evaluation
     drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
@@ -89,7 +99,7 @@ def _tests(generation: GenerationSpec, name: str, answering: TeacherUse, decodin
             "teacher": answering,
             "decoding": drawn,
             "fitted": {},
-            "domain": generation.config.domain_of("test").tested,
+            "domain": domain,
             "seed": generation.seed(stage),
             "asks_teacher": name == "teacher" and generation.index == 0,
             "num_rows": generation.sizes["test"],

@@ -11,7 +11,7 @@ Parallel tasks count tokens as training does (:mod:`train.tokens`); the driver r
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,13 +45,15 @@ class Limit(Inputs):
     """The model whose tokenizer counts."""
     max_length: int
     chat_template: bool
-    completions: bool = True
-    """Whether completions count, or prompts alone."""
+    completions: bool | Literal["both"] = True
+    """Whether completions count, or prompts alone; ``both``: the longer one of a row's two options."""
 
     def words(self, num_weak: int, num_gold: int) -> str:
         """The limit, with the numbers of rows that are too long."""
         if not self.completions:
             return "in their prompt"
+        if self.completions == "both":
+            return "with prompt, the longer answer and end token"
         return (
             f"with prompt, completion and end token ({num_weak:,} with the weak completion, {num_gold:,} with the gold "
             "one)"
@@ -205,6 +207,10 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     else:
         answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
+    if job.limit.completions == "both":
+        options = [attempt(domain.options, example)[0] or ("",) for example in examples]
+        lengths = [_tokens(tokenizer, texts) for texts in options]
+        weak = [texts[int(num_N.argmax())] for texts, num_N in zip(options, lengths, strict=True)]
 
     prompt_N = np.array(
         [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.limit.chat_template)], dtype=np.int64

@@ -12,6 +12,7 @@ from curation.domains import get_domain, preference_of
 from curation.refs import ListDigest, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stages.select import absent_arms
 from curation.stages.selected import PART_ROWS, in_both_forms
 from curation.storage.cache import staged
 from curation.storage.paths import Place
@@ -40,9 +41,12 @@ class WritePreferences(Stage):
         """The pairs of the arms that did not drop out."""
         rows_of: dict[str, TableRef | None]
         """The arms' tables once more, null where an arm selected nothing: it has no student."""
+        absent: dict[str, str]
 
     selected: InEach[TableRef | None]
     """Selections by arm; null for one that dropped out."""
+    dropped: In[dict[str, str]]
+    """The arms that dropped out, and why."""
     pool: In[TableRef]
     domain: DomainConfig
 
@@ -56,7 +60,7 @@ class WritePreferences(Stage):
         for arm, files in found.items():
             task.say(f"{arm}: {files.num_rows:,} pairs (prompt, chosen, rejected) in {files.parquet} and .jsonl")
         rows_of = {arm: files.table if files.num_rows else None for arm, files in found.items()}
-        made = self.Made(arms=found, rows_of=rows_of)
+        made = self.Made(arms=found, rows_of=rows_of, absent=absent_arms(self.dropped))
         return Done(outputs=made, rows=sum(files.num_rows for files in found.values()))
 
 

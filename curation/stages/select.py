@@ -140,7 +140,7 @@ class Select(Stage):
             arms={selection.arm: selection for selection in selections},
             rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
             dropped=dropped,
-            absent=_absent(dropped),
+            absent=absent_arms(dropped),
         )
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
@@ -151,7 +151,7 @@ class Select(Stage):
             raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
         why = f"no arm of generation {self.generation} can be measured ({text})"
         made = self.Made(
-            budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=_absent(dropped) | {"budget": why}
+            budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=absent_arms(dropped) | {"budget": why}
         )
         return Done(outputs=made, rows=0)
 
@@ -169,7 +169,7 @@ def _in_words(quota: ClassShares) -> str:
     return f"selection.quota: places go to {len(pairs)} classes by shares {basis}: {most}{more}"
 
 
-def _absent(dropped: Mapping[str, str]) -> dict[str, str]:
+def absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
     """Why outputs of arms that dropped out are missing, by output."""
     words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
     return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}

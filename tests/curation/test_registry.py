@@ -28,7 +28,7 @@ SOUP = Method("somewhere:SoupConfig", "somewhere:train_soup")
 
 
 def test_an_entry_is_found_by_name_and_by_path() -> None:
-    assert METHODS["sft"].trained_by == "train.sft:train_sft" and list(METHODS) == ["sft", "grpo"]
+    assert METHODS["sft"].trained_by == "train.sft:train_sft" and list(METHODS) == ["sft", "grpo", "dpo"]
     assert METHODS[f"{__name__}:SOUP"] is SOUP and f"{__name__}:SOUP" in METHODS
     assert "somewhere:ELSE" not in METHODS and "stf" not in METHODS
 

@@ -223,9 +223,10 @@ def test_sigterm_saves_a_checkpoint_before_the_worker_ends(
         import time
         from pathlib import Path
 
+        import torch
         from transformers import TrainerCallback
 
-        import train.sft
+        import train.epochs
 
         class Terminating(TrainerCallback):
             def on_step_begin(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
@@ -236,14 +237,14 @@ def test_sigterm_saves_a_checkpoint_before_the_worker_ends(
                 elif Path(mark).exists() and not Path(mark).read_text():
                     Path(mark).write_text(str(state.global_step))
 
-        group = train.sft.torch.distributed
-        progress = train.sft.Progress
+        group = torch.distributed
+        progress = train.epochs.Progress
         if not group.is_initialized() or group.get_rank() == 0:
-            train.sft.Progress = lambda *_: Terminating()
+            train.epochs.Progress = lambda *_: Terminating()
         try:
             return learn(*args, **how)
         finally:
-            train.sft.Progress = progress
+            train.epochs.Progress = progress
 
     straight = case.train("straight")
     monkeypatch.setattr(train.sft, "_learn", terminated)

@@ -13,7 +13,7 @@ from curation.report.html import duration, environment
 
 Json = Mapping[str, Any]
 
-METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO"}
+METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
 PAPER = "https://arxiv.org/abs/2606.01000"
 
 

@@ -1,0 +1,177 @@
+"""Direct preference optimisation (DPO; Rafailov et al. 2023, arXiv 2305.18290) on pairs of answers.
+
+The loss of a pair is -log sigmoid(beta (r_chosen - r_rejected)), where r is an answer's log-probability, end token
+included, less that under the reference, and a step takes the mean over its pairs. The reference is the base: the model
+without its adapter or, where all weights are trained, a copy that is frozen. It is ours and not TRL's, whose step it
+equals (tests/train/test_dpo.py), so that order of rows, workers and checkpoints are those of the other trainings.
+
+Shapes: B pairs of a batch, whose 2B sequences are the chosen ones and then the rejected ones; T tokens of the longest,
+K last positions, V words of the vocabulary.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from curation.config.dpo import DpoConfig
+from curation.refs import ModelRef, TableRef
+from curation.storage.paths import Place
+from curation.telemetry.standing import Update
+from train.callbacks import Kept
+from train.epochs import accumulation_steps, train_epochs
+from train.models import TrainingRecord, TrainingResult
+from train.packing import IGNORED
+from train.sft import collate
+from train.stream import Loader, PreferenceSource
+from train.student import train_student
+from train.tokens import TrainingRow
+from train.trainer import SftTrainer
+
+
+def train_dpo(
+    base: ModelRef,
+    rows: TableRef,
+    config: DpoConfig,
+    *,
+    seed: int,
+    output: Place,
+    name: str,
+    update: Update = lambda standing: None,
+) -> TrainingResult:
+    """Train ``base`` on the ``prompt``, ``chosen`` and ``rejected`` columns of ``rows``, and save it to ``output``.
+
+    Raises:
+        ConfigError: the batch sizes do not divide.
+        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    """
+    accumulation_steps(config, config.num_workers)
+    return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update)
+
+
+def _learn(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
+    return prefer(base, rows, config, **how)
+
+
+def prefer(
+    base: ModelRef,
+    rows: TableRef,
+    config: DpoConfig,
+    *,
+    seed: int,
+    output: Path,
+    progress: Callable[[int, int], None] | None = None,
+    kept: Kept | None = None,
+) -> TrainingRecord:
+    """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
+
+    Workers, resumption, ``progress``, ``kept`` and what is raised are as for :func:`train.epochs.train_epochs`.
+    """
+    return train_epochs(Preferences(config), base, rows, config, seed=seed, output=output, progress=progress, kept=kept)
+
+
+class Preferences:
+    """Learns to prefer each pair's chosen answer (:class:`train.epochs.Objective`)."""
+
+    def __init__(self, config: DpoConfig) -> None:
+        self._config = config
+        self._reference: Any = None
+
+    def source(self, rows: TableRef, tokenizer: Any) -> PreferenceSource:
+        """Prompts with two answers each."""
+        config = self._config
+        return PreferenceSource(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
+
+    def prepare(self, model: Any, args: TrainingArguments) -> None:
+        """Keep a frozen copy as reference where all weights are trained."""
+        if self._config.lora is None:
+            self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
+
+    def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
+        """The sequences of :func:`pair_batch`."""
+        return pair_batch(rows, pad)
+
+    def trainer(self, loader: Loader, tokenizer: Any, name: str, **settings: Any) -> "DpoTrainer":
+        """The trainer by the loss of preferences."""
+        return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
+
+
+def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
+    """The batch of :func:`train.sft.collate` for 2B sequences, whose labels are ``targets`` int64 [2B, K].
+
+    ``labels`` int64 [B, 2] has one label a pair after one that is ignored, so that the items of a step are its pairs.
+    A batch of no rows is two sequences of padding, and a pair that is ignored.
+    """
+    worse: list[TrainingRow] = [{**row, "input_ids": row["rejected"]} for row in rows]
+    both = collate([*rows, *worse], pad) if rows else _doubled(collate([], pad))
+    labels_B2 = torch.full((max(len(rows), 1), 2), IGNORED)
+    labels_B2[: len(rows), 1] = 1
+    return {**both, "targets": both["labels"], "labels": labels_B2, "row_ids": [row["row_id"] for row in rows]}
+
+
+def _doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: torch.cat([value, value]) if isinstance(value, torch.Tensor) else value for name, value in batch.items()
+    }
+
+
+def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:
+    """The log-probability of each sequence's labelled tokens, summed, float32 [B].
+
+    Models that ignore ``logits_to_keep`` return logits of all positions; only the last K are used.
+    """
+    logits_BKV = logits_BTV[:, -targets_BK.shape[1] :].float()
+    next_BK = targets_BK[:, 1:]
+    losses = torch.nn.functional.cross_entropy(
+        logits_BKV[:, :-1].flatten(0, 1), next_BK.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return -losses.view_as(next_BK).sum(dim=1)
+
+
+def preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta: float) -> torch.Tensor:
+    """The loss of each pair, [B], from the log-probabilities of the chosen and then of the rejected answers."""
+    chosen_B, rejected_B = (logprob_2B - reference_2B).chunk(2)
+    return -torch.nn.functional.logsigmoid(beta * (chosen_B - rejected_B))
+
+
+class DpoTrainer(SftTrainer):
+    """Trains on batches of :func:`pair_batch`."""
+
+    def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: Any) -> None:
+        """``reference``: the model that is compared with; None: the trained one without its adapter."""
+        super().__init__(loader, loss=self._of_pairs, first_step=None, **settings)
+        self._beta, self._reference = beta, reference
+        self._targets = self._reference_2B = torch.empty(0)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of a micro-batch against the reference's log-probabilities."""
+        self._targets = inputs.pop("targets")
+        self._reference_2B = self._by_reference(inputs)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    @torch.no_grad()
+    def _by_reference(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The reference's log-probabilities, [2B]; without dropout, as it answers."""
+        trained: Any = self.accelerator.unwrap_model(self.model)
+        model = trained if self._reference is None else self._reference
+        read = {name: value for name, value in inputs.items() if name not in ("labels", "row_ids")}
+        was_training = model.training
+        model.eval()
+        try:
+            with trained.disable_adapter() if self._reference is None else nullcontext(), self.accelerator.autocast():
+                return sequence_logprobs(model(**read).logits, self._targets)
+        finally:
+            model.train(was_training)
+
+    def _of_pairs(
+        self, logits: torch.Tensor, labels_B2: torch.Tensor, num_pairs: Any = None, weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        losses_B = preference_losses(sequence_logprobs(logits, self._targets), self._reference_2B, self._beta)
+        counts_B = labels_B2[:, 1] != IGNORED
+        return (losses_B * counts_B).sum() / (num_pairs if num_pairs is not None else counts_B.sum())
