@@ -257,7 +257,7 @@ DOMAINS = {
     "math": "curation.domains.math:Math",
     "mcqa": "curation.domains.mcqa:Mcqa",
     "next_token": "curation.domains.next_token:NextToken",
-    "pair": "curation.domains.pair:Pair",
+    "pair": "curation.domains.pair:AnswerPair",
     "text": "curation.domains.text:Text",
 }
 """Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point (``curation.domains``)."""

@@ -219,7 +219,7 @@ def draw() -> str:
         parts += [f"## {title}\n", f"{words}\n", *section(root, links)[1:]]
         for model, (heading, also) in by_root[root].items():
             parts.append(f"### {heading}\n")
-            parts += [f"Also {', '.join(also)}.\n"] if also else []
+            parts += [f"Also {', '.join(dict.fromkeys(also))}.\n"] if also else []
             parts += section(model, links)
     return "\n".join(parts).rstrip() + "\n"
 

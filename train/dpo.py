@@ -75,7 +75,7 @@ def prefer(
 
 
 class Preferences:
-    """Learns to prefer each pair's chosen answer (:class:`train.epochs.Objective`)."""
+    """Learns to prefer each pair's chosen answer (:class:`train.epochs.RowObjective`)."""
 
     def __init__(self, config: DpoConfig) -> None:
         self._config = config

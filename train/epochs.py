@@ -35,8 +35,8 @@ LOGGING_SHARE = 0.02
 """The share of the steps between two logged losses."""
 
 
-class Objective(Protocol):
-    """What is learned from a row."""
+class RowObjective(Protocol):
+    """A method's reading of rows: their columns, batches and loss."""
 
     def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
         """The rows as token ids."""
@@ -71,7 +71,7 @@ def accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
 
 
 def train_epochs(
-    objective: Objective,
+    objective: RowObjective,
     base: ModelRef,
     rows: TableRef,
     config: EpochsConfig,

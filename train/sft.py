@@ -136,7 +136,7 @@ def fine_tune(
 
 
 class Supervised:
-    """Learns each row's completion (:class:`train.epochs.Objective`)."""
+    """Learns each row's completion (:class:`train.epochs.RowObjective`)."""
 
     def __init__(self, config: SftConfig) -> None:
         self._config = config

@@ -48,7 +48,7 @@ class DomainConfig(Section):
 
     @property
     def tested(self) -> Self:
-        """As models are tested: :attr:`ungraded`, and without the second order of the domain ``pair``."""
+        """The domain that tests ask by: :attr:`ungraded`, and without the second order of the domain ``pair``."""
         if self.name != "pair" or self.given_labels is not None:
             return self.ungraded
         return type(self).model_validate({"name": self.name, **self.options, "both_orders": False})

@@ -27,7 +27,7 @@ _OTHER = {FIRST: SECOND, SECOND: FIRST}
 _DECODING = {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}
 
 
-class Pair(Domain):
+class AnswerPair(Domain):
     """The domain of pairs of answers.
 
     Args:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from curation.config import BudgetConfig, LmStudentConfig, RunConfig, StudentConfig
 from curation.config.base import rows_in
+from curation.config.models import EpochsConfig
 
 FEW = 50
 """Fewer optimizer steps than these hardly move a student from its base: 200 rows in batches of 128 are two."""
@@ -53,7 +54,9 @@ def _mend(recipe: LmStudentConfig, num_rows: int) -> str:
     if not fits:
         return "give it more epochs, or select more rows"
     size = fits[-1]
-    divided = f", micro_batch_size: {size}" if recipe.method == "sft" and size < recipe.micro_batch_size else ""
+    divided = (
+        f", micro_batch_size: {size}" if isinstance(recipe, EpochsConfig) and size < recipe.micro_batch_size else ""
+    )
     return f"global_batch_size: {size}{divided} gives {steps(size):,}"
 
 
