@@ -48,6 +48,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
     require_checkers(config)
+    check_students(config)
     manifest = Manifest.load(config.directory)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
@@ -74,7 +75,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     domain = get_domain(config.domain_of("pool"))
-    check_students(config)
     check_by(config.selection.max_per_label_by, domain)
     divided(config.selection, domain)
     if (places := in_words(config.selection, domain)) is not None:
