@@ -37,7 +37,7 @@ def test_an_entry_is_found_by_name_and_by_path() -> None:
     ("name", "told"),
     [
         ("stf", "no student method is called 'stf'; did you mean 'sft'?"),
-        ("soup", "no student method is called 'soup'; known: sft, grpo, or module:NAME"),
+        ("soup", "no student method is called 'soup'; known: sft, grpo, dpo, or module:NAME"),
         ("somewhere:ELSE", "no student method is at 'somewhere:ELSE' (No module named 'somewhere')"),
         (f"{__name__}:ELSE", "has no attribute 'ELSE'"),
         ("curation.arms:TOP", "(it is a Rule, not a Method); name a constant of a module that Python finds"),
