@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from curation.errors import CommitError
 from curation.escaping import logger_of
 from curation.telemetry.standing import speed
-from train import preemption
+from train import fence, preemption
 from train.agreement import any_worker
 from train.partial import Partial
 
@@ -51,16 +52,26 @@ class Checkpointing(TrainerCallback):
         self._is_preempted = False
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Ask for a checkpoint where one is due, by the first worker's clock, or where a worker is about to go."""
+        """Ask for a checkpoint where one is due, by the first worker's clock, or where a worker is about to go.
+
+        Raises:
+            CommitError: another driver has the run directory.
+        """
         now, is_first = time.monotonic(), args.process_index == 0
-        is_due, is_terminated, ask = any_worker(
+        is_lost, is_due, is_terminated, ask = any_worker(
             [
+                fence.is_lost(read=control.should_save),
                 is_first and now - self._saved >= CHECKPOINT_SECONDS,
                 preemption.is_terminated(),
                 is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
             ],
             args.device,
         )
+        if is_lost:
+            raise CommitError(
+                f"{self._partial.folder}: another driver has the run directory; this training stops at step "
+                f"{state.global_step} and writes nothing more"
+            )
         if ask:
             self._asked = now
             self._is_preempted = preemption.is_preempted()

@@ -23,12 +23,16 @@ from ray.exceptions import RayError
 
 from curation.cluster import nodes
 from curation.config import TrainSection
-from curation.errors import RunFailedError
+from curation.errors import CommitError, RunFailedError
 from curation.stopping import waited_for
+from curation.storage.lease import Claim
 from curation.storage.paths import Place, Remote
+from curation.tasks import root
 
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
+CLAIM = "claim"
+"""The task's key with the claim that a worker trains under (``train.fence``), or None."""
 FOLDER = "folder"
 """The task's key with the path of the checkpoints, for a loop in a :class:`TrainProcess`."""
 
@@ -50,6 +54,7 @@ class TrainProcess:
 
         Raises:
             RunFailedError: it failed more often.
+        CommitError: another driver has the run directory.
         """
         for num_failures in range(config.max_failures + 1):
             worker: Any = self._worker or self._make.remote()
@@ -59,6 +64,8 @@ class TrainProcess:
                 return
             except RayError as error:
                 self.close()
+                if isinstance(lost := root(error), CommitError):
+                    raise lost from None
                 if num_failures == config.max_failures:
                     raise _failed(name, storage, error) from error
 
@@ -97,6 +104,19 @@ def trained_in(process: TrainProcess | None) -> Iterator[None]:
         _process.reset(token)
 
 
+_claim: ContextVar[Claim | None] = ContextVar("_claim", default=None)
+
+
+@contextmanager
+def claimed(claim: Claim | None) -> Iterator[None]:
+    """Within, the workers of launches train under this claim on the run directory, if one is given."""
+    token = _claim.set(claim)
+    try:
+        yield
+    finally:
+        _claim.reset(token)
+
+
 class CheckpointFolder:
     """A folder of checkpoints, copied to a path that outlives the process."""
 
@@ -128,14 +148,18 @@ def launch(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str,
 
     Raises:
         RunFailedError: it failed more than ``config.max_failures`` times.
+        CommitError: another driver has the run directory (:func:`claimed`).
     """
-    process = _process.get()
+    process, claim = _process.get(), _claim.get()
+    task = {**task, CLAIM: claim}
     if process is not None and config.num_workers == 1 and not isinstance(storage, Remote):
         folder = Path(str(storage)) / name
         folder.parent.mkdir(parents=True, exist_ok=True)
         process.run(loop, {**task, FOLDER: str(folder)}, config, name=name, storage=storage)
     else:
         _launch_group(loop, task, config, name=name, storage=storage)
+    if claim is not None:
+        claim.require()
     remove(storage)
 
 
@@ -160,6 +184,9 @@ def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, nam
     try:
         waited_for(trainer.fit)
     except ray.train.TrainingFailedError as error:
+        for failure in error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else ():
+            if isinstance(lost := root(failure), CommitError):
+                raise lost from None
         raise _failed(name, storage, error) from error
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from curation.errors import TrainingError
 from curation.storage import durable
 from curation.storage.paths import write_atomically
+from train import fence
 
 if TYPE_CHECKING:
     import transformers
@@ -66,7 +67,12 @@ class Partial:
             ) from error
 
     def seal(self, checkpoint: Path) -> None:
-        """Declare a checkpoint complete, once its files are on the disk."""
+        """Declare a checkpoint complete, once its files are on the disk.
+
+        Raises:
+            CommitError: another driver has the run directory; so does :meth:`finish`.
+        """
+        fence.require()
         durable.sync(_files(checkpoint))
         sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in sorted(_files(checkpoint))}
         write_atomically(checkpoint / SEAL, json.dumps(sizes))
@@ -81,8 +87,10 @@ class Partial:
 
     def finish(self, save: Callable[[Path], None]) -> None:
         """Write the result with ``save``, put it in its place at once, and remove the folder once it is on the disk."""
+        fence.require()
         save(self.folder / "result")
         durable.sync_tree(self.folder / "result")
+        fence.require()
         shutil.rmtree(self._output, ignore_errors=True)
         (self.folder / "result").rename(self._output)
         durable.sync_names(self._output.parent)

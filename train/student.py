@@ -20,8 +20,8 @@ from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, place, write_atomically
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
-from train import preemption
-from train.launch import launch
+from train import fence, preemption
+from train.launch import CLAIM, launch
 from train.models import TrainingRecord, TrainingResult, saved
 
 FINAL = (ConfigError, SourceError, TrainingError)
@@ -57,6 +57,7 @@ def train_student(
         ConfigError: the configuration does not fit the base.
         RunFailedError: the training failed more than ``config.max_failures`` times; the same call resumes it.
         TrainingError: no further try would do better.
+        CommitError: another driver has the run directory.
     """
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
         raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
@@ -90,21 +91,23 @@ def _train(task: dict[str, Any]) -> None:
     output, note = place(task["output"]), place(task["note"])
     is_first = ray.train.get_context().get_world_rank() == 0
     local_output = staged(output) if is_first else scratch(output)
-    try:
-        with local_output as local, preemption.noticing():
-            task["learn"](
-                ModelRef.from_json(task["base"]),
-                TableRef.from_json(task["rows"]),
-                config,
-                seed=task["seed"],
-                output=local,
-                progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
-                kept=_Checkpoints() if isinstance(output, Remote) else None,
-                **task["read"],
-            )
-    except FINAL as error:
-        if is_first:
-            write_atomically(place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
+    with fence.around(task[CLAIM] if is_first else None):
+        try:
+            with local_output as local, preemption.noticing():
+                task["learn"](
+                    ModelRef.from_json(task["base"]),
+                    TableRef.from_json(task["rows"]),
+                    config,
+                    seed=task["seed"],
+                    output=local,
+                    progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
+                    kept=_Checkpoints() if isinstance(output, Remote) else None,
+                    **task["read"],
+                )
+        except FINAL as error:
+            if is_first:
+                fence.require()
+                write_atomically(place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 
 class _Checkpoints:

@@ -22,9 +22,9 @@ from curation.refs import TrustRef, fingerprint
 from curation.storage.paths import Place, place
 from curation.trust import saved
 from curation.trust.states import StateTrust
-from train import course
+from train import course, fence
 from train.course import FitCourse
-from train.launch import FOLDER, CheckpointFolder, launch
+from train.launch import CLAIM, FOLDER, CheckpointFolder, launch
 from train.trust_loop import FitRecord, LabelledRows, Shard
 
 CHECKPOINT_SECONDS = 60.0
@@ -94,6 +94,7 @@ class _RayShard(Shard):
         with TemporaryDirectory() as directory:
             checkpoint = None
             if self.rank == 0:
+                fence.require()
                 write(Path(directory))
                 checkpoint = ray.train.Checkpoint.from_directory(directory)
             if self._folder is not None:
@@ -123,9 +124,12 @@ def _train(task: dict[str, Any]) -> None:
     logging.getLogger("train").setLevel(logging.INFO)
     rows = LabelledRows(*ray.get(task["rows"][0]))
     shard = _RayShard(CheckpointFolder(task[FOLDER]) if FOLDER in task else None, task["course"])
-    trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
-    if ray.train.get_context().get_world_rank() == 0:
-        trust.save(place(task["output"]))
+    with fence.around(task[CLAIM] if shard.rank == 0 else None):
+        trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
+        if shard.rank == 0:
+            fence.require()
+            trust.save(place(task["output"]))
+    if shard.rank == 0:
         record = trust.fit
         log.info(
             "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",

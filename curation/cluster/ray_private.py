@@ -140,6 +140,17 @@ def temp_directory() -> str:
     return path
 
 
+def spill_folder() -> str | None:
+    """The folder to which the object store of this process's own Ray spills; None where it joined another one's."""
+    from ray._private import worker
+
+    node = worker._global_node
+    if node is None or not node.is_head():
+        return None
+    folder: str = node._fallback_directory
+    return folder
+
+
 def system_memory() -> int:
     """The bytes of memory that Ray takes this machine to have: of control groups it reads the topmost one alone."""
     from ray._common.utils import get_system_memory

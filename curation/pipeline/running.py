@@ -230,6 +230,7 @@ def _at_work(
             hosts=hosts,
             redo=redo_by and redo_by.format(config.directory),
             lasts=partial(expected_seconds, known=history.read(config.directory)),
+            lease=held,
             on_done=partial(history.note, config.directory),
         )
         yield opened, run

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from curation.cluster import full_store
 from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, statuses
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
 from curation.stopping import Stopped, stop
-from curation.storage.lease import Guard
+from curation.storage.lease import Guard, Lease
 from curation.storage.paths import Place
 from curation.tasks import root
 from curation.telemetry.console import progress, say, too_quiet
@@ -44,6 +45,8 @@ class Task:
     """Emits the metrics of the stage."""
     stage: Stage
     hosts: Hosts
+    lease: Lease | None = None
+    """The lease that the run works under."""
     standings: dict[str, Standing] = field(default_factory=dict)
     """The last progress of each stage, by name."""
 
@@ -113,20 +116,22 @@ class Run:
         hosts: Hosts | None = None,
         redo: str | None = None,
         lasts: Callable[[Stage], float] = lambda stage: 0.0,
+        lease: Lease | None = None,
         on_done: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
         ``hosts``: where its stages find their hosts; whoever made it closes it. ``redo``: the command that does the
         stage whose name follows it again; None where there is none. ``lasts``: the seconds that a stage is expected to
-        take; of those that can start, the longest starts first. ``on_done`` is told the rows and seconds of each stage
-        that was done from its beginning to its end.
+        take; of those that can start, the longest starts first. ``lease``: what the run works under; where it is lost,
+        the running stages are broken off. ``on_done`` is told the rows and seconds of each stage that was done from its
+        beginning to its end.
         """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
         self._max_stages, self._room, self._redo, self._lasts = max_stages, room, redo, lasts
-        self._hosts = hosts or Hosts()
+        self._hosts, self._lease = hosts or Hosts(), lease
         self._standings: dict[str, Standing] = {}
         self._on_done = on_done
 
@@ -168,6 +173,9 @@ class Run:
                 try:
                     end = ended.get(timeout=ROOM_SECONDS)
                 except queue.Empty:
+                    if self._lease is not None and (loss := self._lease.loss) is not None:
+                        self._break_off(working)
+                        raise self._failed(next(iter(working)), loss) from loss
                     _say_at_work(working.values())
                     continue
                 working.pop(end.stage.name).thread.join()
@@ -250,7 +258,7 @@ class Run:
         until = time.monotonic() + STOP_SECONDS
         for name, item in working.items():
             item.thread.join(max(0.0, until - time.monotonic()))
-            self.manifest.event("stopped", stage=name)
+            self._event("stopped", stage=name)
 
     def _how_far(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
         """Work that is kept of interrupted stages, in words."""
@@ -280,6 +288,7 @@ class Run:
                 telemetry=Telemetry(run=self.name, stage=name),
                 stage=stage,
                 hosts=self._hosts,
+                lease=self._lease,
                 standings=self._standings,
             )
             self.manifest.event("started", stage=name, why=status.words)
@@ -314,18 +323,25 @@ class Run:
     def _failed(self, name: str, error: Exception) -> Exception:
         """The exception that a run raises for an error of a stage."""
         if isinstance(error, UserError):
-            self.manifest.event("failed", stage=name, error=str(error))
+            self._event("failed", stage=name, error=str(error))
             return error
-        self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
+        self._event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
         if self._redo:  # a table may be damaged where no record tells
             resume += f"; if it fails again, `{self._redo} {self._to_blame(name, error)}` does that stage anew"
-        if (message := of_lance(root(error))) is not None:  # the event has its own words
+        if (full := full_store.words(error)) is not None:
+            cause, resume = full, "run the same command to resume"
+        elif (message := of_lance(root(error))) is not None:  # the event has its own words
             cause, resume = message, f"`curate verify {self.directory}` says what is damaged; else {resume}"
         failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        """Log an event, unless another driver has the directory: the log is then about that one's stages."""
+        if self._lease is None or self._lease.loss is None:
+            self.manifest.event(kind, **fields)
 
     def _to_blame(self, name: str, error: BaseException) -> str:
         """The stage that wrote the table which an error names: the stage that failed, or one before it."""

@@ -33,16 +33,21 @@ def training_host(recipe: TrainSection) -> Host | None:
 
 @contextmanager
 def training(task: Task, recipe: TrainSection) -> Iterator[None]:
-    """Within the context, training runs in the process that the stage names as its host, if it names one."""
-    from train.launch import TrainProcess, trained_in  # heavy
+    """Within the context, training runs in the process that the stage names as its host, if it names one.
 
-    if task.stage.host is None:
-        yield
-        return
-    hold_cpus = task.hosts.hold_cpus
-    hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
-    with hosted as process, trained_in(process):
-        yield
+    Its workers stop, and leave the run directory alone, once another driver has it. So does what follows the context.
+    """
+    from train.launch import TrainProcess, claimed, trained_in  # heavy
+
+    with claimed(None if task.lease is None else task.lease.claim):
+        if task.stage.host is None:
+            yield
+        else:
+            hold_cpus = task.hosts.hold_cpus
+            hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
+            with hosted as process, trained_in(process):
+                yield
+    task.guard()
 
 
 class Training(Stage):

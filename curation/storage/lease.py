@@ -95,6 +95,28 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {since}, until {expires} unless renewed"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A driver's lease as its workers know it: they cannot renew it, but see when another driver has the directory."""
+
+    directory: Place
+    owner: str
+
+    def require(self) -> None:
+        """Return unless another driver has the directory; return too where the register cannot be read.
+
+        Raises:
+            CommitError: another one has it.
+        """
+        try:
+            found = register_of(self.directory / "lease").read()
+            record = None if found is None else Holder.parse(found.text, self.directory)
+        except (OSError, RunDirError):  # the driver finds out
+            return
+        if record is not None and record.owner != self.owner:
+            raise _lost(self.directory, str(record))
+
+
 class Lease:
     """A driver's hold on a run directory."""
 
@@ -116,7 +138,7 @@ class Lease:
         self._until = self._expires = 0.0
         self._seen: tuple[str, float] | None = None
         """The record of another driver by its token, and since when it has been the same."""
-        self._lost_to = "nobody"
+        self._lost_to: str | None = None
         self._lock = threading.Lock()
         self._kept = ExitStack()
 
@@ -149,6 +171,16 @@ class Lease:
         self._kept.enter_context(every(self._seconds / 3, self._renew))
 
     @property
+    def claim(self) -> Claim:
+        """What workers are given."""
+        return Claim(directory=self._directory.resolve(), owner=self._record.owner)
+
+    @property
+    def loss(self) -> CommitError | None:
+        """The error of a directory that another driver has, as the last renewal found; asks and waits for nothing."""
+        return None if self._lost_to is None else _lost(self._directory, self._lost_to)
+
+    @property
     def _watched_seconds(self) -> float:
         return self._seconds + MARGIN_SECONDS
 
@@ -161,9 +193,7 @@ class Lease:
         if self._is_late():  # nobody may have taken it all the same: a conditional write tells
             self._renew()
         if self._token is None:
-            raise CommitError(
-                f"{self._directory}: the lease was lost to {self._lost_to}; this driver commits nothing more"
-            )
+            raise _lost(self._directory, self._lost_to or "nobody")
         if self._is_late():
             raise CommitError(
                 f"{self._directory}: the lease ran out and could not be renewed; run the same command again"
@@ -220,11 +250,13 @@ class Lease:
             begun, now = _steady(), time.time()
             try:
                 token = self._register.put_if_match(self._text(now + self._seconds), self._token)
-                if token is None and (found := self._register.read()) is not None:
-                    holder = Holder.parse(found.text, self._directory)
-                    if holder.owner == self._record.owner:  # our own write, whose answer was lost
+                if token is None:
+                    found = self._register.read()
+                    holder = None if found is None else Holder.parse(found.text, self._directory)
+                    if found is not None and holder is not None and holder.owner == self._record.owner:
+                        # our own write, whose answer was lost
                         token = self._register.put_if_match(self._text(now + self._seconds), found.token)
-                    self._lost_to = str(holder)
+                    self._lost_to = None if token is not None else str(holder or "nobody")
             except OSError as error:  # tried again by the thread, and before a commit
                 logger.warning("%s: the lease was not renewed (%s)", self._directory, error)
                 return
@@ -261,6 +293,10 @@ def holder(directory: Place) -> Holder | None:
     found = register_of(directory / "lease").read()
     record = None if found is None else Holder.parse(found.text, directory)
     return None if record is None or record.has_ended() or record.is_out_of_date() else record
+
+
+def _lost(directory: Place, holder: str) -> CommitError:
+    return CommitError(f"{directory}: the lease was lost to {holder}; this driver commits nothing more")
 
 
 def _steady() -> float:

@@ -52,6 +52,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
                     max_stages=config.ray.max_stages,
                     room=capacity.resources,
                     hosts=hosts,
+                    lease=held,
                 )
                 run.do(opened.described.looking)
                 _alarm(opened)

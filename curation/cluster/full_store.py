@@ -1,0 +1,25 @@
+"""The message of a full object store of Ray: neither its memory nor the disk that it spills to takes an object."""
+
+from curation.cluster import ray_private
+from curation.tasks import root
+
+
+def words(error: BaseException | None) -> str | None:
+    """What to do about an error that came of a full object store; None for any other error.
+
+    The cause of an error is looked at too, as ``raise ... from`` names it.
+    """
+    from ray.exceptions import ObjectStoreFullError, OutOfDiskError
+
+    while error is not None and not isinstance(root(error), ObjectStoreFullError | OutOfDiskError):
+        error = error.__cause__
+    if error is None:
+        return None
+    folder = ray_private.spill_folder()
+    return (
+        "Ray's object store is full, and so is the disk that it spills to "
+        f"({folder or 'the folder that --object-spilling-directory of ray start names, else --temp-dir'}); "
+        "free space there, or name a folder on a larger disk "
+        f"({'RAY_object_spilling_directory' if folder else 'the same option'}), "
+        f"or take less at a time: docs/operations.md, size of a row"
+    )
