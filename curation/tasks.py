@@ -30,8 +30,9 @@ def in_tasks(
     (:mod:`curation.stopping`).
 
     ``beside_actors``: the tasks run while idle actors hold CPUs, maybe all of them, until the driver goes on. A task
-    that asked Ray for a CPU, or a part of one, might wait for ever. So it asks for none, at most one a CPU is under
-    way, and where the cluster has workers the head, which serves all of them, computes none.
+    that asked Ray for a CPU, or a part of one, might wait for ever, also if one was free when it was made: an actor may
+    take it first. So it asks for none, at most one a CPU is under way, and where the cluster has workers the head,
+    which serves all of them, computes none. At worst two processes share a CPU meanwhile.
 
     Raises:
         UserError: as the function raised it.

@@ -3,9 +3,11 @@
 :func:`served` does the same for other servers.
 """
 
+import io
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -19,18 +21,25 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 SECONDS_TO_START = 60
+Answer = tuple[str, list[tuple[str, str]], bytes]
+"""Status, headers and body."""
+NO_BODY = {"CONTENT_LENGTH": "0", "wsgi.input": io.BytesIO()}
 
 
 class Misbehaves:
-    """A WSGI application before another one: counts, and refuses writes, answers late or loses answers as it is told.
+    """A WSGI application before another one: counts, and refuses writes, answers late, loses answers or reads stale.
 
-    An answer to a write is lost after the write was done: the client is told 503, and sends the same again.
+    An answer to a write is lost after the write was done: the client is told 503, and sends the same again. Reads are
+    stale as they were on Amazon's store until 2020: for some seconds after a write, a listing lacks a new object, and
+    an object that was replaced is read as it was before. Conditions of writes hold of the newest content all the same.
     """
 
     def __init__(self, application: Any) -> None:
         self._application = application
         self._refusal = ""
-        self._late, self._lose_every, self._writes = 0.0, 0, 0
+        self._late, self._lose_every, self._writes, self._stale = 0.0, 0, 0, 0.0
+        self._before: dict[str, tuple[float, Answer | None]] = {}
+        """When each object was written last, and how a read of it was answered before; None: it was not there."""
         self._counts: Counter[str] = Counter()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -41,6 +50,7 @@ class Misbehaves:
         if environ["PATH_INFO"] == "/-/misbehave":
             given = dict(urllib.parse.parse_qsl(environ["QUERY_STRING"]))
             self._late, self._lose_every = float(given.get("late", 0)), int(given.get("lose_every", 0))
+            self._stale = float(given.get("stale", 0))
             start_response("200 OK", [("Content-Length", "0")])
             return [b""]
         if environ["PATH_INFO"] == "/-/counts":
@@ -54,8 +64,12 @@ class Misbehaves:
             return [b""]
         time.sleep(random.uniform(0, self._late))
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-            return self._application(environ, start_response)
+            return self._read(environ, start_response)
         self._writes += 1
+        if self._stale and environ["REQUEST_METHOD"] == "PUT" and not environ["QUERY_STRING"]:
+            status, headers, body = self._answer({**environ, "REQUEST_METHOD": "GET", **NO_BODY})
+            is_there = status.startswith("200")
+            self._before[environ["PATH_INFO"]] = (time.monotonic(), (status, headers, body) if is_there else None)
         if self._lose_every and self._writes % self._lose_every == 0:
             self._counts["lost"] += 1
             for _ in self._application(environ, lambda *_: None):
@@ -63,6 +77,37 @@ class Misbehaves:
             start_response("503 Slow Down", [("Content-Length", "0")])
             return [b""]
         return self._application(environ, start_response)
+
+    def _answer(self, environ: dict[str, Any]) -> "Answer":
+        """The application's own answer."""
+        found: list[Any] = []
+        body = b"".join(self._application(environ, lambda status, headers, *_: found.extend((status, headers))))
+        return found[0], found[1], body
+
+    def _read(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """The answer to a read, which may be stale."""
+        since = time.monotonic() - self._stale
+        path, recent = environ["PATH_INFO"], [name for name, (when, _) in self._before.items() if when > since]
+        if not self._stale or not recent:
+            return self._application(environ, start_response)
+        old = self._before[path][1] if path in recent else None
+        if old is not None and "HTTP_RANGE" not in environ:
+            self._counts["stale"] += 1
+            status, headers, body = old
+            start_response(status, headers)
+            return [body if environ["REQUEST_METHOD"] == "GET" else b""]
+        status, headers, body = self._answer(environ)
+        if b"<ListBucketResult" in body[:300]:
+            for name in recent:
+                if self._before[name][1] is None:
+                    key = urllib.parse.unquote(name).split("/", 2)[2]
+                    entry = rb"<Contents>\s*<Key>" + re.escape(key.encode()) + rb"</Key>.*?</Contents>"
+                    body, num = re.subn(entry, b"", body, flags=re.DOTALL)
+                    self._counts["stale"] += num
+            headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
+            headers.append(("Content-Length", str(len(body))))
+        start_response(status, headers)
+        return [body]
 
 
 def serve_s3(port: int) -> None:
@@ -172,10 +217,13 @@ class ObjectStore:
             urllib.request.urlopen(control).close()
 
     @contextmanager
-    def misbehaves(self, *, late: float, lose_every: int) -> Iterator[None]:
-        """Within, each answer is up to ``late`` seconds late, and one of so many answers to writes is lost."""
+    def misbehaves(self, *, late: float = 0, lose_every: int = 0, stale: float = 0) -> Iterator[None]:
+        """Within, each answer is up to ``late`` seconds late, and one of so many answers to writes is lost.
+
+        For ``stale`` seconds after a write, listings and reads tell what was before it.
+        """
         control = f"http://127.0.0.1:{self.proxy.target}/-/misbehave"
-        urllib.request.urlopen(f"{control}?late={late}&lose_every={lose_every}").close()
+        urllib.request.urlopen(f"{control}?late={late}&lose_every={lose_every}&stale={stale}").close()
         try:
             yield
         finally:

@@ -190,6 +190,27 @@ def test_answers_that_come_late_or_are_lost_after_the_write_lose_and_double_noth
 
 
 @pytest.mark.slow
+def test_reads_that_are_some_seconds_old_lose_and_double_nothing(s3: ObjectStore, tmp_path: Path):
+    """Such a store is not supported: a run may stop with a message. It never does anything twice or wrong."""
+    local = Driver(tmp_path / "local", str(tmp_path / "local" / "run"))
+    local.run()
+    driver = Driver(tmp_path / "stored", s3.url("stale"))
+    before, ended = s3.counts()["stale"], []
+    with s3.misbehaves(stale=3.0):
+        while not ended or (ended[-1] != 0 and len(ended) < 8):
+            ended.append(driver.start("--wait").wait(timeout=500))
+            pool = driver.pool()
+            assert len(pool) == len(set(pool)), "rows are there twice"
+    print(f"codes {ended}\n{driver.errors()}")
+    assert "Traceback" not in driver.errors()
+    driver.run()
+    assert s3.counts()["stale"] - before > 10, "hardly a read was stale"
+    assert Counter(driver.pool()) == Counter(driver.expected())
+    for arm in ("naive", "trust"):
+        assert driver.selected(arm) == local.selected(arm) and len(driver.selected(arm)) == 50
+
+
+@pytest.mark.slow
 def test_a_driver_that_waits_begins_when_the_other_was_killed(s3: ObjectStore, tmp_path: Path):
     driver = Driver(tmp_path, s3.url("waited"), seconds_per_row=0.01)
     first = driver.start()

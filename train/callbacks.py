@@ -58,9 +58,10 @@ class Checkpointing(TrainerCallback):
             CommitError: another driver has the run directory.
         """
         now, is_first = time.monotonic(), args.process_index == 0
+        loss = fence.loss(read=control.should_save)
         is_lost, is_due, is_terminated, ask = any_worker(
             [
-                fence.is_lost(read=control.should_save),
+                loss is not None,
                 is_first and now - self._saved >= CHECKPOINT_SECONDS,
                 preemption.is_terminated(),
                 is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
@@ -68,10 +69,7 @@ class Checkpointing(TrainerCallback):
             args.device,
         )
         if is_lost:
-            raise CommitError(
-                f"{self._partial.folder}: another driver has the run directory; this training stops at step "
-                f"{state.global_step} and writes nothing more"
-            )
+            raise loss or CommitError("the lease was lost, as the first worker says")
         if ask:
             self._asked = now
             self._is_preempted = preemption.is_preempted()

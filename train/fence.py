@@ -5,7 +5,6 @@ write checkpoints and the result where the next driver's training writes. So the
 then, and again before it writes.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,14 +16,14 @@ LOOK_SECONDS = 5.0
 """The time between two readings of the lease."""
 
 _claim: Claim | None = None
-_lost = threading.Event()
+_loss: CommitError | None = None
 
 
-def is_lost(*, read: bool) -> bool:
-    """Whether another driver has the directory, as it was read last, or with ``read`` as it is now."""
+def loss(*, read: bool) -> CommitError | None:
+    """The error of a directory that another driver has, as it was read last, or with ``read`` as it is now."""
     if read:
         _look()
-    return _lost.is_set()
+    return _loss
 
 
 def require() -> None:
@@ -44,9 +43,8 @@ def around(claim: Claim | None) -> Iterator[None]:
     Raises:
         CommitError: at its start, another driver has the directory.
     """
-    global _claim
-    _claim = claim
-    _lost.clear()
+    global _claim, _loss
+    _claim, _loss = claim, None
     try:
         require()
         with every(LOOK_SECONDS, _look):
@@ -56,7 +54,8 @@ def around(claim: Claim | None) -> Iterator[None]:
 
 
 def _look() -> None:
+    global _loss
     try:
         require()
-    except CommitError:
-        _lost.set()
+    except CommitError as error:
+        _loss = error

@@ -184,7 +184,8 @@ def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, nam
     try:
         waited_for(trainer.fit)
     except ray.train.TrainingFailedError as error:
-        for failure in error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else ():
+        failures = error.worker_failures if isinstance(error, ray.train.WorkerGroupError) else {}
+        for _, failure in sorted(failures.items()):  # the first worker's says to whom
             if isinstance(lost := root(failure), CommitError):
                 raise lost from None
         raise _failed(name, storage, error) from error

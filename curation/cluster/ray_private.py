@@ -68,8 +68,12 @@ def alone() -> Iterator[None]:
 
 
 def _print_news(print_lines: Callable[..., None], data: dict[str, Any], **how: Any) -> None:
-    """Print what Ray tells the driver, but not that an actor died which the driver itself has ended."""
+    """Print what Ray tells the driver, but not that an actor died which the driver itself has ended.
+
+    Of an object that could not be spilled the last line is printed, which says why, and not where in Ray's code.
+    """
     lines = [line for line in data["lines"] if "killed by `ray.kill`" not in line]
+    lines = [line.strip().splitlines()[-1] if "spill_objects" in line else line for line in lines]
     if lines:
         print_lines({**data, "lines": lines}, **how)
 

@@ -9,13 +9,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from curation.cluster import full_store
-from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
+from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, statuses
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.manifest import Manifest
@@ -340,7 +340,8 @@ class Run:
 
     def _event(self, kind: str, **fields: Any) -> None:
         """Log an event, unless another driver has the directory: the log is then about that one's stages."""
-        if self._lease is None or self._lease.loss is None:
+        with suppress(CommitError):
+            self.manifest.guard()
             self.manifest.event(kind, **fields)
 
     def _to_blame(self, name: str, error: BaseException) -> str:

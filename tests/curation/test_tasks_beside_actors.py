@@ -47,12 +47,14 @@ def spent(number):
 
 holders = [Holder.remote() for _ in range(3)]
 ray.get([holder.hold.remote() for holder in holders])
+asks = ray.remote(spent).options(num_cpus=0.01).remote(0)
 done = list(in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
+waits = not ray.wait([asks], timeout=0)[0]
 found = tasks._off_head(ray.nodes())
 cluster.remove_node(worker)
 tasks._off_head = lambda living: found  # as if the worker went at this moment
 after = list(in_tasks(spent, [(0,)], beside_actors=True))
-print(json.dumps({"head": head.node_id, "worker": worker.node_id, "done": done, "after": after}))
+print(json.dumps({"head": head.node_id, "worker": worker.node_id, "done": done, "after": after, "waits": waits}))
 ray.shutdown()
 cluster.shutdown()
 """
@@ -66,3 +68,4 @@ def test_tasks_beside_actors_that_hold_all_cpus_end_off_the_head():
     spans = [(begun, end) for _, begun, end in found["done"]]
     assert max(sum(begun <= start < end for begun, end in spans) for start, _ in spans) <= 2
     assert [name for name, _, _ in found["after"]] == [found["head"]]
+    assert found["waits"], "a task that asks for a part of a CPU would do: it began before those that ask for none ended"

@@ -17,6 +17,8 @@ from curation.rundir.graph import Done, Out, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, Run, Task, fits
 from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for
+from curation.storage import lease
+from curation.storage.conditional import register_of
 from curation.telemetry import standing
 
 
@@ -147,6 +149,28 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
     assert [(tmp_path / f"pass-{index}").read_text() for index in range(3)] == ["3"] * 3
     assert sorted(events(tmp_path))[-3:] == [("stopped", f"pass-{index}") for index in range(3)]
     assert not Manifest.load(tmp_path).stages
+
+
+def test_a_lease_that_is_lost_breaks_off_the_stages_at_once_and_leaves_the_others_log_alone(tmp_path):
+    with lease.hold(tmp_path, seconds=0.6) as held:
+        manifest = Manifest.load(tmp_path, guard=held.still_held)
+        stage = Crowd(seconds=60).stage("long")
+        register = register_of(tmp_path / "lease")
+
+        def take() -> None:
+            token = None
+            while token is None:  # its holder may renew it in between
+                found = register.read()
+                record = json.loads(found.text) | {"owner": "other", "host": "node-7", "expires": time.time() + 600}
+                token = register.put_if_match(json.dumps(record), found.token)
+
+        taking = threading.Timer(0.5, take)
+        taking.start()
+        begun = time.monotonic()
+        with pytest.raises(RunFailedError, match=r"stage long failed: .* the lease was lost to .* on node-7"):
+            Run("test", manifest, room=lambda: {"CPU": 4.0}, lease=held).do([stage])
+        assert time.monotonic() - begun < 30
+    assert events(tmp_path) == [("started", "long")]
 
 
 def test_what_arrives_in_a_thread_comes_in_order_with_its_error():

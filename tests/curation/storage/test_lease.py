@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import pickle
 import platform
 import signal
 import subprocess
@@ -310,6 +311,19 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
     assert sorted(io.read(io.latest(uri))["row_id"].to_pylist()) == [1, 2]
     assert not (tmp_path / "manifest.json").exists()
     assert record(tmp_path).owner == "other"  # giving back is conditional, too
+
+
+def test_a_worker_sees_who_has_the_directory_and_goes_on_where_it_cannot_be_seen(tmp_path: Path):
+    with lease.hold(tmp_path, seconds=30) as held:
+        claim = pickle.loads(pickle.dumps(held.claim))
+        claim.require()
+        assert held.loss is None
+        overwrite(tmp_path, owner="other", host="node-7", expires=time.time() + 600)
+        with pytest.raises(CommitError, match=r"lost to process \d+ on node-7"):
+            claim.require()
+        newest = max((tmp_path / "lease").iterdir(), key=lambda path: int(path.stem))
+        newest.write_text("torn")
+        claim.require()
 
 
 def takers() -> set[str]:
