@@ -68,6 +68,10 @@ PRODUCED = {
     "test_a_cluster_that_can_grow_is_waited_for",
     "there is no bucket": "curation/storage/test_paths.py::test_what_cannot_be_used_is_named",
     "the store does not answer as it should": "curation/storage/test_paths.py::test_what_cannot_be_used_is_named",
+    "the lease was lost to ...; this driver commits nothing more": "test_fenced_training.py::"
+    "test_a_training_stops_where_its_driver_was_paused_and_another_took_over",
+    "Ray's object store is full, and so is the disk that it spills to": "test_full_object_store.py::"
+    "test_a_full_object_store_ends_a_pass_and_a_fit_with_what_to_do",
     "another driver has written it": "curation/storage/test_paths.py::"
     "test_a_manifest_that_another_driver_wrote_is_not_overwritten",
     "another run is using it": "curation/test_cli.py::"

@@ -93,7 +93,7 @@ def test_a_training_stops_where_its_driver_was_paused_and_another_took_over(tmp_
     paused.driver.send_signal(signal.SIGCONT)
     last = paused.ended()
     assert last.startswith("curate: stage gen-0/student-naive failed: ") and " on node-7, since " in last
-    assert "this driver commits nothing more" in last
+    assert "the lease was lost to process" in last and "; this driver commits nothing more" in last
     assert paused.files() == files and not any(path.endswith(("/model", "sealed.json")) for path in files)
     assert "gen-0/student-naive" not in json.loads((paused.run.directory / "manifest.json").read_text())["stages"]
     assert not [event for kind in ("failed", "stopped") for event in paused.run.events(kind)], "the log is another's"

@@ -18,11 +18,13 @@ from object_store import ObjectStore, object_store
 
 from curation import models, run
 from curation.cluster.session import local_or_cluster
+from curation.commands.doctor import storage
 from curation.commands.inspect import find, list_tables
 from curation.config import RayConfig, SftConfig
 from curation.config.load import load_config
 from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest
+from curation.storage import lease
 from curation.storage.paths import Place, Remote, place
 from curation.tables import io
 from train import sft, student
@@ -189,22 +191,39 @@ def test_answers_that_come_late_or_are_lost_after_the_write_lose_and_double_noth
         assert driver.selected(arm) == local.selected(arm) and len(driver.selected(arm)) == 50
 
 
+def test_a_store_whose_reads_are_some_seconds_old_is_refused(s3: ObjectStore):
+    directory = Remote(s3.url("old"))
+    as_before = "the run directory as it was before the lease was written"
+    with s3.misbehaves(stale=3.0), pytest.raises(RunDirError, match=f"lists {as_before}"), lease.hold(directory):
+        pass
+    with lease.hold(directory):
+        pass
+    with s3.misbehaves(stale=3.0):
+        with pytest.raises(RunDirError, match=f"reads {as_before}"), lease.hold(directory):
+            pass
+        verdict = storage.files(directory)
+        assert verdict.state == "fail" and "reads back differently" in verdict.finding and "at once" in verdict.fix
+
+
 @pytest.mark.slow
-def test_reads_that_are_some_seconds_old_lose_and_double_nothing(s3: ObjectStore, tmp_path: Path):
-    """Such a store is not supported: a run may stop with a message. It never does anything twice or wrong."""
+def test_reads_that_become_some_seconds_old_lose_and_double_nothing(s3: ObjectStore, tmp_path: Path):
+    """Such a store is not supported: a run may stop with a message. It does nothing twice, and goes on."""
     local = Driver(tmp_path / "local", str(tmp_path / "local" / "run"))
     local.run()
-    driver = Driver(tmp_path / "stored", s3.url("stale"))
-    before, ended = s3.counts()["stale"], []
-    with s3.misbehaves(stale=3.0):
-        while not ended or (ended[-1] != 0 and len(ended) < 8):
-            ended.append(driver.start("--wait").wait(timeout=500))
-            pool = driver.pool()
-            assert len(pool) == len(set(pool)), "rows are there twice"
-    print(f"codes {ended}\n{driver.errors()}")
-    assert "Traceback" not in driver.errors()
-    driver.run()
-    assert s3.counts()["stale"] - before > 10, "hardly a read was stale"
+    driver = Driver(tmp_path / "stored", s3.url("stale"), seconds_per_row=0.02)
+    before = s3.counts()["stale"]
+    first = driver.start()
+    for num_rows in (NUM_SOURCE + NUM_POOL // 4, NUM_SOURCE + NUM_POOL // 2):
+        driver.wait_for(num_rows, first)
+        with s3.misbehaves(stale=3.0):
+            code = first.wait(timeout=500)
+        assert len(driver.pool()) == len(set(driver.pool())), "rows are there twice"
+        assert code == 0 or "run the same command" in driver.errors().splitlines()[-1], driver.errors()
+        if code == 0:
+            break
+        first = driver.start()
+    assert first.wait(timeout=500) == 0, driver.errors()
+    assert "Traceback" not in driver.errors() and s3.counts()["stale"] - before > 10, "hardly a read was stale"
     assert Counter(driver.pool()) == Counter(driver.expected())
     for arm in ("naive", "trust"):
         assert driver.selected(arm) == local.selected(arm) and len(driver.selected(arm)) == 50

@@ -29,7 +29,7 @@ from curation.errors import CommitError, RunDirError
 from curation.escaping import logger_of
 from curation.periodic import every
 from curation.storage.conditional import Register, register_of
-from curation.storage.paths import Place
+from curation.storage.paths import Place, Remote
 
 logger = logger_of(__name__)
 
@@ -199,6 +199,21 @@ class Lease:
                 f"{self._directory}: the lease ran out and could not be renewed; run the same command again"
             )
 
+    def require_newest(self, directory: Remote) -> None:
+        """Refuse a store whose reads or listings do not show the lease that was just written: tables need both.
+
+        Raises:
+            RunDirError: it is such a store.
+        """
+        found = self._register.read()
+        is_read = found is not None and Holder.parse(found.text, directory).owner == self._record.owner
+        if not is_read or "lease" not in [path.name for path in directory.iterdir()]:
+            raise RunDirError(
+                f"{directory}: the store {'lists' if is_read else 'reads'} the run directory as it was before the "
+                "lease was written; take a store, or a setting of it, whose reads and listings show each write at once "
+                "(docs/operations.md, object stores)"
+            )
+
     def release(self) -> None:
         """Give the directory back."""
         self._kept.close()
@@ -278,11 +293,13 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
     """Hold the lease on a run directory.
 
     Raises:
-        RunDirError: another driver has it, and ``wait`` is not given.
+        RunDirError: another driver has it, and ``wait`` is not given; or the store does not show what was just written.
     """
     lease = Lease(directory, seconds=seconds)
     lease.acquire(wait=wait)
     try:
+        if isinstance(directory, Remote):
+            lease.require_newest(directory)
         yield lease
     finally:
         lease.release()

@@ -68,4 +68,4 @@ def test_tasks_beside_actors_that_hold_all_cpus_end_off_the_head():
     spans = [(begun, end) for _, begun, end in found["done"]]
     assert max(sum(begun <= start < end for begun, end in spans) for start, _ in spans) <= 2
     assert [name for name, _, _ in found["after"]] == [found["head"]]
-    assert found["waits"], "a task that asks for a part of a CPU would do: it began before those that ask for none ended"
+    assert found["waits"], "a task that asked for a part of a CPU ended first: tasks need not ask for none"

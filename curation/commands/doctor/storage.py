@@ -11,21 +11,26 @@ from curation.storage.conditional import register_of
 from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
 
 FIX = "put the run directory on a writable disk (run_dir)"
+NEWEST = "take a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
 
 
 def files(directory: Place) -> CheckResult:
     """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
     start = time.monotonic()
     require_reachable(directory)
+    fix = NEWEST if isinstance(directory, Remote) else FIX
     try:
         with scratch(directory) as folder:
             path = folder / "manifest.json"
             for text in ("first" * 1000, "second" * 1000):
                 write_atomically(path, text)
                 if path.read_text() != text:
-                    return fail(f"{directory}: a file reads back differently from what was written", FIX)
-            if [item.name for item in folder.iterdir()] != ["manifest.json"]:
-                return fail(f"{directory}: a replaced file leaves another one behind", FIX)
+                    return fail(f"{directory}: a file reads back differently from what was written", fix)
+            names = [item.name for item in folder.iterdir()]
+            if "manifest.json" not in names:
+                return fail(f"{directory}: a listing lacks a file that was just written", fix)
+            if names != ["manifest.json"]:
+                return fail(f"{directory}: a replaced file leaves another one behind", fix)
             if not _leases(folder / "lease"):
                 fix = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
                 return fail(f"{directory}: two drivers can get the lease", fix)
