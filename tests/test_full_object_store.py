@@ -30,11 +30,12 @@ said = []
 with local_or_cluster(RayConfig(num_cpus=2)):
     run_part(config, "prepare", alone=False)
     others = []
-    try:
-        while True:
-            others.append(ray.put(np.zeros(4_000_000, np.uint8)))
-    except OutOfDiskError:
-        pass
+    for size in (4_000_000, 200_000, 10_000):
+        try:
+            while True:
+                others.append(ray.put(np.zeros(size, np.uint8)))
+        except OutOfDiskError:
+            pass
     for step in ("the objects of others fill it", "the states do not fit"):
         try:
             run(config)
@@ -78,7 +79,7 @@ def test_a_full_object_store_ends_a_pass_and_a_fit_with_what_to_do(disk: Path, t
         num_more=NUM_SOURCE,
         sections={
             "teacher": {"backend": "scripted", "chunk_rows": 50, "actors": {"max": 1}, "scripted": script},
-            "selection": {"budget": {"n": 20}, "arms": ["naive", "trust"]},
+            "selection": {"budget": {"n": 20}, "arms": ["naive", "neural"]},
         },
     )
     memory = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "80000000", "RAY_object_spilling_directory": str(disk)}
@@ -89,10 +90,11 @@ def test_a_full_object_store_ends_a_pass_and_a_fit_with_what_to_do(disk: Path, t
         text=True,
         timeout=1700,
     )
+    (tmp_path / "stderr.log").write_text(done.stderr)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "Traceback" not in done.stderr and "No space left on device" in done.stderr
     of_pass, of_fit = json.loads(done.stdout.splitlines()[-1])
-    assert of_pass.startswith("stage gen-0/label-") and of_fit.startswith("stage gen-0/trust failed: ")
+    assert of_pass.startswith("stage gen-0/label-") and of_fit.startswith("stage gen-0/trust-neural failed: ")
     for message in (of_pass, of_fit):
         assert "Ray's object store is full, and so is the disk that it spills to" in message
         assert str(disk) in message and "run the same command to resume" in message and "\n" not in message

@@ -206,6 +206,7 @@ def test_a_store_whose_reads_are_some_seconds_old_is_refused(s3: ObjectStore):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)
 def test_reads_that_become_some_seconds_old_lose_and_double_nothing(s3: ObjectStore, tmp_path: Path):
     """Such a store is not supported: a run may stop with a message. It does nothing twice, and goes on."""
     local = Driver(tmp_path / "local", str(tmp_path / "local" / "run"))

@@ -100,6 +100,12 @@ def test_rays_temporary_directory(local_ray):
         assert ray.get_runtime_context().get_session_name() in os.listdir(directory)
 
 
+def test_the_folder_of_the_object_store_is_known_where_this_process_started_it(local_ray):
+    with interface("ray._private.worker._global_node"):
+        folder = ray_private.spill_folder()
+        assert folder is not None and ray.get_runtime_context().get_session_name() in folder
+
+
 LIMITED = """
 import ray
 from curation import memory
