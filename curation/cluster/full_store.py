@@ -1,5 +1,8 @@
 """The message of a full object store of Ray: neither its memory nor the disk that it spills to takes an object."""
 
+import logging
+import sys
+
 from curation.cluster import ray_private
 from curation.tasks import root
 
@@ -23,3 +26,13 @@ def words(error: BaseException | None) -> str | None:
         f"({'RAY_object_spilling_directory' if folder else 'the same option'}), "
         f"or take less at a time: docs/operations.md, size of a row"
     )
+
+
+def hide(record: logging.LogRecord) -> bool:
+    """Keep what Ray Data logs of such an error off the terminal, but not out of its file: a filter of its logger.
+
+    It prints its whole stack, and asks for an issue; the stage that fails says what to do.
+    """
+    if words(sys.exc_info()[1]) is not None:
+        record.hide = True
+    return True

@@ -17,7 +17,7 @@ import pyarrow as pa
 import ray
 from ray import cloudpickle
 
-from curation.cluster import nodes
+from curation.cluster import full_store, nodes
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.passes.actor import ModelActor
@@ -196,6 +196,7 @@ class ModelDataset:
         from curation.passes.handouts import Handouts
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data.exceptions").addFilter(full_store.hide)
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
         context.target_max_block_size = 1  # each row is a block of its own: it does not wait for the next one
