@@ -50,7 +50,7 @@ class Misbehaves:
         if environ["PATH_INFO"] == "/-/misbehave":
             given = dict(urllib.parse.parse_qsl(environ["QUERY_STRING"]))
             self._late, self._lose_every = float(given.get("late", 0)), int(given.get("lose_every", 0))
-            self._stale = float(given.get("stale", 0))
+            self._stale, self._before = float(given.get("stale", 0)), {}
             start_response("200 OK", [("Content-Length", "0")])
             return [b""]
         if environ["PATH_INFO"] == "/-/counts":
