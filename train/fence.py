@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from curation.errors import CommitError
 from curation.periodic import every
-from curation.storage.lease import Claim
+from curation.storage.lease import LeaseClaim
 
 LOOK_SECONDS = 5.0
 """The time between two readings of the lease."""
 
-_claim: Claim | None = None
+_claim: LeaseClaim | None = None
 _loss: CommitError | None = None
 
 
@@ -37,7 +37,7 @@ def require() -> None:
 
 
 @contextmanager
-def around(claim: Claim | None) -> Iterator[None]:
+def around(claim: LeaseClaim | None) -> Iterator[None]:
     """Within the context, this process trains under ``claim``; None: nobody else can have the directory.
 
     Raises:

@@ -25,7 +25,7 @@ from curation.cluster import nodes
 from curation.config import TrainSection
 from curation.errors import CommitError, RunFailedError
 from curation.stopping import waited_for
-from curation.storage.lease import Claim
+from curation.storage.lease import LeaseClaim
 from curation.storage.paths import Place, Remote
 from curation.tasks import root
 
@@ -104,11 +104,11 @@ def trained_in(process: TrainProcess | None) -> Iterator[None]:
         _process.reset(token)
 
 
-_claim: ContextVar[Claim | None] = ContextVar("_claim", default=None)
+_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 
 @contextmanager
-def claimed(claim: Claim | None) -> Iterator[None]:
+def claimed(claim: LeaseClaim | None) -> Iterator[None]:
     """Within, the workers of launches train under this claim on the run directory, if one is given."""
     token = _claim.set(claim)
     try:

@@ -8,7 +8,7 @@ from curation.tasks import root
 
 
 def words(error: BaseException | None) -> str | None:
-    """What to do about an error that came of a full object store; None for any other error.
+    """The advice for an error that came of a full object store; None for any other error.
 
     The cause of an error is looked at too, as ``raise ... from`` names it.
     """

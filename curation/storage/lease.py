@@ -96,7 +96,7 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class LeaseClaim:
     """A driver's lease as its workers know it: they cannot renew it, but see when another driver has the directory."""
 
     directory: Place
@@ -171,9 +171,9 @@ class Lease:
         self._kept.enter_context(every(self._seconds / 3, self._renew))
 
     @property
-    def claim(self) -> Claim:
-        """What workers are given."""
-        return Claim(directory=self._directory.resolve(), owner=self._record.owner)
+    def claim(self) -> LeaseClaim:
+        """The lease as workers are given it."""
+        return LeaseClaim(directory=self._directory.resolve(), owner=self._record.owner)
 
     @property
     def loss(self) -> CommitError | None:
