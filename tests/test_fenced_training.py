@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class Paused:
         command = [sys.executable, "-c", SHORT_LEASE, "run", str(self.run.config)]
         self.driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
+    def close(self) -> None:
+        """End the driver, paused or not."""
+        self.driver.kill()
+        self.driver.wait()
+
     def until(self, happened: Callable[[], bool], seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while not happened():
@@ -71,10 +76,16 @@ class Paused:
         return errors.splitlines()[-1]
 
 
-@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.fixture
+def paused(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Paused]:
+    run = Paused(tmp_path, num_workers=request.param)
+    yield run
+    run.close()
+
+
+@pytest.mark.parametrize("paused", [1, pytest.param(2, marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.timeout(900)
-def test_a_training_stops_where_its_driver_was_paused_and_another_took_over(tmp_path: Path, num_workers: int) -> None:
-    paused = Paused(tmp_path, num_workers=num_workers)
+def test_a_training_stops_where_its_driver_was_paused_and_another_took_over(paused: Paused) -> None:
     paused.until(lambda: paused.num_trained() > 0)
     seen, begun = paused.num_trained(), time.monotonic()
     paused.until(lambda: paused.num_trained() > seen)
