@@ -17,7 +17,7 @@ from curation.storage import conditional, lease
 from train import fence
 
 LONG = {
-    "student": {"preset": "scratch", "epochs": 4000, "global_batch_size": 16, "micro_batch_size": 16},
+    "student": {"preset": "scratch", "epochs": 4000, "global_batch_size": 16, "micro_batch_size": 8},
     "generations": [{"student": {"init": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_positions": 256}}}],
     "selection": {"budget": {"n": 50}, "arms": ["naive"]},
 }
