@@ -262,7 +262,8 @@ class RunConfig(RowsConfig):
                 "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: "
                 "given and completion there"
             )
-        columns, both_orders = (*self.trust.columns, *self._ranked_by), self.domain_of("source").may_ask_both_orders
+        columns = (*self.trust.columns, *(ARMS[arm].trust for arm in self.selection.used))
+        both_orders = self.domain_of("source").may_ask_both_orders
         problem = unknown_number(columns, given, both_orders=both_orders) or beyond_endpoint(self)
         if given is not None and problem is None:
             judges, generations = self.judge is not None, len(self.generations)
