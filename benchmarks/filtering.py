@@ -3,9 +3,9 @@
 Rows of some 700 bytes of text and a trust score; one in ten passes a threshold. Its prompt is rendered by the domain,
 row by row, and the row is written to Parquet (zstd) with text, prompt, completion, label, trust and source file.
 
-Ours is what ``curate filter`` does once rows are labelled and scored: ``curation.stages.cut.decide`` makes the cut
-over the labels table, and ``curation.stages.write.write_rows`` joins it with the pool's table and writes. The peers
-read one Parquet table in which all of these columns stand already, so they need no join:
+Ours is what ``curate filter`` does once rows are labelled and scored: ``curation.filter.stages.cut.decide`` makes the
+cut over the labels table, and ``curation.filter.stages.write.write_rows`` joins it with the pool's table and writes.
+The peers read one Parquet table in which all of these columns stand already, so they need no join:
 
 - Ray Data: ``read_parquet``, ``filter`` by an expression, ``map_batches``, ``write_parquet``, on the same Ray as ours;
 - Hugging Face ``datasets``: ``from_parquet``, ``filter``, ``map``, ``to_parquet`` (in its own compression), two
@@ -50,11 +50,12 @@ from benchmarks.plain import Plain
 from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import KeepConfig
 from curation.domains import Example
+from curation.filter.stages.cut import decide
+from curation.filter.stages.parts import WriteJob
+from curation.filter.stages.pool import PoolRows, read_pool
+from curation.filter.stages.write import write_rows
 from curation.refs import TableRef
 from curation.sources import discover
-from curation.stages.cut import decide
-from curation.stages.pool import PoolRows, read_pool
-from curation.stages.write import WriteJob, write_rows
 from curation.tables import io, schemas
 
 DOMAIN = DomainConfig(name="benchmarks.filtering:Asked")

@@ -16,7 +16,7 @@ from curation.commands.analyze_verb import analyze
 from curation.commands.audit.verb import audit
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
-from curation.commands.filter.verb import SHIFTED, filter_pool
+from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.init_verb import init
 from curation.commands.options import CONFIG, SET, with_own_modules
 from curation.commands.plan_verb import plan
@@ -150,15 +150,12 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
     1,000 rows of each source are read, to foresee rows that cannot be used.
     """
-    from curation.cluster.capacity import check_machine
     from curation.commands.validate import check
     from curation.config.load import load_config
 
     try:
         lines = []
-        loaded = load_config(config, overrides)
-        check_machine(loaded)
-        for line in check(loaded):
+        for line in check(load_config(config, overrides)):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)

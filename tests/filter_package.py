@@ -10,8 +10,8 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
+from curation.filter.package import CalibrationRows, Cascade, Description, Made, Sample, TrustPackage, write
 from curation.hashing import hash_unit
-from curation.package import CalibrationRows, Cascade, Description, Made, Sample, TrustPackage, write
 from curation.refs import TrustRef
 from curation.selection.budget import GradedScores
 from curation.selection.cascade import HeldOut, first_cut

@@ -26,8 +26,7 @@ from curation.commands.verify.kinds import verify
 from curation.config import AskConfig, DecodingConfig, TrustConfig
 from curation.errors import CurationError
 from curation.filter import Filter
-from curation.package import TrustPackage, load
-from curation.pipeline.filter.opening import copied
+from curation.filter.package import TrustPackage, copied, load
 
 BAIT = ("stranger", "turtledemo")
 """Modules that nothing imports but who obeys a mutant."""

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from curation.package import Description, TrustPackage
-from curation.package.folder import _digest, _facts, _File
+from curation.filter.package import Description, TrustPackage
+from curation.filter.package.folder import _digest, _facts, _File
 
 
 def sealed(

@@ -19,11 +19,11 @@ from filter_package import COMPLETIONS, ids_of, make_package, states_of, write_p
 
 from curation.cli import SHIFTED, main
 from curation.config.load import load_filter
-from curation.errors import BudgetError, ConfigError, PackageError, RunDirError, ShiftError, SourceError
+from curation.errors import BudgetError, ClusterError, ConfigError, PackageError, RunDirError, ShiftError, SourceError
+from curation.filter.opened import check, open_filter
+from curation.filter.package import TrustPackage
+from curation.filter.run import Filtered, run_filter
 from curation.hashing import Int64s
-from curation.package import TrustPackage
-from curation.pipeline.filter.opening import check, open_filter
-from curation.pipeline.filter.run import Filtered, run_filter
 from curation.selection import Candidates
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN, in_rank_order
@@ -175,8 +175,9 @@ def test_what_is_done_and_what_waits_is_told_without_ray(grown, package, tmp_pat
     first, *_, last = told("status", out).splitlines()
     assert first == f"{out}: not running" and last.startswith(f"cut {grown.second.content['cut']['id']} (share 0.1)")
     assert f"200 labelled, 0 error rows; {kept} let in by cut" in told("status", out)
-    planned = told("plan", package.uri, str(grown.pool), "-o", out, "--keep", "0.1", "--no-probe", "--recut",
-                   *(part for key in SETTINGS for part in ("--set", key)))  # fmt: skip
+    settings = [part for key in SETTINGS for part in ("--set", key)]
+    command = ("filter", package.uri, str(grown.pool), "-o", out, "--keep", "0.1", "--recut", *settings)
+    planned = told(*command, "--plan", "--no-probe")
     assert planned.startswith("pool: 600 rows in 2 files\n")
     assert "changed: rounds" in planned and "waits for cut" in planned
     write_pool(grown.pool / "c.jsonl", 3)
@@ -355,12 +356,20 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
     assert not (out / "data").exists() and not (out / "filter.json").exists()
 
 
+def test_a_filter_for_which_the_cluster_has_no_room_writes_nothing(local_ray, package, tmp_path):
+    write_pool(tmp_path / "pool" / "a.jsonl", 5)
+    with pytest.raises(ClusterError, match=r"teacher\.actors asks for a worker of 500 CPU"):
+        go(package.uri, tmp_path / "pool", tmp_path / "out", {"n": 2}, "teacher.actors.num_cpus=500")
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.parent.name != "lease"]
+    assert written == []
+
+
 def test_a_file_that_was_replaced_before_its_rows_were_read_is_refused(local_ray, package, tmp_path):
     pool, out = tmp_path / "pool", tmp_path / "out"
     write_pool(path := pool / "a.jsonl", 50)
     given = {"package": package.uri, "pool.path": str(pool), "output.path": str(out), "keep": {"n": 2}}
     config = load_filter(None, SETTINGS, given)
-    open_filter(config, *check(config), recut=False, save=True, guard=unguarded)  # and the driver dies here
+    open_filter(config, *check(config), recut=False, guard=unguarded).save()  # and the driver dies here
     found = path.stat()
     path.write_text(path.read_text().replace("is", "IS"))
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -13,21 +13,21 @@ from click.testing import CliRunner
 from filter_package import COMPLETIONS, STATES, ids_of, make_package, matrix, states_of, write_pool
 
 from curation.cli import main
-from curation.commands.filter.summary import summary
+from curation.commands.filter import summary
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
-from curation.package import load
-from curation.pipeline.filter.cascade import settle
-from curation.pipeline.filter.forecast import askings_of
-from curation.pipeline.filter.opening import look
-from curation.pipeline.filter.run import Filtered, run_filter
+from curation.filter.cascade import settle
+from curation.filter.forecast import askings_of
+from curation.filter.opened import look
+from curation.filter.package import load
+from curation.filter.run import Filtered, run_filter
+from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates
 from curation.selection.cascade import first_cut
 from curation.selection.top_n import TopN
 from curation.stages.first_cut import passing
-from curation.stages.shift import MeasurePoolShift
 from curation.tables import io
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
@@ -236,7 +236,7 @@ def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_tr
             "a cut is certified on calibration rows that no first cut",
         ),
         ({"share": 0.3}, "cascade.keep=0.2", r"cascade\.keep: 0\.2 is less than the share 0\.3"),
-        ({"n": 900}, "cascade.loss=0.01", r"keep\.n 900 is all of the pool's 600 rows"),
+        ({"n": 600}, "cascade.loss=0.01", r"keep\.n 600 is all of the pool's 600 rows"),
     ],
 )
 def test_what_a_cascade_cannot_be_is_refused(cascaded, tmp_path, keep, setting, message):

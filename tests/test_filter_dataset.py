@@ -13,7 +13,7 @@ from tiny_package import sums, tiny_package
 
 from curation.errors import SourceError
 from curation.filter import Filter
-from curation.package import TrustPackage
+from curation.filter.package import TrustPackage
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "filter_dataset.py"
 NUM_ROWS = 90

@@ -15,8 +15,8 @@ import pytest
 from filter_package import COMPLETIONS, make_package, write_pool
 from object_store import object_store
 
-from curation.package import load
-from curation.stages.write import data_files
+from curation.filter.package import load
+from curation.filter.stages.write import data_files
 from curation.storage.paths import Remote, place
 
 NUM_ROWS, CHUNK_ROWS = 2000, 50

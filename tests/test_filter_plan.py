@@ -126,13 +126,15 @@ def test_inspect_and_clean_work_on_the_record_of_an_output(planned):
 def test_options_of_a_filter_are_refused_for_a_run(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("name: mine\n")
-    assert "configures a run; -o, --keep and the options after it" in curate("plan", path, "--keep", "5", code=2)
+    assert "No such option" in curate("plan", path, "--keep", "5", code=2)
     path.write_text("name: mine\nsources: {}\n")
     assert "run.yaml: configures a run, as it has sources" in curate("filter", path, code=2)
     (tmp_path / "filter.yaml").write_text("package: mine\n")
     assert "filter.yaml: configures a filter, as it names a package" in curate("run", tmp_path / "filter.yaml", code=2)
     write_pool(tmp_path / "pool.jsonl", 3)
-    no_package = curate("plan", tmp_path, tmp_path / "pool.jsonl", "-o", tmp_path / "o", "--keep", "2", code=2)
+    command = ("filter", tmp_path, tmp_path / "pool.jsonl", "-o", tmp_path / "o", "--keep", "2")
+    assert "--json: belong to --plan; add it" in curate(*command, "--json", code=2)
+    no_package = curate(*command, "--plan", code=2)
     (tmp_path / "begun" / "_curation").mkdir(parents=True)
     assert "begun: no filter has started here yet" in curate("status", tmp_path / "begun", code=2)
     assert "is no trust package" in no_package and not (tmp_path / "o").exists()

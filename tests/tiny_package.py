@@ -7,8 +7,8 @@ import numpy as np
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.domains import get_domain
+from curation.filter.package import CalibrationRows, Description, Made, Sample, TrustPackage, asked, write
 from curation.hashing import hash_unit
-from curation.package import CalibrationRows, Description, Made, Sample, TrustPackage, asked, write
 from curation.refs import ModelRef, TrustRef
 from curation.selection.budget import GradedScores
 from curation.trust.calibration import Calibration
@@ -96,7 +96,7 @@ def tiny_package(folder: Path, *, seed: int = 0, **changes: Any) -> TrustPackage
 
 def of_model(folder: Path, model: ModelRef, **changes: Any) -> TrustPackage:
     """A package that names a model; its states are those of the scripted teacher."""
-    from curation.package import digests_of
+    from curation.filter.package import digests_of
 
     return tiny_package(folder, teacher=model, teacher_digests=digests_of(model), **changes)
 

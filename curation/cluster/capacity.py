@@ -198,24 +198,24 @@ def check_room(asked: Sequence[Need]) -> str | None:
     )
 
 
-def check_machine(config: RunConfig) -> None:
-    """Check, before Ray is started on this machine, that it has the CPUs and GPUs that the run's stages need.
+def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
+    """Check, before Ray is started on this machine, that it has the CPUs and GPUs of the needs.
 
     Raises:
         ClusterError: it has not. Of a cluster that is joined nothing is known before.
     """
-    if address_of(config.ray) != LOCAL:
+    if address_of(settings) != LOCAL:
         return
-    machine = this_machine(config.ray)
-    asked = [
+    machine = this_machine(settings)
+    here = [
         Need(
             key=need.key,
             count=need.count,
             resources={name: amount for name, amount in need.resources.items() if name in machine},
         )
-        for need in needs(config)
+        for need in asked
     ]
-    if words := lacking([need for need in asked if any(need.resources.values())], [machine]):
+    if words := lacking([need for need in here if any(need.resources.values())], [machine]):
         raise ClusterError(
             f"this machine is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
             "gpus_per_worker, num_workers), raise ray.num_cpus, or set ray.address to a cluster that has it"

@@ -6,23 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from curation.cluster import capacity
-from curation.config import RayConfig, RunConfig
+from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
-from curation.pipeline.growth import described
-from curation.pipeline.model_types import types_taken
-from curation.pipeline.opened import OpenedRun, open_run
-from curation.pipeline.planning import forecast_run
-from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
-from curation.pipeline.student_steps import student_steps
+from curation.pipeline.work import Opened
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
-from curation.sources import split_sizes
 from curation.stages.asking import AskModel
-from curation.stages.overlap_look import look
-from curation.stages.preview import check_preview, preview
 from curation.stages.training import Training
 from curation.telemetry.console import say
 
@@ -142,50 +134,40 @@ class Plan:
         return "\n".join([*lines, "[x] done, [-] nothing to do; stages of one step do not wait for each other"])
 
 
-def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) -> Plan:
+def make_plan(
+    config: RunConfig | FilterConfig, *, probe: bool, num_rows: int | None = None, recut: bool = False
+) -> Plan:
     """Every stage with its rows and state, and a forecast of what the stages take that ask the first teacher.
 
     With ``probe``, a sample of ``num_rows`` rows (unset: a moderate number) is labelled on Ray, by the actors that the
-    run would start. It changes nothing in the run directory.
+    run or the filter would start. It changes nothing in the directory. ``recut``: as for ``curate filter``.
     """
-    opened = open_run(config, save=False)
-    if not all(status.is_settled for status in opened.statuses):
-        check_models(config, loads=True)
-        _look(opened)
-    ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
-    added = described(config, opened.deals, opened.manifest.source_files)
-    return replace(_planned(opened.chain.stages, opened.manifest, ahead, config.ray), added=added)
+    opened, forecaster = _opened(config, recut=recut)
+    if not opened.is_settled():
+        for line in opened.checks():
+            say(line)
+    ahead = partial(forecaster, num_rows=num_rows) if probe else None
+    growth = opened.growth
+    return replace(_planned(opened, ahead), pool=growth.get("pool"), added=growth.get("added"))
 
 
-def _look(opened: OpenedRun) -> None:
-    """Refuse, before a sample is labelled, what the run would refuse; what is found is told."""
-    config, files = opened.config, opened.manifest.source_files
-    capacity.check_machine(config)
-    taken = opened.deals.taken(files)
-    for found in student_steps(config, split_sizes(config, files, taken)["pool"] // config.num_shares):
-        say(found.line if found.warning is None else f"warning: {found.warning}")
-    preparing = {stage.name for stage in opened.chain.preparing}
-    if all(status.is_settled for status in opened.statuses if status.stage.name in preparing):
-        return  # rows are prepared, and were looked at
-    of_rows = check_preview(preview(config, files, taken), config)
-    for line in (*of_rows, *look(config, files, taken), *types_taken(config)):
-        say(line)
+def _opened(config: RunConfig | FilterConfig, *, recut: bool) -> tuple[Opened[Any], Callable[..., Any]]:
+    """A configuration's directory, opened, and the function that forecasts its stages."""
+    if isinstance(config, FilterConfig):
+        from curation.filter.forecast import forecast_filter
+        from curation.filter.opened import look
+
+        output = look(config, recut=recut)
+        return output, partial(forecast_filter, output)
+    from curation.pipeline.opened import open_run
+    from curation.pipeline.planning import forecast_run
+
+    run = open_run(config, save=False)
+    return run, partial(forecast_run, run)
 
 
-def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int | None = None) -> Plan:
-    """The same for a filter: its rounds, of which those with new files are to be labelled, the cut, and the writing.
-
-    The sample is drawn over all files that are left to label. It changes nothing in the output.
-    """
-    from curation.pipeline.filter import opening
-    from curation.pipeline.filter.forecast import forecast_filter
-
-    opened = opening.look(config, recut=recut)
-    ahead = partial(forecast_filter, opened, num_rows=num_rows) if probe else None
-    return replace(_planned(opened.described.all, opened.manifest, ahead, config.ray), pool=opened.pool)
-
-
-def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaster | None, where: RayConfig) -> Plan:
+def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
+    ordered, manifest, where = opened.stages, opened.manifest, opened.config.ray
     known: dict[str, Outputs | Skipped] = {}
     found = list(statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]

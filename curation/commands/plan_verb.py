@@ -1,66 +1,76 @@
-"""The options of ``curate plan``. Like ``curation.cli``, it imports what is heavy when it runs."""
+"""The options of ``curate plan``, which ``curate filter --plan`` has too. Heavy imports are inside."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from curation.commands.filter.verb import rule_options
-from curation.commands.options import INPUTS, SET
-from curation.commands.tables import forecast_table
-from curation.errors import ConfigError
+from curation.commands.options import CONFIG, SET
 from curation.escaping import echo
+
+if TYPE_CHECKING:
+    from curation.config import RunConfig
+    from curation.config.filter import FilterConfig
+
+_PLAN_OPTIONS = (
+    click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the plan's probe."),
+    click.option("--no-probe", is_flag=True, help="Label nothing: no forecast."),
+    click.option("--save", is_flag=True, help="Keep the forecast beside the record, to be compared with what is used."),
+    click.option("--graph", is_flag=True, help="Show which stages each stage waits for."),
+    click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
+)
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a plan: the keyword arguments of :func:`show_plan`."""
+    for option in reversed(_PLAN_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command()
-@INPUTS
+@CONFIG
 @SET
-@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the probe.")
-@click.option("--no-probe", is_flag=True, help="Label nothing: no forecast.")
-@click.option("--save", is_flag=True, help="Keep the forecast beside the run's or filter's record, to be compared.")
-@click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@rule_options
-def plan(
-    inputs: tuple[str, ...],
-    overrides: tuple[str, ...],
+@plan_options
+def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
+    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
+
+    CONFIG is that of a run or of a filter; `curate filter --plan` takes PACKAGE POOL too. The forecast rests on a
+    probe: a random sample of the rows is labelled by the actors that the command itself would start.
+    """
+    from curation.config.load import is_filter, load_config, load_filter
+
+    show_plan((load_filter if is_filter(config) else load_config)(config, overrides), **how)
+
+
+def show_plan(
+    config: "RunConfig | FilterConfig",
+    *,
     num_rows: int | None,
     no_probe: bool,
     save: bool,
     graph: bool,
     as_json: bool,
-    recut: bool,
-    **options: Any,
+    recut: bool = False,
 ) -> None:
-    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
+    """Print the plan of a run or a filter.
 
-    CONFIG is that of a run or of a filter; PACKAGE POOL and the last options are those of `curate filter`. The forecast
-    rests on a probe: a random sample of the rows is labelled by the actors that the command itself would start.
+    Raises:
+        ConfigError: options that exclude each other.
     """
-    from curation.commands.filter.summary import config_of
-    from curation.commands.plan import make_plan, plan_filter
-    from curation.config import RunConfig
-    from curation.config.filter import FilterConfig
-    from curation.config.load import is_filter, load_config
+    from curation.commands.plan import make_plan
+    from curation.commands.tables import forecast_table
+    from curation.errors import ConfigError
     from curation.pipeline import kept_forecast
 
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
-    probe = not (no_probe or graph)
-    settings: RunConfig | FilterConfig
-    if len(inputs) > 1 or is_filter(inputs[0]):
-        settings = config_of(inputs, overrides, **options)
-        planned = plan_filter(settings, recut=recut, probe=probe, num_rows=num_rows)
-    else:
-        if recut or any(value not in (None, False, ()) for value in options.values()):
-            raise ConfigError(f"{inputs[0]}: configures a run; -o, --keep and the options after it are a filter's")
-        settings = load_config(inputs[0], overrides)
-        planned = make_plan(settings, probe=probe, num_rows=num_rows)
-    made = planned.forecast
-    path = None
+    planned = make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut)
+    made, path = planned.forecast, None
     if save and made is not None:
-        forecast = planned.to_json()
-        path = kept_forecast.save(made, settings, {name: forecast[name] for name in ("total", "stages")})
+        described = planned.to_json()
+        path = kept_forecast.save(made, config, {name: described[name] for name in ("total", "stages")})
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return

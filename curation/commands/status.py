@@ -1,9 +1,9 @@
-"""``curate status``: shows what a run has done and is doing, from its directory alone."""
+"""``curate status``: shows what a run or a filter has done and is doing."""
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from curation.commands.tables import verdict_lines
@@ -24,39 +24,47 @@ OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"
 """Fields of a progress event that say nothing once its driver has ended."""
 
 
-def status_lines(config: RunConfig) -> Iterator[str]:
-    """Lines on what is done, what is running and whether a driver is alive, from the run directory alone."""
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """The state of a run or a filter, by the record in its directory."""
+
+    home: Place
+    """The folder to name."""
+    manifest: Manifest
+    states: Sequence[Status]
+    """Where the stages stand; empty where that is unknown."""
+    unknown: str | None
+    """Why it is unknown where the stages stand."""
+    nothing_yet: str
+    """The line on a directory without a record."""
+    further: Sequence[str] = ()
+    """Lines after those on the stages."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Further parts of the JSON object."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return bool(self.states) and all(status.is_settled for status in self.states)
+
+
+def look(config: RunConfig) -> Shown:
+    """The state of a run, from its directory alone."""
     manifest = Manifest.load(config.directory)
+    states, unknown = _states(config, manifest)
+    nothing = f"{config.directory}: no run here yet; `curate run` starts it"
+    return Shown(home=config.directory, manifest=manifest, states=states, unknown=unknown, nothing_yet=nothing)
+
+
+def status_lines(shown: Shown) -> Iterator[str]:
+    """Lines on what is done, what is running and whether a driver is alive."""
+    manifest, found = shown.manifest, shown.states
     if not manifest.identity:
-        yield f"{config.directory}: no run here yet; `curate run` starts it"
+        yield shown.nothing_yet
         return
-    yield from lines_of(config.directory, manifest, *_states(config, manifest))
-    if (spent := _spent(config)) is not None:
-        money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
-        limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
-        tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
-        under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
-        yield f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
-
-
-def status_json(config: RunConfig) -> dict[str, Any]:
-    """The same as JSON: the driver, every stage with its state, and the newest events."""
-    manifest = Manifest.load(config.directory)
-    return {**json_of(config.directory, manifest, *_states(config, manifest)), "endpoint": _spent(config)}
-
-
-def is_finished(config: RunConfig) -> bool:
-    """Whether a run has nothing left to do."""
-    manifest = Manifest.load(config.directory)
-    found, _ = _states(config, manifest)
-    return bool(found) and all(status.is_settled for status in found)
-
-
-def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
-    """Lines on a record whose stages stand as ``found``, or why that is ``unknown``; ``shown``: the folder to name."""
     holder = lease.holder(manifest.directory)
-    yield f"{shown}: {'not running' if holder is None else f'running ({holder})'}"
-    yield from _standing(manifest, found, unknown)
+    yield f"{shown.home}: {'not running' if holder is None else f'running ({holder})'}"
+    yield from _standing(manifest, found, shown.unknown)
     events = list(parsed(manifest.events.last(TAIL_BYTES)))
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
@@ -69,17 +77,19 @@ def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown:
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
         yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
-    if found and all(status.is_settled for status in found):
+    if shown.is_finished:
         yield from verdict_lines(_report(manifest.directory))
+    yield from shown.further
 
 
-def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> dict[str, Any]:
-    """The lines of :func:`lines_of`, as JSON."""
+def status_json(shown: Shown) -> dict[str, Any]:
+    """The same as JSON: the driver, every stage with its state, and the newest events."""
+    manifest, found = shown.manifest, shown.states
     events = list(parsed(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
     holder = lease.holder(manifest.directory)
     return {
-        "directory": str(shown),
+        "directory": str(shown.home),
         "driver": None if holder is None else asdict(holder),
         "stages": [
             {
@@ -91,11 +101,12 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
             }
             for status in found
         ],
-        "unknown": unknown,
+        "unknown": shown.unknown,
         "verdict": _report(manifest.directory).get("verdict") if all(status.is_settled for status in found) else None,
         "under_way": list(_under_way(events, is_alive=holder is not None)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
+        **shown.parts,
     }
 
 

@@ -3,7 +3,9 @@
 import json
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,12 @@ from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.storage.lease import holder
 from curation.storage.paths import place
+
+if TYPE_CHECKING:
+    from curation.commands.status import Shown
+    from curation.config import RunConfig
+    from curation.config.filter import FilterConfig
+    from curation.storage.paths import Place
 
 BEGIN_SECONDS = 60.0
 """How long ``--watch`` waits for the driver of a run that is not finished."""
@@ -34,7 +42,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 
     With --watch, a run that is not finished and has no driver yet is waited for, one minute long.
     """
-    from curation.commands import status as run_status
+    from curation.commands.status import look, status_json, status_lines
     from curation.config.filter import WORK
     from curation.config.load import is_filter, load_config, load_filter
     from curation.rundir.manifest import record_in
@@ -42,40 +50,47 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
 
-    shown: Any
-    settings: Any
+    look_again: Callable[[], Shown]
+    settings: RunConfig | FilterConfig
     if record_in(place(config)) == place(config) / WORK:
-        from curation.commands.filter import status as shown  # heavier than what a run's status takes
-        from curation.pipeline.filter.opening import config_at
+        from curation.commands.filter_status import look as look_at_filter  # heavier than what a run's status takes
+        from curation.filter.opened import config_at
 
         settings = config_at(place(config), overrides)
+        look_again = partial(look_at_filter, settings)
     else:
         if (place(config) / WORK).is_dir():
             raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
         config, overrides = of_run(config, overrides)
         if is_filter(config):
-            from curation.commands.filter import status as shown
+            from curation.commands.filter_status import look as look_at_filter
 
             settings = load_filter(config, overrides)
+            look_again = partial(look_at_filter, settings)
         else:
-            shown, settings = run_status, load_config(config, overrides)
+            settings = load_config(config, overrides)
+            look_again = partial(look, settings)
     if as_json:
-        echo(json.dumps(shown.status_json(settings), indent=1))
+        echo(json.dumps(status_json(look_again()), indent=1))
     elif watch is None:
-        echo("\n".join(shown.status_lines(settings)))
+        echo("\n".join(status_lines(look_again())))
     else:
-        _watch(shown, settings, watch)
+        _watch(look_again, settings.directory, watch)
 
 
-def _watch(shown: Any, settings: Any, seconds: float) -> None:
+def _watch(look: "Callable[[], Shown]", directory: "Place", seconds: float) -> None:
     """Show the status again and again until its driver, if one comes, has ended."""
+    from curation.commands.status import status_lines
+    from curation.storage.lease import holder
+
     began, has_run = time.monotonic(), False
     try:
         while True:
-            runs = holder(settings.directory) is not None
+            runs = holder(directory) is not None  # before the look: what it then shows is the end's
             has_run = has_run or runs
-            lines = list(shown.status_lines(settings))
-            waits = not has_run and not shown.is_finished(settings) and time.monotonic() - began < BEGIN_SECONDS
+            shown = look()
+            lines = list(status_lines(shown))
+            waits = not has_run and not shown.is_finished and time.monotonic() - began < BEGIN_SECONDS
             if sys.stdout.isatty():
                 click.clear()
             echo("\n".join([f"{time.strftime('%H:%M:%S')} {lines[0]}", *lines[1:], *_waiting(waits)]) + "\n")

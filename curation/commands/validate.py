@@ -13,16 +13,13 @@ from curation.errors import ModelError
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
+from curation.pipeline.opened import check_settings
 from curation.pipeline.roles import check_models
 from curation.pipeline.student_steps import student_steps
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
-from curation.selection.budget import check_pool
 from curation.sources import discover, split_sizes
-from curation.stages.cap_keys import check_by
-from curation.stages.class_quota import divided, in_words
-from curation.stages.fit import check_settings
-from curation.stages.keep import check_kept
+from curation.stages.class_quota import in_words
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
@@ -46,6 +43,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     """
     tracking.require(config.tracking)
     require_reachable(config.directory, writable=True)
+    capacity.check_machine(config.ray, capacity.needs(config))
     check_models(config, loads=True)
     require_checkers(config)
     check_students(config)
@@ -56,9 +54,9 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
         yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows")
-    check_kept(config.selection.keep, files[config.splits.pool.source])
     taken = deals.taken(files)
     sizes = split_sizes(config, files, taken)
+    num_pool = config.pool_share(sizes)
     for name, num_rows in sizes.items():
         yield CheckedLine("split", f"split {name}: {num_rows:,} rows")
     if (added := described(config, deals, files)) is not None:
@@ -66,20 +64,14 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     if (shares := config.num_shares) > 1:
         num = max(1, len(config.generations))
         left = f"; {shares - num} more are left for generations that are added later" if shares > num else ""
-        rows = sizes["pool"] // shares
         yield CheckedLine(
-            "split", f"{num} generations label one of {shares} shares of the pool each, {rows:,} rows{left}"
+            "split", f"{num} generations label one of {shares} shares of the pool each, {num_pool:,} rows{left}"
         )
     yield from (CheckedLine("rows", line) for line in check_preview(preview(config, files, taken), config))
     yield from (CheckedLine("rows", line) for line in look(config, files, taken))
-    num_pool = sizes["pool"] // config.num_shares
-    check_pool(config.selection.budget, num_pool)
-    domain = get_domain(config.domain_of("pool"))
-    check_by(config.selection.max_per_label_by, domain)
-    divided(config.selection, domain)
-    if (places := in_words(config.selection, domain)) is not None:
+    check_settings(config, files, num_pool)
+    if (places := in_words(config.selection, get_domain(config.domain_of("pool")))) is not None:
         yield CheckedLine("setting", places)
-    check_settings(config.trust)
     if config.trust.search or "tune" in config.model_fields_set:
         check_search(config, num_pool)
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}

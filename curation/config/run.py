@@ -366,6 +366,10 @@ class RunConfig(RowsConfig):
         """The shares into which the pool is dealt; a generation labels one of them."""
         return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
 
+    def pool_share(self, sizes: Mapping[str, int]) -> int:
+        """The rows of the pool that a generation labels, of splits of these ``sizes``."""
+        return sizes["pool"] // self.num_shares
+
     @property
     def students(self) -> dict[str, tuple[ModelConfig, StudentConfig]]:
         """Base and recipe of every student: ``0`` that of the first generation that teaches, ``0 large`` beside it."""

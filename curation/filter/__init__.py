@@ -1,11 +1,31 @@
-"""A trust package at work in a user's own process: on a stream of rows, in a pipeline of Ray Data, behind Ray Serve.
+"""Trust packages, and everything that is done with one: what it is, how it scores, how a pool goes through it.
 
-Pools of files are the business of ``curate filter``, which labels each row once and survives kills. Here rows come from
-the user's own code and go back to it.
+* ``package/``: the folder that ``curate export-trust`` writes.
+* ``rows.py``, ``scorer.py``, ``actor.py``, ``replica.py``, ``watch.py``: a package at work in a user's own process, on
+  a stream of rows, in a pipeline of Ray Data, behind Ray Serve. Rows come from the user's own code and go back to it.
+* The other files: ``curate filter``, which labels each row of a pool of files once and survives kills. Its stages
+  (``stages/``) are planned and run by the engine of runs (``curation.pipeline``).
 """
 
-from curation.filter.replica import Replica
-from curation.filter.rows import Filter
-from curation.filter.watch import ShiftWatch
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curation.filter.replica import Replica
+    from curation.filter.rows import Filter
+    from curation.filter.watch import ShiftWatch
 
 __all__ = ["Filter", "Replica", "ShiftWatch"]
+_HOMES = {"Filter": "rows", "Replica": "replica", "ShiftWatch": "watch"}
+
+
+def __getattr__(name: str) -> Any:
+    """The names of ``__all__``, whose modules are heavy, when they are asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The names of the package, with those that are imported late."""
+    return sorted({*globals(), *__all__})

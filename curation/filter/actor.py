@@ -7,8 +7,8 @@ import pyarrow as pa
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.errors import PackageError
+from curation.filter.package import load
 from curation.filter.scorer import Scorer, check_columns
-from curation.package import load
 from curation.refs import ModelRef
 
 

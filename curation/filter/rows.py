@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.escaping import logger_of
+from curation.filter.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
 from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
 from curation.filter.watch import ShiftWatch
-from curation.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
 from curation.refs import ModelRef
 
 if TYPE_CHECKING:

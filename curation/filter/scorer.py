@@ -19,7 +19,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
-from curation.package import TrustPackage, check_content
+from curation.filter.package import TrustPackage, check_content
 from curation.refs import ModelRef
 from curation.sources.missing import present
 from curation.stages.deal import schema_problem

@@ -78,7 +78,7 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
         teacher=roles.first_teacher(config, tables, sizes),
         helpers=roles.helper_models(config, tables, sizes),
         tables=tables,
-        sizes={**sizes, "pool": sizes["pool"] // config.num_shares},
+        sizes={**sizes, "pool": config.pool_share(sizes)},
         files=files[config.splits.source.source],
         pool_files=files[config.splits.pool.source],
     )

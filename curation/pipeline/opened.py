@@ -1,49 +1,93 @@
 """A run directory opened for a configuration: checked against it, with its manifest and the stages to be done."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import yaml
 
+from curation.cluster import capacity
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
-from curation.pipeline.growth import Deals, Files, deals_of, identity_of
+from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
+from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
+from curation.pipeline.student_steps import student_steps
+from curation.pipeline.work import Opened
 from curation.redaction import redacted_in
-from curation.rundir.graph import Status, statuses
+from curation.rundir import history
+from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, discover, split_sizes
+from curation.stages import fit
 from curation.stages.cap_keys import check_by
 from curation.stages.class_quota import divided
-from curation.stages.fit import check_settings
 from curation.stages.keep import check_kept
+from curation.stages.overlap_look import look
+from curation.stages.preview import check_preview, preview
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedRun:
+class OpenedRun(Opened[RunConfig]):
     """A run directory, and what is to be done in it."""
 
-    config: RunConfig
-    manifest: Manifest
     chain: Chain
     num_pool: int
     """Rows of the pool of one generation."""
     deals: Deals
 
     @property
-    def statuses(self) -> list[Status]:
-        """Where every stage stands."""
-        return list(statuses(self.chain.stages, self.manifest.records))
+    def name(self) -> str:
+        """The run's name."""
+        return self.config.name
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of all generations."""
+        return self.chain.stages
+
+    @property
+    def needs(self) -> list[capacity.Need]:
+        """Resources of the teacher's actors and of the training workers."""
+        return capacity.needs(self.config)
+
+    @property
+    def growth(self) -> dict[str, str | None]:
+        """``added``: splits that are added to a run that has grown, and those that stay as they are."""
+        return {"added": described(self.config, self.deals, self.manifest.source_files)}
 
     def save(self) -> None:
         """Write what defines the run into its directory: its identity and files, and the configuration."""
         self.manifest.save()
         settings = redacted_in(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
         write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+    def begin(self) -> Iterator[str]:
+        """Lines on which type each ``dtype: auto`` stands for; configurations and tokenizers of models are loaded."""
+        check_models(self.config, loads=True)
+        yield from types_taken(self.config)
+
+    def checks(self) -> Iterator[str]:
+        """Lines on the students' steps, on models, and on rows of the sources that were not prepared yet."""
+        config, files = self.config, self.manifest.source_files
+        check_models(config, loads=True)
+        capacity.check_machine(config.ray, self.needs)
+        for found in student_steps(config, self.num_pool):
+            yield found.line if found.warning is None else f"warning: {found.warning}"
+        if self.is_settled(self.chain.preparing):
+            return  # rows are prepared, and were looked at
+        taken = self.deals.taken(files)
+        yield from check_preview(preview(config, files, taken), config)
+        yield from look(config, files, taken)
+        yield from types_taken(config)
+
+    def note(self, stage: Stage, rows: int, seconds: float) -> None:
+        """Keep how long a stage took beside the run directory, for the plans of later runs."""
+        history.note(self.config.directory, stage, rows, seconds)
 
 
 def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> OpenedRun:
@@ -62,33 +106,28 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name in files:
         check_unchanged(known.get(name, ()), files[name])
-    described = {name: [file.recorded() for file in items] for name, items in files.items()}
-    opened = _opened(config, manifest, files, deals)
-    manifest.identify(identity_of(config), described, deals=deals.to_json(), save=False)
+    num_pool = config.pool_share(split_sizes(config, files, deals.taken(files)))
+    check_settings(config, files, num_pool)
+    chain = describe(config, files, deals)
+    recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
+    manifest.identify(identity_of(config), recorded, deals=deals.to_json(), save=False)
+    opened = OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
     if save:
         opened.save()
     return opened
 
 
-def _opened(config: RunConfig, manifest: Manifest, files: Files, deals: Deals) -> OpenedRun:
-    num_pool = split_sizes(config, files, deals.taken(files))["pool"] // config.num_shares
-    check_pool(config.selection.budget, num_pool)
-    check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
-    divided(config.selection, get_domain(config.domain_of("pool")))
-    check_settings(config.trust)
-    check_kept(config.selection.keep, files[config.splits.pool.source])
-    chain = describe(config, files, deals)
-    return OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
+def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
+    """Refuse settings that do not fit the pool's rows, its domain or the files' columns.
 
-
-def as_recorded(config: RunConfig) -> OpenedRun | None:
-    """A run as its record describes it, without a look at its sources; ``None`` where they are not all on record.
+    ``num_pool``: rows of the pool of one generation.
 
     Raises:
-        RunDirError: the record is damaged.
+        UserError: the message names the key.
     """
-    manifest = Manifest.load(config.directory)
-    if manifest.identity != identity_of(config) or manifest.files.keys() != config.sources.keys():
-        return None
-    check_models(config)
-    return _opened(config, manifest, manifest.source_files, deals_of(config, manifest))
+    selection, domain = config.selection, get_domain(config.domain_of("pool"))
+    check_pool(selection.budget, num_pool)
+    check_by(selection.max_per_label_by, domain)
+    divided(selection, domain)
+    check_kept(selection.keep, files[config.splits.pool.source])
+    fit.check_settings(config.trust)

@@ -6,46 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from curation.cluster import capacity
-from curation.config import PricesConfig, RayConfig, RunConfig
+from curation.config import RayConfig, RunConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast
 from curation.pipeline.opened import OpenedRun
 from curation.pipeline.probing import LeftOut, SplitRows, StageAsk, askings_of, cpus_of, probe_all
 from curation.pipeline.session import joined
+from curation.pipeline.stage_times import num_committed
+from curation.pipeline.work import WorkConfig
 from curation.refs import TableRef
-from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
-from curation.rundir.manifest import Manifest
+from curation.rundir.graph import Known, Out, Stage, Unknown, recorded
 from curation.sources import SourceFile, assignment_of, rows_at
 from curation.stages.deal import examples_of
 from curation.storage.paths import Place, Remote, place, remove
 from curation.tables import io
-
-
-class Costed(Protocol):
-    """The part of a configuration that a forecast reads."""
-
-    @property
-    def ray(self) -> RayConfig:
-        """Where the actors run."""
-
-    @property
-    def prices(self) -> PricesConfig | None:
-        """Prices of the machines."""
-
-    @property
-    def commit_seconds(self) -> float:
-        """Between two commits."""
-
-    @property
-    def fragment_mb(self) -> int:
-        """MiB of a fragment after a compaction."""
-
-    @property
-    def directory(self) -> Place:
-        """Where tables are written."""
 
 
 def forecast_run(
@@ -71,7 +47,7 @@ def forecast_run(
 def forecast_of(
     askings: Sequence[StageAsk],
     left_out: Sequence[LeftOut],
-    config: Costed,
+    config: WorkConfig,
     directory: Place,
     *,
     num_rows: int | None,
@@ -98,15 +74,6 @@ def forecast_of(
         fragment_mb=config.fragment_mb,
         has_requests=isinstance(config.directory, Remote),
     )
-
-
-def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
-    """How many rows an interrupted stage has labelled already."""
-    try:
-        uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
-    except Unknown:
-        return 0
-    return io.count(io.latest(str(uri))) if uri.exists() else 0
 
 
 def _shots(

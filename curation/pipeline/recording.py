@@ -14,6 +14,7 @@ from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
 from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, ordered, present, statuses, steps, waited_for
+from curation.rundir.manifest import StageRecord
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
@@ -25,7 +26,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     known = {**known}
     for _ in statuses(further, manifest.records, known):  # adds what is done of them
         pass
-    stages = [*opened.chain.stages, *further]
+    stages = [*opened.stages, *further]
     step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
     made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
@@ -62,17 +63,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
             )
             for name, stage in done.items()
         ],
-        passes=[
-            report.PassRecord(
-                name=name,
-                **stage.outputs["pass"],
-                total_rows=stage.rows,
-                prompt_tokens=stage.outputs.get("counts", {}).get("prompt_tokens"),
-                output_tokens=stage.outputs.get("counts", {}).get("output_tokens"),
-            )
-            for name, stage in done.items()
-            if "pass" in stage.outputs
-        ],
+        passes=[_pass(name, stage) for name, stage in done.items() if "pass" in stage.outputs],
         generations=generations,
         chain=_chain(opened, known, len(generations)) if len(opened.chain.generations) > 1 else None,
         forecast=forecast,
@@ -80,6 +71,18 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         own_code=config.runs_code,
         spent={} if forecast is None else used_since(forecast, manifest),
         used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
+    )
+
+
+def _pass(name: str, stage: StageRecord) -> report.PassRecord:
+    """The record of a stage that asked a model."""
+    counts = stage.outputs.get("counts", {})
+    return report.PassRecord(
+        name=name,
+        **stage.outputs["pass"],
+        total_rows=stage.rows,
+        prompt_tokens=counts.get("prompt_tokens"),
+        output_tokens=counts.get("output_tokens"),
     )
 
 

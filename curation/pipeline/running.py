@@ -2,37 +2,33 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from curation import report
-from curation.cluster import capacity, membership
 from curation.cluster.versions import versions
 from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating, analysing, reporting
-from curation.pipeline.model_types import types_taken
-from curation.pipeline.opened import OpenedRun, as_recorded, open_run
+from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
-from curation.pipeline.session import session, started
-from curation.pipeline.stage_times import expected_seconds
+from curation.pipeline.session import session
+from curation.pipeline.work import at_work
 from curation.redaction import redacted_in
-from curation.rundir import history
 from curation.rundir.graph import (
     Outputs,
     Skipped,
     Stage,
-    dependents,
     ordered,
     resolved,
     statuses,
     waited_for,
 )
-from curation.rundir.run import Run, files_of
+from curation.rundir.run import Run
 from curation.stages.search import check as check_search
 from curation.storage import lease
 from curation.storage.paths import Place
@@ -64,7 +60,7 @@ def run_chain(
     """
     tracking.require(config.tracking)
     with _at_work(config, wait=wait, redo=redo) as (opened, run):
-        known = run.do(opened.chain.stages)
+        known = run.do(opened.stages)
         record = record_of(opened, known, config_path, command)
         if record.chain is not None and record.chain.ended is not None:
             say(record.chain.ended)
@@ -162,7 +158,7 @@ def run_analysis(
         return ordered(analysing.describe_analysis(config, opened.chain))
 
     with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
-        known = run.do(opened.chain.stages)  # nothing: it is finished
+        known = run.do(opened.stages)  # nothing: it is finished
         run.do(analysis(opened))
         return reporting.current(record_of(opened, known, config_path, command), run.directory)
 
@@ -172,7 +168,7 @@ def _stages_of_seed(ablation: Ablation, variants: Sequence[Variant], opened: Ope
 
 
 def _all_stages(opened: OpenedRun) -> list[Stage]:
-    return opened.chain.stages
+    return opened.stages
 
 
 @contextmanager
@@ -185,69 +181,29 @@ def _at_work(
     redo: Sequence[str] = (),
     redo_by: str | None = "curate run {} --redo",
 ) -> Iterator[tuple[OpenedRun, Run]]:
-    """The run directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
+    """A run directory held and opened (:func:`at_work`).
 
-    Without work Ray is not started and no model is loaded, as both take longer than the look. With work the first lines
-    say which type each ``dtype: auto`` stands for. ``searching``: the section ``tune`` is checked before anything is
-    done. ``redo``: stages to do again. ``redo_by``: the command that does so, of the run directory, for messages; None
-    where none takes these stages.
+    ``searching``: the section ``tune`` is checked before anything is done. ``redo``: stages to do again. ``redo_by``:
+    the command that does so, of the run directory, for messages; None where none takes these stages.
     """
-    before = as_recorded(config)
-    if redo or before is None or _has_work(before, stages):
-        check_models(config, loads=True)
-    if redo:  # a wrong name is told before Ray is started
-        _redone(open_run(config, save=False), redo)
+    check_models(config)  # a wrong model, like a wrong name below, leaves no directory behind
     for line in warnings(config):
         say(f"warning: {line}")
-    with (
-        lease.hold(config.directory, wait=wait) as held,
-        ExitStack() as stack,
-        files_of(config.directory),
-    ):
-        opened = open_run(config, save=False, guard=held.still_held)
-        opened.manifest.require_here()
-        works, hosts = bool(redo) or _has_work(opened, stages), None
-        if works:
-            for line in types_taken(config):
-                say(line)
-            hosts = stack.enter_context(started(config.ray, capacity.needs(config)))
-        opened.save()
-        if again := _redone(opened, redo):
-            opened.manifest.event("redo", stages=again)
-            say(f"to be done again: {', '.join(again)}")
-            opened.manifest.redo(again)
+
+    def opening(guard: lease.Guard) -> OpenedRun:
+        opened = open_run(config, save=False, guard=guard)
         if searching or config.trust.search:
             check_search(config, opened.num_pool)
-        if works:
-            stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
-        else:
-            say("all stages are done")
-        run = Run(
-            config.name,
-            opened.manifest,
-            max_stages=config.ray.max_stages,
-            room=capacity.resources,
-            hosts=hosts,
-            redo=redo_by and redo_by.format(config.directory),
-            lasts=partial(expected_seconds, known=history.read(config.directory)),
-            lease=held,
-            on_done=partial(history.note, config.directory),
-        )
-        yield opened, run
+        return opened
 
+    def again(opened: OpenedRun) -> list[str]:
+        return [_stage(opened, name, alone=False).name for name in redo]
 
-def _has_work(opened: OpenedRun, stages: Callable[[OpenedRun], Sequence[Stage]]) -> bool:
-    return not all(status.is_settled for status in statuses(stages(opened), opened.manifest.records))
-
-
-def _redone(opened: OpenedRun, names: Sequence[str]) -> list[str]:
-    """The stages that are done again if those named are: with all that depends on them.
-
-    Raises:
-        ConfigError: no stage has such a name.
-    """
-    stages = opened.chain.stages
-    return dependents([_stage(opened, name, alone=False).name for name in names], stages)
+    if redo:
+        again(open_run(config, save=False))
+    by = redo_by and redo_by.format(config.directory)
+    with at_work(config.directory, opening, stages, wait=wait, redo=again, redo_by=by) as found:
+        yield found
 
 
 def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()) -> None:
@@ -256,8 +212,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     Raises:
         ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
     """
-    # A wrong name is told before Ray is started.
-    full_name = _stage(open_run(config, save=False), name, alone=alone).name
+    full_name = _stage(open_run(config, save=False), name, alone=alone).name  # a wrong name leaves no directory behind
 
     def needed(opened: OpenedRun) -> list[Stage]:
         return ordered([_stage(opened, full_name, alone=alone).value()])
@@ -274,7 +229,7 @@ def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
     Raises:
         ConfigError: none is called so, or several are; or ``alone``, and what it needs is not done.
     """
-    stages = opened.chain.stages
+    stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
     if not found:
         near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
@@ -324,7 +279,7 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
     """
     opened = open_run(config, save=False)
     known: dict[str, Outputs | Skipped] = {}
-    for status in statuses(opened.chain.stages, opened.manifest.records, known):
+    for status in statuses(opened.stages, opened.manifest.records, known):
         if not status.is_settled:
             redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
             raise Unfinished(status.stage.name, status.words, redo)

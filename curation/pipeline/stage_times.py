@@ -89,11 +89,18 @@ def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
     """The rows that a stage has to do, less those that an interrupted one has committed."""
     if stage.num_rows is None or not isinstance(stage, AskModel):
         return stage.num_rows
+    return max(0, stage.num_rows - num_committed(manifest, stage, known=known))
+
+
+def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
+    """How many rows an interrupted stage has labelled already."""
+    from curation.tables import io
+
     try:
         uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
     except Unknown:
-        return stage.num_rows
-    return max(0, stage.num_rows - io.count(io.latest(str(uri)))) if uri.exists() else stage.num_rows
+        return 0
+    return io.count(io.latest(str(uri))) if uri.exists() else 0
 
 
 def whole_run(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from curation.config import RowsConfig, RunConfig
+from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
 from curation.escaping import quoted
@@ -57,25 +57,49 @@ def preview(
         assignment = assignment_of(config, source, items, taken)
         positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
         split_N = assignment.split_of(positions_N)
-        drawn, paths = rows_at(items, positions_N), {file.index: file.path for file in items}
+        drawn = rows_at(items, positions_N)
         if (id_column := config.sources[source].id_column) is not None:
             for file in items:
                 if values := [row.raw.get(id_column) for row in drawn if row.file == file.index]:
                     check_some(file, values, id_column)
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
-            raws = [row.raw for row in rows]
-            looked = found[name] = Looked(size=size, rows=len(raws))
-            domain, audits = get_domain(config.domain_of(name)), name == POOL and config.splits.audit
-            errors = examples_of(domain, name, list(range(len(raws))), raws)["error"].to_pylist()
-            looked.errors.update(RowError(text).kind for text in errors if text is not None)
-            for row, text in zip(rows, errors, strict=True):
-                if text is not None and (kind := RowError(text).kind) not in looked.first:
-                    looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
-            if audits:  # read as a split that needs gold labels
-                labelled = examples_of(domain, "test", list(range(len(raws))), raws)
-                looked.gold = len(raws) - labelled["gold"].null_count
+            domain = get_domain(config.domain_of(name))
+            looked = found[name] = _looked(rows, items, domain, name, size)
+            if name == POOL and config.splits.audit:  # read as a split that needs gold labels
+                labelled = examples_of(domain, "test", list(range(len(rows))), [row.raw for row in rows])
+                looked.gold = len(rows) - labelled["gold"].null_count
     return found
+
+
+def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -> Looked:
+    """Some rows of a filter's pool, or all of a small one, read as its first stage will read them.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    num_rows = sum(file.num_rows for file in files)
+    return _looked(rows_at(files, _drawn(num_rows, seed)), files, get_domain(domain), POOL, num_rows)
+
+
+def check_pool(looked: Looked, limit: float) -> Iterator[str]:
+    """A line on rows of a filter's pool that cannot be used.
+
+    Raises:
+        SourceError: more than a share ``limit`` of them, as :func:`check_preview`.
+    """
+    return _refused("pool", "pool.max_error_rate", looked, limit)
+
+
+def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int) -> Looked:
+    """Rows of a split of ``size`` rows, read as examples."""
+    looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
+    errors = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])["error"].to_pylist()
+    looked.errors.update(RowError(text).kind for text in errors if text is not None)
+    for row, text in zip(rows, errors, strict=True):
+        if text is not None and (kind := RowError(text).kind) not in looked.first:
+            looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
+    return looked
 
 
 def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[str]:
@@ -89,18 +113,21 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
     if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
         raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{pool.rows:,} (of {pool.size:,}, looked at)')}")
     for name, looked in found.items():
-        if not (num_bad := sum(looked.errors.values())):
-            continue
-        share = proportion(num_bad, looked.rows)
-        of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
-        words = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
-        first = first_bad(looked)
-        if (share.value if looked.rows == looked.size else share.low) > limit:
-            raise SourceError(
-                f"{words}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit"
-            )
-        may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
-        yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
+        yield from _refused(f"splits.{name}", "splits.max_error_rate", looked, limit)
+
+
+def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
+    """A line on the rows that cannot be used, if any; refused where they are more than the ``limit`` of a ``key``."""
+    if not (num_bad := sum(looked.errors.values())):
+        return
+    share = proportion(num_bad, looked.rows)
+    of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
+    words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
+    first = first_bad(looked)
+    if (share.value if looked.rows == looked.size else share.low) > limit:
+        raise SourceError(f"{words}, more than {key} {limit}; {first}; fix them, or raise the limit")
+    may = f", which may be too many: see {key}" if share.high > limit else ""
+    yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
 
 
 def first_bad(looked: Looked) -> str:

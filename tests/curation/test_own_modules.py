@@ -18,7 +18,7 @@ from ray import cloudpickle
 from curation import own_modules
 from curation.cli import main
 from curation.errors import PackageError
-from curation.package.code import refuse_code
+from curation.filter.package.code import refuse_code
 from curation.registry import code, installed
 
 FILES = {

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.filter import Filter
-from curation.package import CalibrationRows, Description, Made, Sample, digests_of, write
+from curation.filter.package import CalibrationRows, Description, Made, Sample, digests_of, write
 from curation.selection.budget import GradedScores
 from curation.storage.paths import place
 from curation.tables.schemas import state_column

@@ -17,8 +17,8 @@ from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError
+from curation.filter.package import Cascade
 from curation.hashing import derive, hash_unit
-from curation.package import Cascade
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import FirstCut, HeldOut, first_cut
 from curation.stages.first_cut import held_out, wanted

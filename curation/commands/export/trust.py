@@ -1,4 +1,4 @@
-"""``curate export-trust``: a fitted trust function as a trust package (``curation.package``)."""
+"""``curate export-trust``: a fitted trust function as a trust package (``curation.filter.package``)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from curation.commands.export.fit import Fit, find_fit
 from curation.commands.export.trust_card import trust_card_of
 from curation.commands.export.trust_rows import Reference, calibration_of, inputs_of, questions_of, reference_of
 from curation.config import AskConfig, DecodingConfig
-from curation.package import (
+from curation.filter.package import (
     PACKAGE,
     UNJUDGED,
     CalibrationRows,

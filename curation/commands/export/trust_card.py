@@ -1,7 +1,7 @@
 """The page of a trust package: the facts of its description, for people."""
 
 from curation.commands.export.card import template
-from curation.package import Description
+from curation.filter.package import Description
 
 
 def trust_card_of(description: Description) -> str:

@@ -13,7 +13,7 @@ from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.grading import read_grades
-from curation.package import CalibrationRows, Question, asked
+from curation.filter.package import CalibrationRows, Question, asked
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores

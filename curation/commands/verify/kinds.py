@@ -8,8 +8,8 @@ from pathlib import Path
 from curation.commands.verify.check import Damage, Verified, verify_run
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
-from curation.package import check_content, load
-from curation.pipeline.filter.output import MANIFEST, load_content
+from curation.filter.output import MANIFEST, load_content
+from curation.filter.package import check_content, load
 from curation.refs import TableRef
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256, quick_content

@@ -29,10 +29,10 @@ from curation.commands.export.card import card_of
 from curation.config.load import load_config
 from curation.errors import PackageError
 from curation.filter import Filter
+from curation.filter.package import TrustPackage
+from curation.filter.package import load as load_package
 from curation.hashing import derive, hash_unit
 from curation.models import load_model
-from curation.package import TrustPackage
-from curation.package import load as load_package
 from curation.refs import ModelRef
 from curation.report.levels import STOP
 from curation.rundir.manifest import signed

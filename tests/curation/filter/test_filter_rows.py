@@ -14,9 +14,9 @@ from tiny_package import COMPLETIONS, INTERCEPT, SEED, SLOPE, direction, of_mode
 import curation
 from curation.errors import PackageError, SourceError
 from curation.filter import Filter, Replica, ShiftWatch
+from curation.filter.package import TrustPackage
 from curation.hashing import hash64
 from curation.metrics.shift import two_sample
-from curation.package import TrustPackage
 from curation.refs import ModelRef
 from curation.tables import schemas
 from curation.telemetry.metrics import Meter, Telemetry

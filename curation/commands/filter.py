@@ -1,0 +1,135 @@
+"""``curate filter``: its configuration from a file or from options, and what is said at the end."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from curation.commands.tables import costs_table
+from curation.config.filter import FilterConfig, keep_of
+from curation.config.load import load_filter
+from curation.errors import ConfigError
+from curation.filter.run import Filtered
+
+_KEYS = {
+    "output": "output.path",
+    "form": "output.format",
+    "on_shift": "on_shift",
+    "cascade": "cascade",
+    "allow_code": "allow_code",
+    "anyway": "anyway",
+}
+"""The key that each option of ``curate filter`` sets."""
+
+
+def config_of(inputs: Sequence[str], overrides: Sequence[str], options: Mapping[str, Any]) -> FilterConfig:
+    """The configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
+
+    ``options`` are those of ``filter_verb.rule_options``, by the names of their parameters.
+
+    Raises:
+        ConfigError: a value breaks a rule, several rules are given, or a part is missing.
+    """
+    given: dict[str, Any] = {}
+    if len(inputs) == 2:
+        given |= {"package": inputs[0], "pool.path": inputs[1]}
+    elif len(inputs) != 1:
+        raise ConfigError(f"takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
+    given |= {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
+    if "cascade" in given:
+        given["cascade"] = {}
+    if (rule := _rule(options["keep"], options["threshold"], options["certified"])) is not None:
+        given["keep"] = rule
+    if len(inputs) == 2:
+        if "output.path" not in given:
+            raise ConfigError("filter: where to write is missing; give -o OUT")
+        if rule is None:
+            raise ConfigError("filter: which rows to keep is missing; give --keep, --threshold or --certified")
+    return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
+
+
+def _rule(keep: str | None, threshold: float | None, certified: float | None) -> Mapping[str, Any] | None:
+    options = {"--keep": keep, "--threshold": threshold, "--certified": certified}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"filter: {' and '.join(given)} are two rules; give one")
+    if keep is not None:
+        try:
+            return keep_of(keep)
+        except ValueError as error:
+            raise ConfigError(f"--keep: {error}") from None
+    if threshold is not None:
+        return {"threshold": threshold}
+    return None if certified is None else {"certified": {"alpha": certified}}
+
+
+def summary(filtered: Filtered, home: str) -> Iterator[str]:
+    """Lines on what was read, labelled, kept and written, and what it took."""
+    content = filtered.content
+    cut, rounds = content["cut"], content["rounds"]
+    if not filtered.did:
+        yield f"nothing to do: the pool has no new files since round {rounds[-1]['round']}"
+    errors: Counter[str] = Counter()
+    for item in rounds:
+        errors.update(item["errors"])
+    labelled = sum(item["labelled"] for item in rounds)
+    words = ", ".join(f"{kind} {count:,}" for kind, count in errors.most_common())
+    yield (
+        f"rows: {content['rows']:,} read from {sum(len(item['files']) for item in rounds):,} files in "
+        f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {labelled:,} labelled "
+        f"({sum(item['unparsed'] for item in rounds):,} without a readable label), "
+        + (f"{content['first_cut']['dropped']:,} dropped after their prompt, " if "first_cut" in content else "")
+        + f"{sum(errors.values()):,} error rows"
+        + (f" ({words})" if words else "")
+    )
+    if "first_cut" in content:
+        yield from _saved(content["first_cut"], cut["num_short"])
+        labelled += content["first_cut"]["dropped"]
+    rule = f"cut {cut['id']} {rule_words(cut['rule'])}"
+    of = "the labelled and dropped" if content.get("first_cut", {}).get("dropped") else "the labelled"
+    share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
+    yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
+    if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
+        kept, rows = (sum(item[key] for item in later) for key in ("kept", "rows"))
+        yield f"of these {kept:,} of {rows:,} rows came after the cut was made, in {len(later)} rounds"
+    if (risk := cut["risk"]) is not None:
+        yield f"guarantee: {risk['guarantee']}"
+    tokens = [sum(item[f"{kind}_tokens"] for item in rounds) for kind in ("prompt", "output")]
+    seconds: Counter[str] = Counter()
+    for item in rounds:
+        seconds.update(item["seconds"])
+    times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
+    yield f"teacher: {tokens[0]:,} prompt tokens, {tokens[1]:,} output tokens; {times}"
+    if content["costs"] is not None:
+        yield costs_table(content["costs"])
+    size = sum(file.get("bytes", 0) for file in content["files"])
+    yield f"files: {len(content['files']):,} {content['data']}" + (f", {size / 1e6:,.1f} MB" if size else "")
+    yield f"manifest: {home}/filter.json"
+
+
+def _saved(cut: Mapping[str, Any], short: int) -> Iterator[str]:
+    """The first cut, and what it saved."""
+    yield str(cut["words"])
+    if cut["unasked"]:
+        yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"
+    if not cut["dropped"]:
+        return
+    if short:
+        yield f"first cut: {short:,} rows fewer than asked for are kept, since it left no more with a readable label"
+    tokens, shares = cut["tokens_saved"], cut["share_saved"]
+    spread = (
+        ""
+        if tokens["low"] is None
+        else f" ({tokens['low']:,.0f} to {tokens['high']:,.0f}, by the answers of {tokens['n']:,} held-out rows)"
+    )
+    yield (
+        f"first cut: {cut['dropped']:,} rows dropped, about {tokens['value']:,.0f} tokens saved{spread}, "
+        f"{shares['value']:.1%} of what the full pass takes"
+    )
+
+
+def rule_words(rule: Mapping[str, Any]) -> str:
+    """A cut's rule in words, in brackets."""
+    ((name, value),) = rule.items()
+    if isinstance(value, Mapping):
+        return f"({name}, alpha {value['alpha']:g}, delta {value['delta']:g})"
+    return f"({name} {value:,})"

@@ -1,1 +1,0 @@
-"""``curate filter``: a command line or a YAML file in, a summary out."""

@@ -1,0 +1,61 @@
+"""``curate status`` of a filter: its stages, the rows of each round and the cut that let them in, and what waits."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from curation.commands.filter import rule_words
+from curation.commands.status import Shown
+from curation.config.filter import FilterConfig
+from curation.errors import UserError
+from curation.filter import opened
+from curation.filter.opened import OpenedFilter
+from curation.filter.output import Content, load_content
+from curation.rundir.manifest import Manifest
+
+
+def look(config: FilterConfig) -> Shown:
+    """The state of a filter: its output as ``curate filter`` would find it, or why it would refuse it."""
+    home, manifest = config.output_directory, Manifest.load(config.directory)
+    found, unknown = None, None
+    if manifest.identity:
+        try:
+            found = opened.look(config)
+        except UserError as error:
+            unknown = str(error)
+    content = load_content(home)
+    waiting = None if found is None else _waiting(found, manifest)
+    written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
+    return Shown(
+        home=home,
+        manifest=manifest,
+        states=[] if found is None else found.statuses,
+        unknown=unknown,
+        nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
+        further=[*(() if content is None else _written(content)), *(() if waiting is None else [_in_words(waiting)])],
+        parts={"written": written, "waiting": waiting},
+    )
+
+
+def _written(content: Content) -> Iterator[str]:
+    cut = content["cut"]
+    for item in content["rounds"]:
+        errors = sum(item["errors"].values())
+        later = "" if item["round"] in cut["rounds"] else ", which was made before"
+        yield (
+            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
+            f"labelled, {errors:,} error rows; {item['kept']:,} let in by cut {item['cut']}{later}"
+        )
+    yield f"cut {cut['id']} {rule_words(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"
+
+
+def _in_words(waiting: Content) -> str:
+    paths = waiting["files"]
+    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+    words = f"{waiting['rows']:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more})"
+    return f"waiting: {words}; `curate filter` adds them"
+
+
+def _waiting(found: OpenedFilter, manifest: Manifest) -> dict[str, Any] | None:
+    """The files that no round has yet, and their rows."""
+    files = [file for rnd in found.rounds if rnd.name not in manifest.files for file in rnd.files]
+    return {"files": [file.path for file in files], "rows": sum(file.num_rows for file in files)} if files else None

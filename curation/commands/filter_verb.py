@@ -1,0 +1,90 @@
+"""The options of ``curate filter``. Like ``curation.cli``, it imports what is heavy when it runs."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
+from curation.commands.plan_verb import plan_options, show_plan
+from curation.escaping import echo
+
+SHIFTED = 3
+"""The exit code for a pool that differs clearly from the rows that trust was fitted on."""
+
+_RULE_OPTIONS = (
+    click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
+    click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows."),
+    click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust."),
+    click.option(
+        "--certified", type=float, metavar="ALPHA", help="Keep as many rows as certify at most ALPHA wrong ones."
+    ),
+    click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="Of the data files."),
+    click.option(
+        "--on-shift",
+        type=click.Choice(["warn", "fail", "ignore"]),
+        help="If the pool is not like the package's rows: write and exit with 3 (default), write nothing, or go on.",
+    ),
+    click.option(
+        "--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's)."
+    ),
+    ALLOW_CODE,
+    click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".'),
+    click.option(
+        "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
+    ),
+)
+
+
+def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a filter in place of a configuration file: what is written where, and by which cut."""
+    for option in reversed(_RULE_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("filter")
+@INPUTS
+@SET
+@rule_options
+@ADDRESS
+@click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
+@click.option("--plan", is_flag=True, help="Filter nothing: show the stages and forecast, as `curate plan` does.")
+@plan_options
+def filter_pool(
+    inputs: tuple[str, ...],
+    overrides: tuple[str, ...],
+    address: str | None,
+    plan: bool,
+    recut: bool,
+    wait: bool,
+    **options: Any,
+) -> None:
+    """Label and score a pool by a trust package, and write the rows that are trusted most.
+
+    POOL is a file, folder or glob, or a URL; CONFIG is a YAML file that names package, pool and output. The same
+    command resumes after a kill. Later it labels only files that are new in the pool, and passes them through the same
+    cut. OUT/filter.json names the files that were written. Exit code 3: the newest rows are not like the package's.
+
+    With --plan it labels only a sample; --probe, --no-probe, --save, --graph and --json are those of `curate plan`.
+    """
+    from curation.commands.filter import config_of, summary
+    from curation.errors import ConfigError
+    from curation.filter.run import run_filter
+
+    how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "as_json")}
+    if not plan and any(how.values()):
+        raise ConfigError("--probe, --no-probe, --save, --graph and --json: belong to --plan; add it")
+    if address is not None:
+        overrides = (*overrides, f"ray.address={address}")
+    config = config_of(inputs, overrides, options)
+    if plan:
+        show_plan(config, recut=recut, **how)
+        return
+    filtered = run_filter(config, recut=recut, wait=wait)
+    for line in summary(filtered, str(config.output_directory)):
+        echo(line)
+    if filtered.alarm is not None:
+        echo(f"curate: shift: {filtered.alarm}", err=True)
+        sys.exit(SHIFTED)

@@ -1,0 +1,145 @@
+"""The first cut of a filter: its threshold from the package's held-out rows, for the rule by which the filter keeps.
+
+What it is set for is recorded with the labels. Later starts keep it while the filter does not keep more than that, so
+that new files, and a cut that is made again, label nothing twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from curation.config.filter import CascadeConfig, FilterConfig
+from curation.errors import ConfigError
+from curation.filter.package import Cascade, TrustPackage
+from curation.registry import BACKENDS
+from curation.selection.cascade import FirstCut, first_cut
+from curation.teachers import can_gate
+
+Goal = Mapping[str, float]
+"""``share`` or ``trust``, the rows that it must not lose; ``loss`` and ``confidence``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """The first cut of a filter, on or off."""
+
+    goal: Goal
+    found: FirstCut
+    packaged: Cascade
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Inputs that labels depend on: an argument of the stages that label and compare; nothing where it is off."""
+        if self.found.threshold is None:
+            return {}
+        found = self.found
+        return {"first_cut": {**self.goal, "threshold": found.threshold, "break_even": found.break_even}}
+
+    @property
+    def left_out_of_forecasts(self) -> str | None:
+        """Parts that a forecast leaves out, whose probe answers all rows; None where the cut is off."""
+        if self.found.threshold is None:
+            return None
+        saved = self.found.saved
+        return (
+            f"forecast of the full pass: by the held-out rows the first cut saves {saved.value:.1%} of its tokens "
+            f"({saved.low:.1%} to {saved.high:.1%})"
+        )
+
+
+def settle(
+    config: FilterConfig, package: TrustPackage, num_rows: int, before: Mapping[str, Any] | None
+) -> Settled | None:
+    """The first cut that a configuration asks for; None: it asks for none.
+
+    Args:
+        config: of the filter.
+        package: its package.
+        num_rows: rows of the pool among which ``keep.n`` are kept.
+        before: ``inputs["first_cut"]`` of the labels that are there, if these were made with one.
+
+    Raises:
+        PackageError: the package holds no first cut.
+        ConfigError: the backend knows none, or the filter is to keep more than the labels that are there allow.
+    """
+    if (asked := config.cascade) is None:
+        return None
+    rows, packaged = package.held_out(), package.description.cascade
+    assert packaged is not None and package.first is not None, "held_out refuses a package without"
+    backend = config.teacher.asking(package.description.ask).backend
+    if not can_gate(backend):
+        raise ConfigError(
+            f"cascade: the backend {backend} knows no first cut (its label takes no gate); take another backend, or "
+            "leave cascade out"
+        )
+    goal = _goal(config, asked, packaged, num_rows, before)
+    if "trust" in goal:
+        from curation.trust import load_fitted
+
+        trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32)).astype(np.float64)
+        rows = replace(rows, full_M=np.where(np.isnan(rows.full_M), np.nan, trust_M))
+    found = first_cut(
+        rows,
+        keep=goal.get("share"),
+        full_threshold=float(np.float32(goal["trust"])) if "trust" in goal else None,
+        loss=goal["loss"],
+        confidence=goal["confidence"],
+        fed_twice=max(BACKENDS[name].fed_twice for name in (BACKENDS if backend == "auto" else [backend])),
+    )
+    return Settled(goal=goal, found=found, packaged=packaged)
+
+
+def saved_by(settled: Settled, counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The saving of the first cut as JSON, from the counts of labelling stages."""
+    dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
+    spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
+    passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
+    tokens = settled.found.tokens_saved(dropped, passed if settled.inputs else 0)
+    shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in _ends(tokens)}
+    return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
+
+
+def _ends(found: Any) -> list[tuple[str, float]]:
+    return [(name, value) for name in ("value", "low", "high") if np.isfinite(value := getattr(found, name))]
+
+
+def _goal(
+    config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: Mapping[str, Any] | None
+) -> Goal:
+    """The goal of the first cut: what is asked, else what the labels that are there were made for."""
+    keep = config.keep
+    kind, value = ("trust", keep.threshold) if keep.threshold is not None else ("share", _share(config, num_rows))
+    assert value is not None, "the configuration refuses other rules"
+    if asked.keep is not None:
+        if kind == "share" and value > asked.keep:
+            raise ConfigError(
+                f"cascade.keep: {asked.keep:g} is less than the share {value:g} that keep.{keep.rule} keeps, so that "
+                "rows of it might be dropped beyond the stated loss; give at least that share"
+            )
+        kind, value = "share", asked.keep
+    elif before is not None:
+        if kind not in before or _is_more(kind, value, before[kind]):
+            (was,) = (name for name in ("share", "trust") if name in before)
+            raise ConfigError(
+                f"keep.{keep.rule}: keeps rows that the first cut of this output was not set for ({was} "
+                f"{before[was]:g}), so that some of them were dropped; with cascade.keep (the share of the pool that "
+                "is to be kept) all rows are labelled again"
+            )
+        value = before[kind]
+    loss, confidence = asked.loss or packaged.loss, asked.confidence or packaged.confidence
+    return {kind: value, "loss": loss, "confidence": confidence}
+
+
+def _share(config: FilterConfig, num_rows: int) -> float:
+    keep = config.keep
+    found = keep.share if keep.n is None else keep.n / max(1, num_rows)
+    assert found is not None, "n or share"
+    if found >= 1:
+        raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
+    return found
+
+
+def _is_more(kind: str, value: float, was: float) -> bool:
+    return value > was * (1 + 1e-9) if kind == "share" else value < was

@@ -1,0 +1,107 @@
+"""The content of ``filter.json``: the cut, what was read and kept in each round, the files, and what it cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from curation.filter.cascade import saved_by
+from curation.filter.described import CUT, Round
+from curation.filter.opened import OpenedFilter
+from curation.filter.output import DATA, Content
+from curation.pipeline.kept_forecast import saved, used_since
+from curation.report.costs import compared
+
+FORMAT = 1
+
+
+def content_of(opened: OpenedFilter, before: Content | None) -> Content:
+    """The manifest of an output whose stages are all done; ``before``: the one that it replaces.
+
+    Raises:
+        RunDirError: a forecast that was saved there cannot be read.
+    """
+    config, manifest, rounds = opened.config, opened.manifest, opened.rounds
+    forecast = saved(config)
+    cut = _cut(manifest.stages[CUT].outputs, config.seed)
+    superseded = [] if before is None else list(before["superseded"])
+    if before is not None and before["cut"]["id"] != cut["id"]:
+        superseded.append(before["cut"])
+    described_rounds = [_round(opened, rnd, cut["id"]) for rnd in rounds]
+    return {
+        "format": FORMAT,
+        "package": {"uri": config.package, "digest": opened.package.digest},
+        "pool": config.pool.path,
+        "data": config.output.format,
+        "partition_by": list(config.output.partition_by),
+        "columns": manifest.stages[opened.described.rounds[rounds[0].name].write.name].outputs["columns"],
+        "cut": cut,
+        **_first_cut(opened),
+        "superseded": superseded,
+        "rows": sum(item["rows"] for item in described_rounds),
+        "kept": sum(item["kept"] for item in described_rounds),
+        "rounds": described_rounds,
+        "files": _files(opened, cut["id"]),
+        "costs": compared(forecast, {} if forecast is None else used_since(forecast, manifest)),
+    }
+
+
+def _cut(outputs: Mapping[str, Any], seed: int) -> Content:
+    names = (
+        "id",
+        "rule",
+        "rounds",
+        "threshold",
+        "lowest_trust",
+        "num_labelled",
+        "num_dropped",
+        "num_short",
+        "num_scored",
+        "risk",
+    )
+    return {name: outputs[name] for name in names} | {"seed": seed}
+
+
+def _first_cut(opened: OpenedFilter) -> Content:
+    """The first cut with its evidence, and what it saved in all rounds together; nothing where there is none."""
+    if (settled := opened.first_cut) is None:
+        return {}
+    stages = opened.manifest.stages
+    counts = [stages[round_.label.name].outputs["counts"] for round_ in opened.described.rounds.values()]
+    found = settled.found
+    words = {"words": found.words(), "found": found.to_json()}
+    return {"first_cut": {**settled.goal, **words, **saved_by(settled, counts)}}
+
+
+def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
+    stages = opened.described.rounds[rnd.name]._asdict()
+    records = {name: opened.manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
+    counts = records["label"].outputs["counts"]
+    return {
+        "round": rnd.name,
+        "started": records["pool"].started,
+        "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
+        "rows": counts["rows"],
+        "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
+        **({} if opened.first_cut is None else {"first_cut": saved_by(opened.first_cut, [counts])}),
+        "unparsed": counts["unparsed"],
+        "errors": counts["errors"],
+        "prompt_tokens": counts["prompt_tokens"],
+        "output_tokens": counts["output_tokens"],
+        "kept": records["write"].rows,
+        "cut": cut,
+        "shift": records["shift"].outputs["shift"] if "shift" in records else None,
+        "seconds": {name: record.seconds for name, record in records.items()},
+    }
+
+
+def _files(opened: OpenedFilter, cut: str) -> list[Content]:
+    """The data files with the round and the cut that let their rows in; a Lance table once, with its last version."""
+    found: dict[str, Content] = {}
+    for name, stages in opened.described.rounds.items():
+        for file in opened.manifest.stages[stages.write.name].outputs["files"]:
+            entry = {**file, "path": f"{DATA}/{file['path']}", "cut": cut, "rounds": [name]}
+            if (known := found.get(entry["path"])) is not None:
+                entry["rows"] += known["rows"]
+                entry["rounds"] = [*known["rounds"], name]
+                entry["version"] = max(entry["version"], known["version"])
+            found[entry["path"]] = entry
+    return list(found.values())

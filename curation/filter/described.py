@@ -1,0 +1,225 @@
+"""A filter as a graph of stages: a pool in rounds, one round for all files that are new at a start.
+
+Each round is read, labelled and scored in one pass, compared with the package's reference, and written; the cut is one
+stage over the rounds that were there when it was made. Rounds that come later pass the same cut, so nothing that is
+done depends on files that come later. What a stage's key holds is what its rows depend on: the package, not how its
+teacher runs or where it lies.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from curation.config.filter import FilterConfig, KeepConfig
+from curation.errors import ConfigError
+from curation.filter.cascade import Settled
+from curation.filter.package import TrustPackage
+from curation.filter.stages.cut import MakeCut, calibration_digest
+from curation.filter.stages.label_pool import LabelPool
+from curation.filter.stages.pool import PoolRows, ReadPool
+from curation.filter.stages.pool_shift import MeasurePoolShift
+from curation.filter.stages.ranking import Rank
+from curation.filter.stages.write import Write
+from curation.pipeline.asking import asked
+from curation.refs import ModelRef
+from curation.rundir.graph import Outputs, Stage, ordered
+from curation.sources import SourceFile
+from curation.stages.asking import TeacherUse
+from curation.storage.paths import Place
+
+CUT = "cut"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """The files that were new at one start."""
+
+    name: str
+    rows: PoolRows
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """In the order of their numbers."""
+        return self.rows.files
+
+
+class Stages(NamedTuple):
+    """The stages of a round."""
+
+    pool: ReadPool
+    label: LabelPool
+    shift: MeasurePoolShift | None
+    """None if the trust function reads no hidden state."""
+    write: Write
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The stages of a filter."""
+
+    rounds: Mapping[str, Stages]
+    cut: MakeCut
+    rank: Rank | None
+    """None if the output has no ranks."""
+
+    @property
+    def looking(self) -> list[Stage]:
+        """The stages up to the shift tests."""
+        return ordered(
+            [part.value() for stages in self.rounds.values() for part in (stages.label, stages.shift) if part]
+        )
+
+    @property
+    def all(self) -> list[Stage]:
+        """All stages, each after those that it waits for."""
+        ranked = [] if self.rank is None else [self.rank]
+        return [*self.looking, self.cut, *ranked, *(stages.write for stages in self.rounds.values())]
+
+
+def describe(
+    config: FilterConfig,
+    package: TrustPackage,
+    teacher: ModelRef | None,
+    rounds: Sequence[Round],
+    *,
+    made: Outputs | None,
+    recut: bool,
+    first_cut: Settled | None = None,
+) -> Described:
+    """The stages of a filter over ``rounds``; ``made``: the cut that is recorded, which is kept unless ``recut``.
+
+    With a ``first_cut`` that is on, rows are dropped after their prompt.
+
+    Raises:
+        ConfigError: another rule, or other calibration rows, are given than those of the cut that is kept.
+    """
+    rule = rule_of(config.keep)
+    if made is not None and not recut and made["rule"] != rule:
+        raise ConfigError(
+            f"{config.output_directory}: was cut by {_words(made['rule'])}, and is to be by {_words(rule)}; --recut "
+            "cuts and writes all rows again (none is labelled again), or keep the old rule"
+        )
+    base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
+    function = package.description.trust
+    settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    ask, gated = config.teacher.asking(package.description.ask).paid_in(str(config.directory)), {}
+    if first_cut is not None and first_cut.inputs:
+        ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), first_cut.inputs
+    model = asked(teacher, ask, name="backend")
+    looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
+    labels = {name: looked[name][1].out("labels") for name in base}
+    cut = MakeCut(
+        name=CUT,
+        tables=labels,
+        rule=rule,
+        function=function,
+        seed=config.seed,
+        keep=config.keep,
+        **_packaged(config, package),
+    )
+    rank = (
+        Rank(name="rank", tables=labels, threshold=cut.out("threshold"), function=function, seed=config.seed)
+        if config.output.rank
+        else None
+    )
+    stages = {}
+    for rnd in rounds:
+        write = _writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
+        stages[rnd.name] = Stages(*looked[rnd.name], write)
+    return Described(rounds=stages, cut=cut, rank=rank)
+
+
+def rule_of(keep: KeepConfig) -> dict[str, Any]:
+    """The rule of a cut as JSON, with a digest of fresh calibration rows in place of their path."""
+    rule = keep.model_dump(mode="json", exclude_none=True)
+    if keep.certified is not None and (path := keep.certified.calibration) is not None:
+        rule["certified"]["calibration"] = calibration_digest(path)
+    return rule
+
+
+def kept_at(config: FilterConfig) -> Place:
+    """The copy of the package that the stages read; it is made before the first of them starts."""
+    return config.directory / "package"
+
+
+def _packaged(config: FilterConfig, package: TrustPackage) -> dict[str, Any]:
+    """The arguments of a stage that works by the package."""
+    return {"package": package.digest, "uri": str(kept_at(config)), "allow_code": package.allow_code}
+
+
+def _words(rule: Mapping[str, Any]) -> str:
+    ((name, value),) = rule.items()
+    return f"{name} {value}"
+
+
+def _looking(
+    config: FilterConfig,
+    package: TrustPackage,
+    model: TeacherUse,
+    rnd: Round,
+    settings: Mapping[str, Any],
+    gated: Mapping[str, Any],
+) -> tuple[ReadPool, LabelPool, MeasurePoolShift | None]:
+    """The stages that read, label and test a round."""
+    num_rows, description = rnd.rows.num_rows, package.description
+    pool = ReadPool(
+        name=f"pool-{rnd.name}",
+        files=[file.to_json() for file in rnd.files],
+        contents=[file.content for file in rnd.files],
+        domain=rnd.rows.domain,
+        columns=list(rnd.rows.columns),
+        max_error_rate=config.pool.max_error_rate,
+        num_rows=num_rows,
+        **settings,
+    )
+    labelled = LabelPool(
+        name=f"label-{rnd.name}",
+        teacher=model,
+        decoding=description.decoding,
+        examples=pool.out("pool"),
+        seed=config.seed,
+        num_rows=num_rows,
+        **_packaged(config, package),
+        **settings,
+        **gated,
+    )
+    if not description.sample.states:
+        return pool, labelled, None
+    shift = MeasurePoolShift(
+        name=f"shift-{rnd.name}",
+        labels=labelled.out("labels"),
+        seed=config.seed,
+        num_rows=num_rows,
+        **_packaged(config, package),
+        **gated,
+    )
+    return pool, labelled, shift
+
+
+def _writing(
+    config: FilterConfig,
+    function: str,
+    rnd: Round,
+    looked: tuple[ReadPool, LabelPool, MeasurePoolShift | None],
+    cut: MakeCut,
+    rank: Rank | None,
+) -> Write:
+    """The stage that writes a round; ``rank``: the ranks of its rows, None where they have none."""
+    (pool, label, _), output = looked, config.output
+    return Write(
+        name=f"write-{rnd.name}",
+        labels=label.out("labels"),
+        examples=pool.out("pool"),
+        threshold=cut.out("threshold"),
+        cut=cut.out("id"),
+        form=output.format,
+        rows_per_file=output.rows_per_file,
+        partition_by=list(output.partition_by),
+        with_rank=output.rank,
+        ranks=None if rank is None else rank.out("ranks"),
+        first_rank=0 if rank is None else rank.out("starts", rnd.name),
+        rows=rnd.rows,
+        function=function,
+        output=str(config.output_directory / "data"),
+        commit_seconds=config.commit_seconds,
+    )

@@ -1,0 +1,79 @@
+"""The forecast of a filter: what labelling the rows that are left takes, by a probe drawn over all their files."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from curation.filter.opened import OpenedFilter
+from curation.filter.package import TrustPackage, copied
+from curation.hashing import derive
+from curation.metrics.shift import MAX_ROWS
+from curation.pipeline.forecasting import Forecast
+from curation.pipeline.planning import forecast_of, scratch
+from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
+from curation.pipeline.session import joined
+from curation.pipeline.stage_times import rows_left
+from curation.registry import BACKENDS
+from curation.rundir.graph import Known, Out, Stage
+from curation.sources import Assignment, Permutation
+from curation.stages.asking import choose
+
+POOL = "pool"
+
+
+def forecast_filter(
+    opened: OpenedFilter, stages: Sequence[Stage], known: Known, *, num_rows: int | None
+) -> tuple[Forecast | None, Sequence[LeftOut]]:
+    """A forecast of those of the ``stages`` that label, if any; nothing else of a filter asks a model.
+
+    Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output
+    is left as it is.
+    """
+    asking = {name: of.label for name, of in opened.described.rounds.items() if of.label in stages}
+    left = {name: rows for name, stage in asking.items() if (rows := rows_left(stage, opened.manifest, known))}
+    if not left:
+        return None, ()
+    config = opened.config
+    if not BACKENDS[opened.package.description.ask.backend].asks:
+        return None, [LeftOut(opened.described.rounds[name].label.name, NOTHING_ASKED) for name in left]
+    with joined(config.ray, opened.needs), scratch(config.output_directory, config.ray) as directory:
+        askings = askings_of(opened, left, copied(opened.package, directory / "package"))
+        return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
+
+
+def askings_of(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
+    """Requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
+    description = package.description
+    files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
+    num = sum(file.num_rows for file in files)
+    drawn_from = SplitRows(
+        files=files,
+        assignment=Assignment(counts={POOL: num}, permutation=Permutation(size=num, seed=0)),
+        splits=(POOL,),
+        seed=derive(opened.config.seed, "probe"),
+    )
+    kept = len(description.sample.states) / max(1, len(description.ask.states))
+    askings = []
+    for rnd in opened.rounds:
+        if rnd.name not in left:
+            continue
+        stage = opened.described.rounds[rnd.name].label
+        teacher = stage.teacher
+        if isinstance(teacher.backend, Out):
+            teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
+        askings.append(
+            StageAsk(
+                stage=stage.name,
+                rows=left[rnd.name],
+                drawn_from=drawn_from,
+                model=teacher.model,
+                ask=teacher.asked(description.decoding),
+                engine=teacher.started,
+                decoding=description.decoding,
+                domain=description.domain,
+                seed=opened.config.seed,
+                fitted={description.trust: package.trust},
+                states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
+                note=opened.first_cut.left_out_of_forecasts if opened.first_cut is not None else None,
+            )
+        )
+    return askings

@@ -1,0 +1,271 @@
+"""A filter's output opened: package, teacher, pool and output checked against each other, and what is to be done."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from curation.cluster import capacity
+from curation.config import SourceConfig
+from curation.config.filter import WORK, FilterConfig
+from curation.config.load import load_filter
+from curation.errors import ConfigError, RunDirError
+from curation.filter.cascade import Settled, settle
+from curation.filter.described import CUT, Described, Round, describe, kept_at
+from curation.filter.output import check_home
+from curation.filter.package import (
+    PACKAGE,
+    TrustPackage,
+    check_content,
+    check_fits,
+    check_runs,
+    check_verdict,
+    copied,
+    load,
+    teacher_of,
+)
+from curation.filter.stages.cut import check_keep
+from curation.filter.stages.partitions import check_columns
+from curation.filter.stages.pool import PoolRows
+from curation.models import named
+from curation.pipeline.work import Opened
+from curation.refs import ModelRef
+from curation.rundir.graph import Stage
+from curation.rundir.manifest import Manifest
+from curation.sources import SourceFile, check_unchanged, discover
+from curation.stages.preview import check_pool, preview_pool
+from curation.storage import lease
+from curation.storage.paths import Place, require_reachable, write_atomically
+from curation.telemetry.console import say
+
+CONFIG = "config.yaml"
+"""Beside the record: the configuration of the last start."""
+
+
+EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
+"""Columns that a filter writes beside the pool's, by which its output can be partitioned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedFilter(Opened[FilterConfig]):
+    """The output of a filter, and what is to be done in it."""
+
+    package: TrustPackage
+    rounds: Sequence[Round]
+    described: Described
+    first_cut: Settled | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the output's folder."""
+        return self.config.output_directory.name
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of all rounds, the cut and the ranks."""
+        return self.described.all
+
+    @property
+    def needs(self) -> list[capacity.Need]:
+        """Resources of one actor of the teacher."""
+        return [capacity.Need(key="teacher.actors", count=1, resources=self.config.teacher.actors.each)]
+
+    @property
+    def growth(self) -> dict[str, str | None]:
+        """``pool``: how many rows the pool has and how many of them are new, in words."""
+        new, words = self._new, f"pool: {_counted(self.rounds)}"
+        return {"pool": f"{words}, of which {_counted(new)} new" if new and len(new) < len(self.rounds) else words}
+
+    @property
+    def _new(self) -> list[Round]:
+        """The rounds that were not read yet."""
+        return [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
+
+    def save(self) -> None:
+        """Write the rounds, a copy of the package and the configuration."""
+        self.manifest.save()
+        _keep_package(self.config, self.package)
+        settings = self.config.model_dump(mode="json")
+        write_atomically(self.config.directory / CONFIG, yaml.safe_dump(settings, sort_keys=False))
+
+    def begin(self) -> Iterator[str]:
+        """The first cut in words."""
+        if self.first_cut is not None:
+            yield self.first_cut.found.words()
+
+    def checks(self) -> Iterator[str]:
+        """Lines on rows of new files that cannot be used."""
+        capacity.check_machine(self.config.ray, self.needs)
+        if new := [file for rnd in self._new for file in rnd.files]:
+            domain, seed = self.package.description.domain, self.config.seed
+            yield from check_pool(preview_pool(new, domain, seed), self.config.pool.max_error_rate)
+
+
+def _counted(rounds: Sequence[Round]) -> str:
+    files = [file for rnd in rounds for file in rnd.files]
+    return f"{sum(file.num_rows for file in files):,} rows in {len(files):,} {'file' if len(files) == 1 else 'files'}"
+
+
+def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
+    """The package of a filter and its teacher as it can be loaded here, if they and the output's place fit each other.
+
+    Raises:
+        UserError: as :func:`teacher_here`; the output holds other files, or lies in the pool.
+    """
+    home = config.output_directory
+    require_reachable(home)
+    package = load(config.package, allow_code=config.allow_code)
+    if (warning := check_verdict(package, anyway=config.anyway)) is not None:
+        say(f"warning: {warning}")
+    teacher = teacher_here(config, package)
+    check_content(package)
+    check_home(home)
+    if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
+        raise _inside(config, config.pool.path)
+    return package, teacher
+
+
+def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
+    """An output as ``curate filter`` would open it; nothing is written.
+
+    Raises:
+        UserError: as :func:`check` and :func:`open_filter`.
+    """
+    return open_filter(config, *check(config), recut=recut, guard=lease.unguarded)
+
+
+def open_filter(
+    config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, *, recut: bool, guard: lease.Guard
+) -> OpenedFilter:
+    """The output of a filter, checked against its configuration, with files that are new in the pool as a new round.
+
+    Nothing is written before :meth:`OpenedFilter.save`; ``guard`` is called before anything there is changed for good.
+
+    Raises:
+        UserError: the output belongs to another package or pool, or a file changed or is gone.
+    """
+    manifest = Manifest.load(config.directory, guard=guard)
+    identity = {
+        "package": package.digest,
+        "backend": config.teacher.asking(package.description.ask).backend,
+        "columns": list(config.pool.columns),
+        "seed": config.seed,
+    }
+    _check_identity(config, manifest.identity, identity)
+    files = _files(config, manifest)
+    rounds = [Round(name=name, rows=_rows(config, package, items)) for name, items in files.items()]
+    everything = _rows(config, package, [file for items in files.values() for file in items])
+    everything.check()
+    schema = everything.schema()
+    check_columns(config.output.partition_by, pa.schema([*(item for item in schema if item.name != "error"), *EXTRA]))
+    made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
+    among = None if made is None or recut else list(made["rounds"])
+    if among is None:
+        check_keep(config.keep, package, everything.num_rows)
+    first_cut = _first_cut(config, package, rounds, manifest, among)
+    described = describe(config, package, teacher, rounds, made=made, recut=recut, first_cut=first_cut)
+    recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
+    manifest.identify(identity, recorded, save=False)
+    return OpenedFilter(
+        config=config, package=package, rounds=rounds, described=described, manifest=manifest, first_cut=first_cut
+    )
+
+
+def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFile]]:
+    """The pool's files by round; those that are new are a round of their own."""
+    source = SourceConfig(path=config.pool.path, format=config.pool.format, delimiter=config.pool.delimiter)
+    files = dict(manifest.source_files)
+    before = [file for items in files.values() for file in items]
+    now = discover(source, before)
+    if inside := [file.path for file in now if file.path.startswith(f"{config.output_directory}/")]:
+        raise _inside(config, inside[0])
+    check_unchanged(before, now)
+    known = {file.path for file in before}
+    if new := [file for file in now if file.path not in known]:
+        files[f"{len(files):04}"] = new
+    return files
+
+
+def _first_cut(
+    config: FilterConfig, package: TrustPackage, rounds: Sequence[Round], manifest: Manifest, among: list[str] | None
+) -> Settled | None:
+    """The first cut of the filter; ``among`` names the rounds of a cut that is kept, None: it is made of all."""
+    labelled = manifest.stages.get(f"label-{rounds[0].name}")
+    before = None if labelled is None else labelled.inputs.get("first_cut")
+    if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
+        among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
+    return settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)
+
+
+def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
+    """The configuration with which a filter last wrote to ``home``, with the package that it keeps there.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    work = home / WORK
+    given = {"output.path": str(home)}
+    if (work / "package" / PACKAGE).is_file():
+        given["package"] = str(work / "package")
+    return load_filter(work / CONFIG, overrides, given)
+
+
+def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
+    """The package's teacher as it can be loaded here; None for a backend without weights.
+
+    Raises:
+        PackageError: model, backend or scripted answers are not those of the package; the message has both.
+    """
+    check_runs(package, config.teacher)
+    given = None
+    if (model := config.teacher.model) is not None:
+        if model.path is None:
+            raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
+        if package.description.teacher is None:
+            check_fits(package, teacher=ModelRef(base=model.path))
+        given = named(model)
+    check_fits(package)
+    return teacher_of(package, given)
+
+
+def _inside(config: FilterConfig, path: str) -> ConfigError:
+    return ConfigError(
+        f"output.path: {config.output_directory} and the pool ({path}) lie in each other, so that what is written "
+        "would be filtered; keep them apart"
+    )
+
+
+def _check_identity(config: FilterConfig, before: dict[str, Any], now: dict[str, Any]) -> None:
+    home = config.output_directory
+    if not before:
+        return
+    if before["package"] != now["package"]:
+        raise RunDirError(
+            f"{home}: was filtered with the package of digest {before['package']}, and {config.package} has "
+            f"{now['package']}; give another output"
+        )
+    for name, key in (("backend", "teacher.backend"), ("columns", "pool.columns"), ("seed", "seed")):
+        if before[name] != now[name]:
+            raise RunDirError(
+                f"{home}: was filtered with {key} {before[name]}, and it is {now[name]} now; give another output, or "
+                "undo the change"
+            )
+
+
+def _rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
+    """The rows of these files, in the order of the files' numbers."""
+    ordered = tuple(sorted(files, key=lambda file: file.index))
+    return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
+
+
+def _keep_package(config: FilterConfig, package: TrustPackage) -> None:
+    """Copy the package beside the labels, so that an output explains itself and any node can read it."""
+    copy = kept_at(config)
+    is_there = (copy / PACKAGE).is_file()
+    kept = load(copy, allow_code=package.allow_code) if is_there else copied(package, copy)
+    if kept.digest != package.digest:
+        raise RunDirError(
+            f"{copy}: has the digest {kept.digest}, and {config.package} has {package.digest}; remove that folder"
+        )

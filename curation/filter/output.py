@@ -1,0 +1,84 @@
+"""The output folder of a filter: ``data/`` with the rows, ``filter.json`` that names its files, ``_curation/`` for us.
+
+``filter.json`` is replaced as a whole, after all files that it names are complete. A reader that takes the files that
+it names never sees a row twice or a half-written file, also while ``--recut`` writes.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from curation.config.filter import WORK
+from curation.errors import RunDirError
+from curation.filter.stages.write import data_files
+from curation.storage.lease import Guard
+from curation.storage.paths import Place, Remote, remove, write_atomically
+
+MANIFEST, DATA = "filter.json", "data"
+_OURS = re.compile(
+    r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids|\.sums)?"
+    r"|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}"
+)
+"""The last are what a killed task leaves."""
+
+Content = dict[str, Any]
+
+
+def check_home(home: Place) -> None:
+    """Refuse a folder with files that no filter wrote.
+
+    Raises:
+        RunDirError: the message names some of them; or the folder is a file, or was written by a filter whose record
+            is gone.
+    """
+    if not isinstance(home, Remote) and home.is_file():
+        raise RunDirError(f"{home}: is a file; give a folder as the output")
+    names = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
+    if (home / WORK / "manifest.json").is_file():
+        return
+    if MANIFEST in names:
+        raise RunDirError(
+            f"{home}: has a {MANIFEST}, but no {WORK}/manifest.json, so new rows cannot be told from those that are "
+            f"there; restore {WORK}, or give another output"
+        )
+    if foreign := [name for name in names if name != WORK]:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise RunDirError(
+            f"{home}: holds files that are no filter's ({', '.join(foreign[:3])}{more}); give an empty or new folder"
+        )
+
+
+def load_content(home: Place) -> Content | None:
+    """The manifest of an output; None where there is none yet."""
+    try:
+        content: Content = json.loads((home / MANIFEST).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunDirError(f"{home / MANIFEST}: is not JSON ({error}); restore it, or give another output") from error
+    return content
+
+
+def publish(home: Place, content: Content, before: Content | None, guard: Guard) -> None:
+    """Replace the manifest of an output if it changed, and remove data files that it does not name."""
+    if content != before:
+        guard()
+        write_atomically(home / MANIFEST, json.dumps(content, indent=1))
+    named = {file["path"].removeprefix(f"{DATA}/") for file in content["files"]}
+    for within in list(data_files(home / DATA)):
+        path = home / DATA / within
+        if _OURS.fullmatch(path.name) and within.removesuffix(".ids").removesuffix(".sums") not in named:
+            guard()
+            if path.is_dir():
+                remove(path)
+            else:
+                path.unlink(missing_ok=True)
+            _remove_empty(path.parent, home / DATA)
+
+
+def _remove_empty(folder: Place, data: Place) -> None:
+    """Remove the folders of partitions that no file is left in; an object store has none."""
+    while isinstance(folder, Path) and folder != data and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent

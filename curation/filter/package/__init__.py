@@ -1,0 +1,63 @@
+"""Trust packages: a fitted trust function as a small folder, with everything that its use on other rows depends on.
+
+``curate export-trust`` writes one. The folder can be copied, and stands alone but for the teacher's weights, which it
+names by hub commit or by a digest of their content:
+
+* ``package.json``: the format, the description (:class:`Description`) and a digest of every file;
+* ``trust/``: weights and description as ``curation.trust.saved`` writes them;
+* ``calibration.parquet``, where the run has such rows: raw score, trust and correctness of held-out labelled rows;
+* ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on;
+* ``cascade/`` and ``cascade.parquet``, where the run kept a state of the prompt: a trust function of prompts, and the
+  rows that set a first cut by it;
+* ``README.md``: the facts for people. Nobody reads it back.
+
+A folder that holds anything else is refused, so that nothing that is unpickled or run can travel with it. What the
+description may say is what answers and trust depend on; where and how anything runs is for its user to say. The code
+that it names is registered, of this version or of an installed package, or allowed by name
+(``curation.filter.package.code``).
+"""
+
+from curation.filter.package.content import check_content
+from curation.filter.package.description import (
+    CalibrationRows,
+    Cascade,
+    Description,
+    Interval,
+    Made,
+    Measured,
+    Question,
+    RunVerdict,
+    Sample,
+)
+from curation.filter.package.fits import check_fits
+from curation.filter.package.folder import FORMAT, PACKAGE, TrustPackage, copied, load, write
+from curation.filter.package.judged import UNJUDGED, check_verdict
+from curation.filter.package.questions import asked, differs
+from curation.filter.package.teacher import check_runs, digests_of, teacher_of
+
+__all__ = [
+    "FORMAT",
+    "PACKAGE",
+    "UNJUDGED",
+    "CalibrationRows",
+    "Cascade",
+    "Description",
+    "Interval",
+    "Made",
+    "Measured",
+    "Question",
+    "RunVerdict",
+    "Sample",
+    "TrustPackage",
+    "asked",
+    "check_content",
+    "check_fits",
+    "check_runs",
+    "check_verdict",
+    "copied",
+    "differs",
+    "digests_of",
+    "load",
+    "teacher_of",
+    "write",
+]

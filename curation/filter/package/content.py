@@ -1,0 +1,95 @@
+"""Whether a package holds what it says: its rows can be read, and its trust functions give numbers.
+
+A stranger's digests are right whatever the files hold. It is tried on a few rows of noise before any row is labelled.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from curation.errors import CurationError, PackageError
+from curation.filter.package.folder import TrustPackage
+from curation.given_columns import is_given
+from curation.refs import TrustRef
+from curation.tables import schemas
+
+NUM_ROWS = 4
+_PROBLEMS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+    CurationError,
+)
+
+
+def check_content(package: TrustPackage) -> None:
+    """Refuse a package whose rows cannot be read, or whose trust functions cannot score rows of its teacher.
+
+    Weights may be of other shapes than the description says, or be no numbers: after hours of labelling no row could be
+    selected.
+
+    Raises:
+        PackageError: names the part and the problem.
+    """
+    described = package.description
+    if described.calibration is not None:
+        package.calibration()
+    if described.cascade is not None:
+        package.held_out()
+    prompts = () if described.cascade is None else described.cascade.inputs
+    for state, states_ND in package.reference(prompts).items():
+        if states_ND.shape[1:] != (described.state_size,) or not np.isfinite(states_ND).all():
+            raise PackageError(
+                f"{package.uri}: the sample of the state {state} has the shape {states_ND.shape} or holds what is no "
+                f"number, and a state has {described.state_size} numbers; copy or export the package again"
+            )
+    for ref, states in ((package.trust, described.ask.states), (package.first, prompts)):
+        if ref is not None:
+            _check_scores(package, ref, states)
+
+
+def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -> None:
+    from curation.trust import load_fitted
+
+    described, name = package.description, ref.uri.rsplit("/", 1)[-1]
+    try:
+        function = load_fitted(ref)
+        given = [column for column in function.features if is_given(column)]
+        ask = described.ask
+        schema = schemas.labels(states, ask.state_dtype, described.state_size, ask.token_logprobs, given)
+        raw_N = function.raw_score(_noise(schema))
+    except _PROBLEMS as error:
+        raise PackageError(
+            f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "
+            "package again"
+        ) from error
+    if raw_N.shape != (NUM_ROWS,) or not np.isfinite(raw_N).all():
+        raise PackageError(
+            f"{package.uri}: its trust function {name} scores {NUM_ROWS} rows of plain numbers as {raw_N.tolist()}, so "
+            "it holds what is no number, and no row could be ranked by it; copy or export the package again"
+        )
+
+
+def _noise(schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a labels table whose states are normal and whose numbers are 1."""
+    rng = np.random.default_rng(0)
+    columns = []
+    for field in schema:
+        if pa.types.is_fixed_size_list(field.type):
+            numbers = rng.normal(size=NUM_ROWS * field.type.list_size)
+            values = pa.array(numbers.astype(field.type.value_type.to_pandas_dtype()))
+            columns.append(pa.FixedSizeListArray.from_arrays(values, field.type.list_size))
+        elif field.name == schemas.ROW_ID.name:
+            columns.append(pa.array(range(NUM_ROWS), field.type))
+        elif field.name == schemas.ERROR.name or not pa.types.is_primitive(field.type):
+            columns.append(pa.nulls(NUM_ROWS, field.type))
+        else:
+            columns.append(pa.array([1] * NUM_ROWS).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

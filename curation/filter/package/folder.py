@@ -1,0 +1,357 @@
+"""The folder of a trust package: written whole, and read only if it is what was written."""
+
+import json
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from curation.config.base import Section
+from curation.errors import ModelError, PackageError, RunDirError
+from curation.filter.package.code import refuse_code, refuse_maker
+from curation.filter.package.description import Description
+from curation.refs import TrustRef, fingerprint
+from curation.selection.budget import GradedScores
+from curation.selection.cascade import HeldOut
+from curation.storage.cache import fetched, staged
+from curation.storage.digest import file_sha256
+from curation.storage.json_files import read_json
+from curation.storage.paths import Place, Remote, place
+from curation.trust import saved
+
+FORMAT = 2
+PACKAGE, CARD = "package.json", "README.md"
+CALIBRATION, SHIFT, HELD_OUT = "calibration.parquet", "shift.safetensors", "cascade.parquet"
+TRUST, FIRST = "trust", "cascade"
+OF_CASCADE = (HELD_OUT, f"{FIRST}/{saved.WEIGHTS}", f"{FIRST}/{saved.DESCRIPTION}")
+NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
+UNREAD = (CARD, ".gitattributes")
+"""Files for people and registries, which may change: nothing reads them."""
+MAX_ROWS = 10_000_000
+"""The most rows of a package's tables."""
+CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
+CASCADED = pa.schema(
+    [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
+)
+
+Arrays = Mapping[str, npt.NDArray[np.floating[Any]]]
+
+
+class _File(Section):
+    bytes: int
+    sha256: str
+
+
+class _Content(Section):
+    """``package.json``."""
+
+    format: int
+    digest: str
+    """See ``TrustPackage.digest``."""
+    files: dict[str, _File]
+    """All but this file and those that nobody reads."""
+    description: Description
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustPackage:
+    """A trust package that was read and found whole."""
+
+    uri: str
+    """Where it was read from, absolute."""
+    digest: str
+    """Digest of the content: equal for copies, and for two exports of the same fit and calibration."""
+    description: Description
+    trust: TrustRef
+    """The fitted trust function (``curation.trust.load_fitted``)."""
+    first: TrustRef | None = None
+    """The function of prompts for a first cut; None: the package has none."""
+    allow_code: tuple[str, ...] = ()
+    """The code that it was allowed to name (:func:`load`)."""
+
+    def held_out(self) -> HeldOut:
+        """The rows that set a first cut.
+
+        Raises:
+            PackageError: the package has none, or the file holds something else.
+        """
+        if self.description.cascade is None:
+            raise PackageError(
+                f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: its run kept no state of the "
+                "last prompt token; run again with teacher.states: [prompt_last, output_last] (and what else trust "
+                "reads), and export it"
+            )
+        with self._reading(HELD_OUT):
+            table = _rows(fetched(self.uri) / HELD_OUT, CASCADED)
+            first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
+            asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+        return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
+
+    def calibration(self) -> GradedScores:
+        """The calibration rows; NaN scores for those whose label could not be read, which are never selected.
+
+        Raises:
+            PackageError: the package has none, or the file holds something else.
+        """
+        if self.description.calibration is None:
+            raise PackageError(
+                f"{self.uri}: holds no calibration rows (its run had no splits.calibration with a risk budget, and its "
+                "trust function no held-out scores), so no cut can be certified by it; give fresh graded rows, or cut "
+                "by n, share or threshold"
+            )
+        with self._reading(CALIBRATION):
+            table = _rows(fetched(self.uri) / CALIBRATION, CALIBRATED)
+            raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
+            return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
+
+    def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
+        """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
+
+        ``further`` states are those that the cascade reads.
+
+        Raises:
+            PackageError: the file holds something else.
+        """
+        from safetensors.numpy import load_file
+
+        if not self.description.sample.states:
+            return {}
+        with self._reading(SHIFT):
+            arrays = load_file(fetched(self.uri) / SHIFT)
+            return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        from safetensors import SafetensorError
+
+        try:
+            yield
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise PackageError(
+                f"{self.uri}: {name} is not what {PACKAGE} tells ({error}); copy or export the package again"
+            ) from error
+
+
+def _rows(path: Path, schema: pa.Schema) -> pa.Table:
+    """The rows of a file; equal numbers take no space in it, so that a few bytes may hold more than the memory.
+
+    Raises:
+        ValueError: they are too many.
+    """
+    if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
+        raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
+    return pq.read_table(path, schema=schema)
+
+
+def write(
+    folder: Path,
+    description: Description,
+    *,
+    trust: TrustRef,
+    calibration: GradedScores | None,
+    reference: Arrays,
+    cascade: tuple[TrustRef, HeldOut] | None = None,
+    card: str | None = None,
+) -> TrustPackage:
+    """Write a package into an empty or missing local folder, and read it back.
+
+    Args:
+        folder: where to write.
+        description: what it says of itself.
+        trust: the fitted trust function, which is copied.
+        calibration: the rows that ``description.calibration`` tells of.
+        reference: the states that ``description.sample`` and ``description.cascade`` tell of, [N, D] by state.
+        cascade: the first trust function, which is copied, and the rows that ``description.cascade`` tells of.
+        card: the text of its ``README.md``.
+
+    Raises:
+        PackageError: the parts do not agree with the description.
+        ModelError: the trust function is gone or changed since it was pinned.
+    """
+    from safetensors.numpy import save_file
+
+    recorded = description.cascade
+    states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
+    absent = [(calibration is None, description.calibration is None), (cascade is None, recorded is None)]
+    if any(given != named for given, named in absent) or set(reference) != states:
+        raise PackageError(
+            f"{folder}: calibration rows, cascade and reference states are not those that its description names"
+        )
+    _copy(trust, folder / TRUST)
+    if cascade is not None:
+        _copy(cascade[0], folder / FIRST)
+        _write_held_out(cascade[1], folder / HELD_OUT)
+    if calibration is not None:
+        columns = [
+            *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
+            pa.array(calibration.correct_M),
+        ]
+        pq.write_table(pa.table(columns, schema=CALIBRATED), folder / CALIBRATION)
+    if reference:
+        save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)
+    files = {name: _facts(folder / name) for name in sorted(_local_names(folder))}
+    content = _Content(format=FORMAT, digest=_digest(description, files), files=files, description=description)
+    text = json.dumps(content.model_dump(mode="json"), indent=1, allow_nan=False)
+    (folder / PACKAGE).write_text(text + "\n")
+    if card is not None:
+        (folder / CARD).write_text(card)
+    return _load(str(folder), None)
+
+
+def _copy(trust: TrustRef, folder: Path) -> None:
+    if saved.pin(place(trust.uri), TrustRef).digest != trust.digest:
+        raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
+    source = fetched(trust.uri)
+    folder.mkdir(parents=True)
+    for name in (saved.WEIGHTS, saved.DESCRIPTION):
+        shutil.copyfile(source / name, folder / name)
+
+
+def _write_held_out(rows: HeldOut, path: Path) -> None:
+    scores = (pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in (rows.first_M, rows.full_M))
+    tokens = (pa.array(tokens_M, pa.int32()) for tokens_M in (rows.prompt_tokens_M, rows.output_tokens_M))
+    pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
+
+
+def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
+    """Read a package, local or in an object store, and check every file.
+
+    Args:
+        uri: the folder or its URL.
+        allow_code: what the package may name besides registered parts, each ``module:NAME`` as it stands there.
+
+    Raises:
+        PackageError: it is not there, of another format, incomplete, changed, holds a file that no package has, or
+            names other code.
+    """
+    return _load(uri, tuple(allow_code))
+
+
+def copied(package: TrustPackage, to: Place) -> TrustPackage:
+    """A copy of a package, in a folder that every node can read."""
+    with staged(to) as local:
+        shutil.copytree(fetched(package.uri), local, dirs_exist_ok=True)
+    return load(to, allow_code=package.allow_code)
+
+
+def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
+    """The package, as :func:`load` gives it; None allows what the package names, for one that was made here."""
+    try:
+        folder = place(uri)
+        if not (folder / PACKAGE).is_file():
+            raise PackageError(
+                f"{uri}: is no trust package (there is no {PACKAGE}); give a folder or URL that `curate "
+                "export-trust` wrote"
+            )
+        _refuse_others(folder)
+        local = fetched(str(folder))
+        content = _content(local / PACKAGE, str(uri), allow_code)
+        _check_files(local, content, str(uri))
+        if (digest := _digest(content.description, content.files)) != content.digest:
+            raise PackageError(
+                f"{uri}: {PACKAGE} has the digest {digest}, and it names {content.digest}: its description was "
+                "changed after the export; copy or export the package again"
+            )
+        trust = saved.pin(folder / TRUST, TrustRef)
+        first = None if content.description.cascade is None else saved.pin(folder / FIRST, TrustRef)
+        if allow_code is not None:
+            for ref in (trust, first):
+                if ref is not None:
+                    refuse_maker(str(uri), saved.described(ref).get("made_by"), allow_code)
+    except (RunDirError, ModelError) as error:
+        raise PackageError(str(error)) from error
+    except OSError as error:
+        raise PackageError(f"{uri}: cannot be read ({error})") from error
+    return TrustPackage(
+        uri=str(folder.absolute()),
+        digest=digest,
+        description=content.description,
+        trust=trust,
+        first=first,
+        allow_code=allow_code or (),
+    )
+
+
+def _refuse_others(folder: Place) -> None:
+    """Refuse files that no package has, before any is read or downloaded."""
+    known = {PACKAGE, CALIBRATION, SHIFT, *OF_CASCADE, *NEEDED, *UNREAD}
+    names = [entry.path for entry in folder.entries()] if isinstance(folder, Remote) else _local_names(folder)
+    if others := sorted(set(names) - known):
+        raise PackageError(
+            f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "
+            "nothing was read; if the package is trusted, remove it and load again"
+        )
+    for path in () if isinstance(folder, Remote) else folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise PackageError(
+                f"{folder}: {path.relative_to(str(folder))} is a link or a device, and what a package holds are files; "
+                "nothing was read; if the package is trusted, copy it with its links followed (cp -rL)"
+            )
+
+
+def _content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
+    """The content of ``package.json``, of this version's format."""
+    try:
+        raw = read_json(path)
+        found = raw["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PackageError(f"{uri}: {PACKAGE} is truncated, or no package's ({error}); copy it again") from error
+    if found != FORMAT:
+        raise PackageError(
+            f"{uri}: has the format {found!r}, and this version reads format {FORMAT}; install the version of "
+            "trust-curation that wrote it, or export it again"
+        )
+    if allow_code is not None:
+        refuse_code(uri, raw.get("description"), allow_code)
+    try:
+        return _Content.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise PackageError(
+            f"{uri}: {PACKAGE}: {'.'.join(map(str, first['loc']))}: {first['msg']} ({error.error_count()} such "
+            "problems): it was changed, or written by another version; copy the package, or export it again"
+        ) from error
+
+
+def _check_files(folder: Path, content: _Content, uri: str) -> None:
+    files = content.files
+    needed = {*NEEDED, *(OF_CASCADE if content.description.cascade is not None else ())}
+    if missing := sorted(needed - files.keys()):
+        raise PackageError(f"{uri}: {PACKAGE} names no {', '.join(missing)}; copy or export the package again")
+    there = set(_local_names(folder)) - {PACKAGE, *UNREAD}
+    if unnamed := sorted(there - files.keys()):
+        raise PackageError(f"{uri}: {', '.join(unnamed)} is not named in {PACKAGE}; copy or export the package again")
+    for name, recorded in files.items():
+        if name not in there:
+            raise PackageError(f"{uri}: {name} is missing; copy the package again")
+        if (found := _facts(folder / name)) != recorded:
+            raise PackageError(
+                f"{uri}: {name} has {found.bytes:,} bytes with the digest {found.sha256[:16]}, and {PACKAGE} names "
+                f"{recorded.bytes:,} with {recorded.sha256[:16]}: it was truncated or changed; copy the package again"
+            )
+
+
+def _digest(description: Description, files: Mapping[str, _File]) -> str:
+    recorded = {name: file.model_dump() for name, file in files.items()}
+    return fingerprint({"format": FORMAT, "description": description.content, "files": recorded})
+
+
+def _facts(path: Path) -> _File:
+    return _File(bytes=path.stat().st_size, sha256=file_sha256(path))
+
+
+def _local_names(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()]
+
+
+def _floats(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
+    values: npt.NDArray[np.float32] = column.to_numpy().astype(np.float32)
+    return values

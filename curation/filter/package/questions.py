@@ -1,0 +1,63 @@
+"""Stored questions: the domain's prompts, options and labels for a few rows, compared with what this version makes."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from curation.domains import Domain, Example, attempt
+from curation.filter.package.description import Question
+
+NUM_QUESTIONS = 5
+SHOWN = 60
+"""Characters of a text that a message shows, from a little before the first difference."""
+
+
+def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
+    """The first few of ``rows`` (example, completion, label as it was read) that can be written as JSON."""
+    found: list[Question] = []
+    for example, completion, label in rows:
+        own = {name: example[name] for name in domain.columns.names}
+        prompt, problem = attempt(domain.prompt, own)
+        options, further = attempt(domain.options, own)
+        if problem or further or prompt is None or not _is_json(own):
+            continue
+        found.append(Question(example=own, prompt=prompt, options=options, completion=completion, label=label))
+        if len(found) == NUM_QUESTIONS:
+            break
+    return tuple(found)
+
+
+def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
+    """The difference that this version of a domain makes of the stored questions; ``None`` if it is all the same."""
+    for number, question in enumerate(questions):
+        now: Mapping[str, Any] = {
+            "prompt": attempt(domain.prompt, question.example),
+            "options": attempt(domain.options, question.example),
+            "label": attempt(domain.parse, question.completion, question.example),
+        }
+        for what, (value, problem) in now.items():
+            was = getattr(question, what)
+            value = tuple(value) if isinstance(value, list) else value
+            if problem or value != was:
+                here, there = _apart(problem or _text(value), _text(was))
+                return f"{what} of stored question {number} is {here!r} here, and {there!r} in the package"
+    return None
+
+
+def _is_json(example: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(example, allow_nan=False)) == example)
+    except (TypeError, ValueError):
+        return False
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Both texts around the place where they first differ."""
+    place = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    start = max(0, (min(len(one), len(other)) if place is None else place) - SHOWN // 3)
+    cut = [text[start : start + SHOWN] for text in (one, other)]
+    return (f"...{cut[0]}", f"...{cut[1]}") if start else (cut[0], cut[1])

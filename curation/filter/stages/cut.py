@@ -1,0 +1,359 @@
+"""The cut of a filter: which rows pass, as a condition on each row alone, so that later rows pass the same cut.
+
+The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept. A rule that is calibrated
+(``certified``) takes its candidate cuts from a seeded sample of at most ``SAMPLE_ROWS`` pool rows: any candidates that
+do not depend on the calibration rows are valid (:mod:`curation.selection.risk`), and up to that number the sample is
+the pool.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curation.config.base import rows_in
+from curation.config.filter import CertifiedConfig, KeepConfig
+from curation.errors import BudgetError, SourceError
+from curation.filter.package import TrustPackage
+from curation.filter.stages.packaged import Packaged
+from curation.hashing import derive, hash_unit
+from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, InEach, Stage, setting
+from curation.rundir.run import Task
+from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
+from curation.selection.budget import GradedScores
+from curation.selection.risk import calibrate
+from curation.sources.paths import filesystem
+from curation.stages.pool_scores import Batch, PoolScores
+from curation.tables import io, schemas
+
+SAMPLE_ROWS = 1 << 20
+ALL_TIES = 2**64 - 1
+"""The ``tie`` of a bound that every row with exactly its score passes."""
+CALIBRATION = ("raw", "trust", "correct")
+_READ = ("row_id", "label", "error")
+
+Scores = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdCut:
+    """A cut that is made: a column of the labels table, and the bound that its values must pass."""
+
+    column: str
+    bound: Bound
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that :meth:`passes` reads."""
+        return [*_READ, self.column]
+
+    @property
+    def near(self) -> str:
+        """An SQL filter that leaves out most rows that do not pass, and none that does."""
+        return f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL"
+
+    def passes(self, labels: pa.RecordBatch) -> Bools:
+        """Which rows pass, bool [N]; never one without a label."""
+        return np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), _scores(labels, self.column)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The threshold as a JSON object."""
+        return {"column": self.column, "bound": asdict(self.bound)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        return cls(column=value["column"], bound=Bound(**value["bound"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A threshold, and what it was made from."""
+
+    threshold: ThresholdCut
+    num_labelled: int
+    """Rows labelled without error that no first cut dropped."""
+    num_dropped: int
+    """Rows that a first cut dropped: they count in a share of the pool."""
+    num_short: int
+    """Rows that were to pass, and are not there since a first cut dropped too many."""
+    num_scored: int
+    """Rows among these with a label and a score: only they can pass."""
+    lowest_trust: float
+    """The lowest trust that passes, among the rows of which the cut was made."""
+    risk: dict[str, Any] | None
+    """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
+
+
+class MakeCut(Stage, Packaged):
+    """Decides which rows of the labelled rounds pass.
+
+    Raises:
+        BudgetError: as for :func:`decide`.
+    """
+
+    class Made(NamedTuple):
+        """The outputs: those of a :class:`Decision`, and what it was made by."""
+
+        id: str
+        threshold: dict[str, Any]
+        rule: dict[str, Any]
+        rounds: list[str]
+        num_labelled: int
+        num_dropped: int
+        num_short: int
+        num_scored: int
+        lowest_trust: float
+        risk: dict[str, Any] | None
+
+    tables: InEach[TableRef]
+    """The labels, by round."""
+    rule: dict[str, Any]
+    """``keep`` as JSON, with a digest of fresh calibration rows in place of their path."""
+    function: str
+    """The trust function."""
+    seed: int
+    keep: KeepConfig = setting()
+    revision: int = 3  # its threshold has another name
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments on which the cut depends."""
+        return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
+
+    def run(self, task: Task) -> Done:
+        """Decide, and say how."""
+        keep, rows, floor = self.keep, None, None
+        if keep.certified is not None:
+            rows, floor = _calibration(keep.certified, self.loaded())
+        found = decide(list(self.tables.values()), self.function, keep, rows, seed=self.seed, floor=floor)
+        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
+        if found.num_short:
+            left = "the first cut left no more with a readable label"
+            task.say(f"{found.num_short:,} rows fewer than asked for: {left}")
+        threshold = found.threshold.to_json()
+        made = self.Made(
+            id=fingerprint([threshold, self.rule])[:8],
+            rule=self.rule,
+            rounds=list(self.tables),
+            **{**vars(found), "threshold": threshold},
+        )
+        return Done(outputs=made, rows=found.num_labelled)
+
+
+def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
+    """Refuse, before anything is labelled, a rule by which no cut can be made over ``num_rows`` rows.
+
+    Raises:
+        BudgetError: they are fewer than are to be kept, or the share of them is less than one row.
+        UserError: calibration rows are not there, or cannot be read.
+    """
+    if keep.certified is not None:
+        _calibration(keep.certified, package)
+    elif keep.threshold is None:
+        _number(keep, num_rows, num_rows, of=f"the pool's {num_rows:,} rows")
+
+
+def _calibration(config: CertifiedConfig, package: TrustPackage) -> "CertifyingRows":
+    """The rows that certify a cut: fresh ones where they are given, else the package's."""
+    if config.calibration is not None:
+        return read_calibration(config.calibration)
+    return CertifyingRows(package.calibration(), None)
+
+
+def decide(
+    tables: Sequence[TableRef],
+    function: str,
+    keep: KeepConfig,
+    calibration: GradedScores | None,
+    *,
+    seed: int,
+    floor: float | None = None,
+) -> Decision:
+    """Make the cut over labels tables, by the scores of the trust ``function``; ``floor`` is that of ``calibration``.
+
+    Raises:
+        BudgetError: no row would pass, or fewer rows have a score than are to be kept.
+        UserError: the calibration rows cannot be used.
+    """
+    raw, trust = schemas.raw_column(function), schemas.trust_column(function)
+    pools = [PoolScores(labels=ref, trust=function) for ref in tables]
+    labelled, dropped = sum(pool.num_rows for pool in pools), sum(map(io.num_dropped, tables))
+    found = [part for pool in pools for part in pool.mapped(_counted, trust=True)]
+    scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
+    if not scored:
+        raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
+    risk, short = None, 0
+    if keep.threshold is not None:
+        score = float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
+        if best < score:
+            raise BudgetError(
+                f"keep.threshold: nothing is written: no row has a trust of at least {keep.threshold}, the highest of "
+                f"{scored:,} is {best:.4f}; lower the threshold (the labels are kept)"
+            )
+        threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
+    elif keep.certified is not None:
+        assert calibration is not None, "the caller reads it"
+        risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed, floor=floor)
+        threshold = ThresholdCut(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
+    else:
+        wanted = _number(keep, labelled + dropped, scored + dropped)
+        short = max(0, wanted - scored)
+        threshold = ThresholdCut(column=raw, bound=_top(pools, wanted - short, seed))
+    lowest = min(_trusts_that_pass(tables, threshold, trust), default=float("nan"))
+    return Decision(
+        threshold=threshold,
+        num_labelled=labelled,
+        num_dropped=dropped,
+        num_short=short,
+        num_scored=scored,
+        lowest_trust=lowest,
+        risk=risk,
+    )
+
+
+class CertifyingRows(NamedTuple):
+    """The rows that certify a cut."""
+
+    rows: GradedScores
+    floor: float | None
+    """The raw score from which on they were drawn (``curate audit``); None: from all rows."""
+
+
+def read_calibration(path: str) -> CertifyingRows:
+    """The calibration rows in a Parquet file with the columns ``CALIBRATION``.
+
+    Raises:
+        SourceError: it cannot be read, lacks a column, or has one of another type.
+    """
+    try:
+        opened, inner = filesystem(path)
+        table = pq.read_table(inner, filesystem=opened)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
+    for name in CALIBRATION:
+        kinds = pa.types.is_boolean if name == "correct" else pa.types.is_floating
+        if name not in table.column_names or not kinds(table[name].type):
+            found = f"is {table[name].type}" if name in table.column_names else "is missing"
+            wanted = "true or false" if name == "correct" else "a floating-point number"
+            raise SourceError(
+                f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
+                f"{name} as {wanted}"
+            )
+    raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
+    floor = (table.schema.metadata or {}).get(b"floor")
+    return CertifyingRows(
+        GradedScores(raw_M, trust_M, table["correct"].to_numpy()), None if floor is None else float(floor)
+    )
+
+
+def calibration_digest(path: str) -> str:
+    """A digest of the file's content.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        opened, inner = filesystem(path)
+        with opened.open_input_stream(inner) as file:
+            return hashlib.sha256(file.read()).hexdigest()[:16]
+    except OSError as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
+
+
+def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
+    """How many rows ``keep.n`` or ``keep.share`` asks for; both numbers with dropped rows, ``of`` says of what."""
+    wanted = keep.n or rows_in(keep.share or 0.0, labelled)
+    if wanted < 1:
+        raise BudgetError(
+            f"keep.share: nothing is written: {keep.share} of {of or f'{labelled:,} labelled rows'} is less than one; "
+            "give a larger share"
+        )
+    if wanted > scored:
+        raise BudgetError(
+            f"keep.{keep.rule}: {wanted:,} rows are more than "
+            f"{of or f'the {scored:,} of {labelled:,} labelled rows that have a label that can be read'}; keep fewer"
+        )
+    return wanted
+
+
+def _certified(
+    pools: Sequence[PoolScores],
+    config: CertifiedConfig,
+    calibration: GradedScores,
+    *,
+    num_rows: int,
+    seed: int,
+    floor: float | None,
+) -> dict[str, Any]:
+    """The calibrated cut, as JSON with the number of pool rows that gave its candidates."""
+    drawn = partial(_drawn, num_rows=num_rows, seed=derive(seed, "candidates"))
+    pool_N = np.concatenate([part for pool in pools for part in pool.mapped(drawn)])
+    settings = config.model_dump(exclude={"calibration"})
+    cut = calibrate(
+        np.where(np.isnan(calibration.raw_M), -np.inf, calibration.raw_M),
+        calibration.correct_M,
+        pool_N,
+        **settings,
+        seed=derive(seed, "risk"),
+        floor=floor,
+    )
+    if cut.threshold is None:
+        more = "" if cut.needed is None else f" (about {cut.needed:,} would have sufficed: {cut.needed_basis})"
+        raise BudgetError(
+            f"keep.certified: nothing is written: {cut.num_calibration:,} calibration rows certify no cut at alpha "
+            f"{config.alpha:g}{more}; give more of them, or raise alpha (the labels are kept)"
+        )
+    return {**settings, **asdict(cut), "num_candidates_from": len(pool_N)}
+
+
+def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
+    """How many rows have a score, and the highest."""
+    number, highest = 0, -np.inf
+    for _, score_N in batches:
+        known_N = score_N[~np.isnan(score_N)]
+        number, highest = number + len(known_N), max(highest, float(known_N.max(initial=-np.inf)))
+    return number, highest
+
+
+def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
+    """The scores of about ``SAMPLE_ROWS`` of ``num_rows`` rows, of each row by a hash of its id."""
+    parts = [score_N[hash_unit(ids_N, seed) * num_rows < SAMPLE_ROWS] for ids_N, score_N in batches]
+    return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
+
+
+def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
+    """The bound of the n highest raw scores of all tables together."""
+    step: CountingPass | Bound = question(n, seed)
+    while isinstance(step, CountingPass):
+        answer = partial(tally, step)
+        step = narrowed(step, merged(part for pool in pools for part in pool.mapped(answer)))
+    return step
+
+
+def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
+    for ref in tables:
+        columns = list(dict.fromkeys([*threshold.columns, trust]))
+        for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():
+            passing_N = _floats(batch.column(trust))[threshold.passes(batch)]
+            if len(passing_N):
+                yield float(passing_N.min())
+
+
+def _scores(labels: pa.RecordBatch, column: str) -> Scores:
+    """A column of scores, float32 [N]; NaN where it is null, or the row has no label."""
+    usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
+    usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
+    return np.where(usable_N, _floats(labels.column(column)), np.float32(np.nan))
+
+
+def _floats(values: pa.Array) -> Scores:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32)

@@ -1,0 +1,215 @@
+"""A part of what a filter writes, the rows of one file: which rows it has, and a task that writes it.
+
+A task streams its part of the labels, takes the examples of the rows that pass, and renders their prompts; it never
+holds more than a batch of rows.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import write_fragments
+from pyroaring import BitMap64
+
+from curation.config.filter import Format
+from curation.domains import get_domain
+from curation.errors import CommitError
+from curation.filter.stages.cut import ThresholdCut
+from curation.filter.stages.partitions import folders_of
+from curation.filter.stages.pool import PoolRows
+from curation.filter.stages.ranking import RANK, passing
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.storage.paths import place
+from curation.tables import commits, io, schemas
+from curation.tables.files import WrittenFile, write_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteJob:
+    """Rows to write and their places; pickled to every task."""
+
+    labels: TableRef
+    examples: TableRef
+    rows: PoolRows
+    threshold: ThresholdCut
+    trust: str
+    """The labels column of the trust."""
+    output: str
+    """The folder of the data files."""
+    stem: str
+    """The first part of the files' names; of Lance the name of the table."""
+    form: Format
+    partition_by: tuple[str, ...] = ()
+    """Columns whose values divide the rows into folders (:mod:`curation.filter.stages.partitions`)."""
+    with_rank: bool = False
+    ranks: TableRef | None = None
+    """The ranks of the rows that pass (``ranking``); None for rows that came after the cut."""
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """The start of each fragment's rows in ``ranks``."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Columns of a row: id, the pool's own columns, prompt, completion, label, trust, rank and file."""
+        own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *_MADE.names)]
+        made = [field for field in _MADE if field != RANK or self.with_rank]
+        return pa.schema([schemas.ROW_ID, *own, *made])
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the files."""
+        return pa.schema([field for field in self.columns if field.name not in self.partition_by])
+
+    @property
+    def table_uri(self) -> str:
+        """Address of the Lance table."""
+        return str(place(self.output) / f"{self.stem}.lance")
+
+
+_MADE = pa.schema(
+    [
+        pa.field("prompt", pa.string()),
+        pa.field("completion", pa.string()),
+        pa.field("label", pa.string()),
+        pa.field("trust", pa.float32()),
+        RANK,
+        pa.field("source_file", pa.string()),
+    ]
+)
+
+
+class Span(NamedTuple):
+    """Rows of a fragment that pass and belong to a part's folder: ``take`` of them, after the first ``skip``."""
+
+    fragment: int
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePart:
+    """The rows of one file."""
+
+    number: int
+    spans: tuple[Span, ...]
+    folder: str = ""
+    """Within the output, where that is partitioned."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many."""
+        return sum(span.take for span in self.spans)
+
+
+def divide(
+    counts: Sequence[tuple[int, int]], rows_per_file: int, *, folder: str = "", number: int = 0
+) -> Iterator[FilePart]:
+    """Parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
+    spans: list[Span] = []
+    held = 0
+    for fragment, count in counts:
+        skip = 0
+        while skip < count:
+            take = min(count - skip, rows_per_file - held)
+            spans.append(Span(fragment, skip, take))
+            skip, held = skip + take, held + take
+            if held == rows_per_file:
+                yield FilePart(number=number, spans=tuple(spans), folder=folder)
+                spans, number, held = [], number + 1, 0
+    if spans:
+        yield FilePart(number=number, spans=tuple(spans), folder=folder)
+
+
+def count_rows(fragment: int, job: WriteJob) -> Counter[str]:
+    """How many rows of a fragment pass, by folder."""
+    counts: Counter[str] = Counter()
+    for labels in passing(job.labels, job.threshold, fragment, []):
+        if job.partition_by:
+            counts.update(_folders(labels, job).to_pylist())
+        elif labels.num_rows:
+            counts[""] += labels.num_rows
+    return counts
+
+
+def _folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
+    """The folder of each row, string [N]."""
+    row_ids_N = labels.column("row_id").to_numpy()
+    own = [name for name in job.partition_by if name not in _MADE.names]
+    taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_N), own).combine_chunks() if own else None
+    values = {"label": labels.column("label"), "source_file": job.rows.paths(row_ids_N)}
+    for name in own:
+        assert taken is not None, "read where a column of the pool is asked for"
+        values[name] = taken[name].combine_chunks()
+    return folders_of({name: values[name] for name in job.partition_by})
+
+
+def write_part(part: FilePart, job: WriteJob) -> WrittenFile:
+    """Write a part as a file."""
+    name = f"{job.stem}-{part.number:05}.{job.form}"
+    path = f"{part.folder}/{name}" if part.folder else name
+    return replace(write_file(_batches(part, job), job.schema, place(job.output) / path, job.form), path=path)
+
+
+def write_part_as_fragment(part: FilePart, job: WriteJob, done: bytes) -> pa.Table:
+    """Write a part as a fragment; nothing where it is committed."""
+    batches = _batches(part, job)
+    first = next(batches)
+    if first.column("row_id")[0].as_py() in BitMap64.deserialize(done):
+        return commits.WRITTEN.empty_table()
+    ids: list[bytes] = []
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for batch in itertools.chain([first], batches):
+            ids.append(batch.column("row_id").to_numpy().tobytes())
+            yield batch
+
+    reader = pa.RecordBatchReader.from_batches(job.schema, noted())
+    fragments = write_fragments(reader, job.table_uri, schema=job.schema, mode="append")
+    return commits.written(job.table_uri, fragments, b"".join(ids))
+
+
+def _batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, at most ``ranking.BATCH_ROWS`` at a time."""
+    domain, examples = get_domain(job.rows.domain), io.open_table(job.examples)
+    own = [name for name in job.schema.names if name not in _MADE.names]
+    asked = list(dict.fromkeys(["row_id", *own, *domain.columns.names]))
+    for span in part.spans:
+        seen, start = 0, job.starts[span.fragment]
+        for labels in passing(job.labels, job.threshold, span.fragment, ["completion", job.trust]):
+            places_B = start + np.arange(labels.num_rows)
+            start += labels.num_rows
+            if part.folder:
+                mine = pc.equal(_folders(labels, job), part.folder)
+                labels, places_B = labels.filter(mine), places_B[mine.to_numpy(zero_copy_only=False)]
+            low, high = max(span.skip - seen, 0), min(span.skip + span.take - seen, labels.num_rows)
+            seen += labels.num_rows
+            if low >= high:
+                continue
+            labels, places_B = labels.slice(low, high - low), places_B[low:high]
+            row_ids_B = labels.column("row_id").to_numpy()
+            taken = examples.take(job.rows.offsets(row_ids_B), columns=asked).combine_chunks()
+            if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
+                raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
+            made = {
+                "prompt": pa.array([domain.prompt(example) for example in taken.to_pylist()], pa.string()),
+                "completion": labels.column("completion"),
+                "label": labels.column("label"),
+                "trust": labels.column(job.trust),
+                "rank": _ranks(places_B, job),
+                "source_file": job.rows.paths(row_ids_B),
+            }
+            columns = [made[name] if name in made else taken[name].chunk(0) for name in job.schema.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=job.schema)
+            if seen >= span.skip + span.take:
+                break
+
+
+def _ranks(places_B: Int64s, job: WriteJob) -> pa.Array:
+    if job.ranks is None:
+        return pa.nulls(len(places_B), RANK.type)
+    return io.take_offsets(job.ranks, places_B)["rank"].combine_chunks()

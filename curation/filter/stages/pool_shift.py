@@ -1,0 +1,81 @@
+"""The shift stage of a filter: tests whether a round's hidden states differ from the sample that the package holds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.filter.stages.packaged import Packaged
+from curation.metrics.shift import CLEAR_AUC, two_sample
+from curation.refs import TableRef
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.run import Task
+from curation.stages.first_cut import passing
+from curation.stages.shift import sample_states
+from curation.tables import io
+
+States = Mapping[str, npt.NDArray[np.floating[Any]]]
+"""Hidden states of the same rows, [N, D] by name."""
+
+
+class MeasurePoolShift(Stage, Packaged):
+    """Tests how a round's hidden states differ from the package's; with a first cut, those of rows that pass it."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        shift: dict[str, Any]
+        """:func:`measure_against`."""
+
+    labels: In[TableRef]
+    seed: int
+    first_cut: dict[str, float] | None = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments on which the test depends; without a first cut, that is none of them."""
+        return {name: value for name, value in super().inputs.items() if name != "first_cut" or value is not None}
+
+    def run(self, task: Task) -> Done:
+        """Test the round."""
+        return Done(outputs=self.Made(shift=self.measured()), rows=io.count(self.labels))
+
+    def measured(self) -> dict[str, Any]:
+        """The test as JSON."""
+        package = self.loaded()
+        if self.first_cut is None:
+            return measure_against(package.reference(), self.labels, seed=self.seed)
+        assert package.first is not None, "settle refuses a package without"
+        passes, states = passing(package.first, self.first_cut["threshold"]), package.description.sample.states
+        reference = package.reference(passes.states)
+        return measure_against(reference, self.labels, seed=self.seed, states=states, passes=passes)
+
+
+def measure_against(
+    reference: States,
+    pool: TableRef,
+    *,
+    seed: int,
+    states: Sequence[str] | None = None,
+    passes: Callable[[States], npt.NDArray[np.bool_]] | None = None,
+) -> dict[str, Any]:
+    """The same test against states that are kept elsewhere, [N, D] by state; ``alarm``: the pool differs clearly.
+
+    An alarm takes an AUC whose whole interval is above ``CLEAR_AUC``: tests that are repeated for each delivery of rows
+    would otherwise raise one in twenty by chance.
+
+    Args:
+        reference: the states of the other rows.
+        pool: a labels table.
+        seed: of the sample and the test.
+        states: those to compare; unset, all of ``reference``.
+        passes: which rows of each side are compared, where a first cut has left out the others of the pool.
+    """
+    sides: list[States] = [reference, sample_states(pool, list(reference), seed)]
+    compared = list(reference if states is None else states)
+    hidden = [np.concatenate([side[name] for name in compared], axis=1) for side in sides]
+    if passes is not None:
+        hidden = [hidden_ND[passes(side)] for hidden_ND, side in zip(hidden, sides, strict=True)]
+    found = two_sample(*hidden, seed=seed)
+    return {**found.to_json(), "alarm": bool(found.differs and found.auc.low > CLEAR_AUC)}

@@ -1,0 +1,129 @@
+"""The rank of every row that a cut lets in, among all rows of which the cut was made.
+
+Ranks order raw scores, larger first, and equal ones by the seeded hash of the row id by which the cut breaks ties. The
+table of ranks has one column. Its rows stand as the rows that pass do in the labels tables, one table after the other,
+so whoever writes some of them reads a slice, and looks up no ids. One process holds 16 bytes for each row that passes.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import ray.exceptions
+
+from curation.errors import CommitError
+from curation.filter.stages.cut import ThresholdCut
+from curation.hashing import hash64
+from curation.refs import TableRef
+from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.run import Task
+from curation.selection.external_sort import sorted_by
+from curation.tables import io, schemas
+from curation.tasks import cause, in_tasks
+
+BATCH_ROWS = 8192
+RANK = pa.field("rank", pa.int64())
+"""From 0 on, the best row's; null for a row that came after the cut was made."""
+_WRITTEN_ROWS = 1 << 17
+
+
+class Rank(Stage):
+    """Ranks the rows of which the cut was made: those of its rounds that pass."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        ranks: TableRef
+        starts: dict[str, int]
+        """Where the rows of each round begin in the table."""
+
+    tables: InEach[TableRef]
+    """The labels, by round."""
+    threshold: In[dict[str, Any]]
+    function: str
+    """The trust function."""
+    seed: int
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The arguments on which the ranks depend."""
+        return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
+
+    def run(self, task: Task) -> Done:
+        """Rank the rows."""
+        threshold, uri = ThresholdCut.from_json(self.threshold), str(task.directory / "ranks.lance")
+        found = rank_rows(list(self.tables.values()), threshold, self.function, uri, seed=self.seed)
+        made = self.Made(ranks=found.table, starts=dict(zip(self.tables, found.starts, strict=True)))
+        return Done(outputs=made, rows=io.count(found.table))
+
+
+class Ranks(NamedTuple):
+    """The table of ranks, and where each labels table's rows begin in it."""
+
+    table: TableRef
+    starts: tuple[int, ...]
+
+
+def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str, uri: str, *, seed: int) -> Ranks:
+    """Rank the rows of labels tables that pass a threshold, by the raw scores of the trust ``function``.
+
+    Raises:
+        RunFailedError: Ray gave up.
+    """
+    raw = schemas.raw_column(function)
+    fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables]
+    calls = (
+        (ref, threshold, fragment, raw, seed)
+        for ref, found in zip(tables, fragments, strict=True)
+        for fragment in found
+    )
+    begins = [0]
+
+    def placed() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.uint64]]]:
+        for score_B, tie_B in in_tasks(_keys, calls):
+            begins.append(begins[-1] + len(score_B))
+            yield np.arange(begins[-2], begins[-1]), score_B, tie_B
+
+    try:
+        places = list(sorted_by(placed()))
+    except ray.exceptions.RayError as error:
+        raise cause(error, "ranking") from error
+    starts = [begins[number] for number in itertools.accumulate(map(len, fragments[:-1]), initial=0)]
+    rank_n = np.empty(begins[-1], dtype=np.int64)
+    ends = itertools.accumulate(map(len, places))
+    for end, place_B in zip(ends, places, strict=True):
+        rank_n[place_B] = np.arange(end - len(place_B), end)
+    schema = pa.schema([RANK])
+    batches = (
+        pa.record_batch([pa.array(rank_n[start : start + _WRITTEN_ROWS])], schema=schema)
+        for start in range(0, len(rank_n), _WRITTEN_ROWS)
+    )
+    return Ranks(io.write_batches(batches, schema, uri), tuple(starts))
+
+
+def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
+    dataset = io.open_table(ref)
+    found = dataset.get_fragment(fragment)
+    if found is None:
+        raise CommitError(f"{ref.uri}: fragment {fragment} is not in version {ref.version}")
+    wanted = list(dict.fromkeys([*threshold.columns, *columns]))
+    scanner = dataset.scanner(
+        columns=wanted, filter=threshold.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
+    )
+    for batch in scanner.to_batches():
+        yield batch.filter(pa.array(threshold.passes(batch)))
+
+
+def _keys(
+    ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
+    """Scores and hashes of the rows of a fragment that pass, both [n]."""
+    scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
+    for batch in passing(ref, threshold, fragment, [raw]):
+        scores.append(batch.column(raw).to_numpy(zero_copy_only=False).astype(np.float32))
+        ties.append(hash64(batch.column("row_id").to_numpy(), seed))
+    return np.concatenate(scores), np.concatenate(ties)

@@ -1,0 +1,222 @@
+"""Writes the rows of a labels table that pass a threshold, with what was asked, as files of equal numbers of rows.
+
+Ray tasks first count the rows of each fragment that pass, then each writes one file: it streams its part of the labels,
+takes the examples of the rows that pass, and renders their prompts. Neither a task nor the driver ever holds more than
+a batch of rows. Names follow from the stage's inputs and the number of the part, and a file appears whole under its
+name. A note beside the stage's other records says that a part is done. So a task that is repeated writes the same file
+again, and a driver that resumes skips parts with a note. A Lance table is filled by fragments, which the driver commits
+(:mod:`curation.tables.commits`): a part is one fragment, so its first row id tells whether it is committed.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import ray
+import ray.exceptions
+
+from curation.config.filter import Format
+from curation.errors import CommitError
+from curation.filter.stages.cut import ThresholdCut
+from curation.filter.stages.partitions import check_number
+from curation.filter.stages.parts import FilePart, WriteJob, count_rows, divide, write_part, write_part_as_fragment
+from curation.filter.stages.pool import PoolRows
+from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, In, Stage, setting
+from curation.rundir.run import Task
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place, place, write_atomically
+from curation.tables import commits, io, schemas
+from curation.tables.files import WrittenFile
+from curation.tables.stream import CommitRound, commit_stream
+from curation.tasks import cause, in_tasks
+from curation.telemetry.standing import Standing, Update
+
+
+class Write(Stage):
+    """Writes the rows of a round that pass."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        files: list[dict[str, Any]]
+        """:func:`write_rows`."""
+        columns: list[str]
+
+    labels: In[TableRef]
+    examples: In[TableRef]
+    threshold: In[dict[str, Any]]
+    cut: In[str]
+    """The id of the cut."""
+    form: Format
+    rows_per_file: int
+    partition_by: list[str]
+    with_rank: bool
+    ranks: In[TableRef | None]
+    first_rank: In[int]
+    """Where the rows of the round begin in the ranks."""
+    rows: PoolRows = setting()
+    function: str = setting()
+    """The trust function."""
+    output: str = setting()
+    """The folder of the data files."""
+    commit_seconds: float = setting()
+
+    def run(self, task: Task) -> Done:
+        """Write the rows."""
+        # Files of a round carry its own digest; a Lance table takes all rounds of a cut.
+        table = fingerprint([self.cut, self.rows_per_file, self.rows.columns, self.with_rank])[:8]
+        stem = f"rows-{table}" if self.form == "lance" else f"part-{task.directory.name[-8:]}"
+        job = WriteJob(
+            labels=self.labels,
+            examples=self.examples,
+            rows=self.rows,
+            threshold=ThresholdCut.from_json(self.threshold),
+            trust=schemas.trust_column(self.function),
+            output=self.output,
+            stem=stem,
+            form=self.form,
+            partition_by=tuple(self.partition_by),
+            with_rank=self.with_rank,
+            ranks=self.ranks,
+        )
+        place(self.output).mkdir(parents=True, exist_ok=True)
+        with task.progress() as update:
+            files = write_rows(
+                job,
+                task.directory / "notes",
+                rows_per_file=self.rows_per_file,
+                first_rank=self.first_rank,
+                commit_seconds=self.commit_seconds,
+                guard=task.guard,
+                progress=update,
+            )
+        return Done(outputs=self.Made(files=files, columns=job.columns.names), rows=sum(file["rows"] for file in files))
+
+
+def write_rows(
+    job: WriteJob,
+    notes: Place,
+    *,
+    rows_per_file: int,
+    first_rank: int = 0,
+    commit_seconds: float = 2.0,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
+) -> list[dict[str, Any]]:
+    """Write the rows that pass and are not written yet; the files as JSON (``path``, ``rows``, ``bytes``, ``sha256``).
+
+    Of Lance the table, with its ``version`` in place of bytes and digest. ``first_rank`` is where the rows begin in
+    ``job.ranks``.
+
+    Raises:
+        ConfigError: the columns to partition by have too many values, or one that is too long.
+        CommitError: the store refused, or rows that pass and rows written differ.
+        RunFailedError: Ray gave up.
+    """
+    try:
+        shared = ray.put(job)
+        fragments = [fragment.fragment_id for fragment in io.open_table(job.labels).get_fragments()]
+        counts = list(in_tasks(count_rows, zip(fragments, itertools.repeat(shared))))
+        check_number(folders := sorted({folder for found in counts for folder in found}))
+        parts: list[FilePart] = []
+        for folder in folders:
+            of_folder = [(fragment, found[folder]) for fragment, found in zip(fragments, counts, strict=True)]
+            parts += divide(of_folder, rows_per_file, folder=folder, number=len(parts))
+        totals = [found.total() for found in counts]
+        starts = itertools.accumulate([first_rank, *totals])
+        job = replace(job, starts=dict(zip(fragments, starts, strict=False)))
+        update = _WriteProgress(progress, total=sum(totals))
+        if not parts:
+            return []
+        if job.form == "lance":
+            return [_table(job, parts, update, commit_seconds=commit_seconds, guard=guard)]
+        return _files(job, parts, notes, update, guard=guard)
+    except ray.exceptions.RayError as error:
+        raise cause(error, "writing") from error
+
+
+class _WriteProgress:
+    """Rows written so far."""
+
+    def __init__(self, update: Update | None, total: int) -> None:
+        self._update, self._total, self._rows = update, total, 0
+
+    def add(self, rows: int) -> None:
+        self._rows += rows
+        if self._update is not None:
+            self._update(Standing(rows=self._rows, total=self._total))
+
+
+def _files(
+    job: WriteJob, parts: Sequence[FilePart], notes: Place, update: _WriteProgress, *, guard: Guard
+) -> list[dict[str, Any]]:
+    noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
+    there = set(data_files(place(job.output)))  # a file that a later cut removed has a note still
+    parts_noted = {part.number: _note(notes, part) for part in parts if _name(part) in noted}
+    done = {number: written for number, written in parts_noted.items() if written.path in there}
+    update.add(sum(written.rows for written in done.values()))
+    left = [part for part in parts if part.number not in done]
+    for part, written in zip(left, in_tasks(write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
+        if written.rows != part.num_rows:
+            raise CommitError(f"{job.output}/{written.path}: {part.num_rows} rows in, {written.rows} rows out")
+        guard()
+        write_atomically(notes / _name(part), json.dumps(written.to_json()))
+        done[part.number] = written
+        update.add(written.rows)
+    return [done[part.number].to_json() for part in parts]
+
+
+def _table(
+    job: WriteJob, parts: Sequence[FilePart], update: _WriteProgress, *, commit_seconds: float, guard: Guard
+) -> dict[str, Any]:
+    io.create(job.table_uri, job.schema)
+    committer = commits.Committer(job.table_uri, guard)
+    done = ray.put(committer.done.serialize())
+    before, total = _of_round(job), sum(part.num_rows for part in parts)
+    update.add(before)
+    added = 0
+
+    def committed(done: CommitRound) -> None:
+        nonlocal added
+        rows = sum(done.rows.values())
+        update.add(rows - added)
+        added = rows
+
+    written = in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
+    commit_stream(
+        (row for table in written for row in table.to_pylist()),
+        [committer],
+        seconds=commit_seconds,
+        guard=guard,
+        on_commit=committed,
+    )
+    if (found := _of_round(job)) != total:
+        raise CommitError(f"{job.table_uri}: {total} rows pass, {found} are written")
+    return {"path": f"{job.stem}.lance", "rows": total, "version": io.latest(job.table_uri).version}
+
+
+def _of_round(job: WriteJob) -> int:
+    """The committed rows of the job's files, whose numbers follow each other."""
+    first, last = job.rows.files[0].index, job.rows.files[-1].index
+    within = f"row_id >= {first << schemas.FILE_SHIFT} AND row_id < {(last + 1) << schemas.FILE_SHIFT}"
+    return io.count(io.latest(job.table_uri), filter=within)
+
+
+def data_files(folder: Place, within: str = "") -> Iterator[str]:
+    """The paths, relative to an output's folder of data, of the files and tables in it and in its partitions."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if "=" in path.name:
+            yield from data_files(path, f"{within}{path.name}/")
+        else:
+            yield f"{within}{path.name}"
+
+
+def _name(part: FilePart) -> str:
+    return f"{part.number:05}.json"
+
+
+def _note(notes: Place, part: FilePart) -> WrittenFile:
+    return WrittenFile(**json.loads((notes / _name(part)).read_text()))

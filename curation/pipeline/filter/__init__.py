@@ -1,1 +1,0 @@
-"""A filter: its stages, its output, and what it would cost."""

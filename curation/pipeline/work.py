@@ -1,0 +1,168 @@
+"""The engine of runs and filters: holds a directory, opens it, starts Ray where something is left, runs the stages.
+
+What differs between a run and a filter is said by its :class:`Opened`: which stages there are, what the cluster must
+have, what is written into the directory before the first stage, and what is looked at before anything is labelled.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from curation.cluster import capacity, membership
+from curation.config import PricesConfig, RayConfig
+from curation.pipeline.session import started
+from curation.rundir.graph import Stage, Status, dependents, statuses
+from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run, files_of
+from curation.storage import lease
+from curation.storage.paths import Place
+from curation.telemetry.console import say
+
+
+class WorkConfig(Protocol):
+    """The part of a run's or a filter's configuration that the engine and its forecasts read."""
+
+    @property
+    def ray(self) -> RayConfig:
+        """Where the actors run."""
+
+    @property
+    def prices(self) -> PricesConfig | None:
+        """Prices of the machines."""
+
+    @property
+    def commit_seconds(self) -> float:
+        """Between two commits."""
+
+    @property
+    def fragment_mb(self) -> int:
+        """MiB of a fragment after a compaction."""
+
+    @property
+    def directory(self) -> Place:
+        """Where tables are written, and the record of the stages."""
+
+
+Config = TypeVar("Config", bound=WorkConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened(ABC, Generic[Config]):
+    """A directory checked against its configuration, and what is to be done in it."""
+
+    config: Config
+    manifest: Manifest
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name under which its metrics are emitted."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> list[Stage]:
+        """All stages, each after those that it waits for."""
+
+    @property
+    @abstractmethod
+    def needs(self) -> list[capacity.Need]:
+        """Resources that the stages need of the cluster."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Write what defines the work into its directory, before the first stage."""
+
+    @abstractmethod
+    def checks(self) -> Iterator[str]:
+        """Lines on what is found by a look at machine and rows, before anything is labelled.
+
+        Raises:
+            UserError: what is looked at would be refused by a stage, or by the cluster.
+        """
+
+    def begin(self) -> Iterator[str]:
+        """Lines to be told where stages are left to do, before Ray is started.
+
+        Raises:
+            UserError: something that the stages need is not there.
+        """
+        return iter(())
+
+    def note(self, stage: Stage, rows: int, seconds: float) -> None:
+        """Keep how long a stage took, from its beginning to its end."""
+
+    @property
+    def growth(self) -> dict[str, str | None]:
+        """Words on rows or splits that are new since the last start, by the field of a plan that holds them."""
+        return {}
+
+    @property
+    def statuses(self) -> list[Status]:
+        """Where every stage stands."""
+        return list(statuses(self.stages, self.manifest.records))
+
+    def is_settled(self, stages: Sequence[Stage] | None = None) -> bool:
+        """Whether these stages are done; unset, all."""
+        found = self.stages if stages is None else stages
+        return all(status.is_settled for status in statuses(found, self.manifest.records))
+
+
+AnyOpened = TypeVar("AnyOpened", bound=Opened)  # type: ignore[type-arg]
+
+
+@contextmanager
+def at_work(
+    directory: Place,
+    opening: Callable[[lease.Guard], AnyOpened],
+    stages: Callable[[AnyOpened], Sequence[Stage]] = lambda opened: opened.stages,
+    *,
+    wait: bool,
+    redo: Callable[[AnyOpened], Sequence[str]] = lambda opened: (),
+    redo_by: str | None = None,
+) -> Iterator[tuple[AnyOpened, Run]]:
+    """A directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
+
+    Without work Ray is not started and no model is loaded, as both take longer than the look.
+
+    Args:
+        directory: where another driver works, this one is refused or, with ``wait``, begins when that one has ended.
+        opening: opens it, with the guard of the lease; nothing is written yet.
+        stages: those that are to be done; unset, all.
+        wait: for another driver.
+        redo: the names of stages to do again; whatever depends on them is done again, too.
+        redo_by: the command that does the stage whose name follows it again, for messages; None where there is none.
+
+    Raises:
+        UserError: what is opened does not fit, or the cluster has no room.
+    """
+    with lease.hold(directory, wait=wait) as held, ExitStack() as stack, files_of(directory):
+        opened = opening(held.still_held)
+        opened.manifest.require_here()
+        again = dependents(redo(opened), opened.stages)
+        works, hosts = bool(again) or not opened.is_settled(stages(opened)), None
+        if works:
+            for line in opened.begin():
+                say(line)
+            hosts = stack.enter_context(started(opened.config.ray, opened.needs))
+        opened.save()
+        if again:
+            opened.manifest.event("redo", stages=again)
+            say(f"to be done again: {', '.join(again)}")
+            opened.manifest.redo(again)
+        if works:
+            stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
+        else:
+            say("all stages are done")
+        run = Run(
+            opened.name,
+            opened.manifest,
+            max_stages=opened.config.ray.max_stages,
+            room=capacity.resources,
+            hosts=hosts,
+            redo=redo_by,
+            on_done=opened.note,
+        )
+        yield opened, run

@@ -1,0 +1,249 @@
+"""Trust packages: what is written is read, and nothing else is."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filter_package import first_of, make_package
+from tiny_package import description, of_model, probe, states_of, sums, tiny_package
+
+from curation.config import DomainConfig
+from curation.domains import get_domain
+from curation.domains.math import Math
+from curation.errors import PackageError
+from curation.filter.package import TrustPackage, asked, check_fits, load, teacher_of, write
+from curation.refs import ModelRef
+from curation.selection.cascade import first_cut
+from curation.selection.risk import calibrate
+from curation.storage import digest
+from curation.storage.digest import model_digest
+from curation.trust import load_fitted
+from curation.trust.linear_probe import LinearProbe
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> TrustPackage:
+    return tiny_package(tmp_path_factory.mktemp("packages") / "tiny")
+
+
+@pytest.fixture
+def copy(package: TrustPackage, tmp_path: Path) -> Path:
+    return shutil.copytree(package.uri, tmp_path / "copy")
+
+
+def refused(folder: Path | str) -> str:
+    with pytest.raises(PackageError) as caught:
+        load(folder)
+    return str(caught.value)
+
+
+def edited(folder: Path, change: Callable[[dict], None]) -> None:
+    content = json.loads((folder / "package.json").read_text())
+    change(content)
+    (folder / "package.json").write_text(json.dumps(content))
+
+
+def test_what_is_written_is_read(package: TrustPackage, copy: Path):
+    fitted, calibration, hidden_ND = probe()
+    found = load(str(copy))
+    assert found.description == package.description == description()
+    assert found.digest == package.digest and found.uri == str(copy)
+    assert pickle.loads(pickle.dumps(found)) == found
+    for mine, written in zip(found.calibration(), calibration, strict=True):
+        assert np.array_equal(mine, written, equal_nan=mine.dtype != np.bool_) and mine.dtype == written.dtype
+    assert np.isnan(found.calibration().raw_M).sum() == 1
+    (states,) = found.reference().values()
+    assert states.dtype == np.float16 and np.array_equal(states, hidden_ND)
+    trust = load_fitted(found.trust)
+    assert trust.calibration == fitted.calibration and trust.features == ("state_output_last",)
+    assert np.array_equal(trust.weight_D, fitted.weight_D)
+
+
+def test_the_digest_is_that_of_the_content(package: TrustPackage, tmp_path: Path):
+    later = tiny_package(tmp_path / "later", created="2027-01-01T00:00:00+00:00", versions={"trust-curation": "9"})
+    assert later.digest == package.digest  # another hour and version, the same trust
+    assert tiny_package(tmp_path / "seed", seed=1).digest != package.digest  # another fit
+    assert tiny_package(tmp_path / "label", decoding={"temperature": 1.0}).digest != package.digest
+
+
+def test_a_certified_cut_is_the_same_from_the_package(package: TrustPackage):
+    _, calibration, _ = probe()
+    pool_N = states_of(np.arange(1000, 3000)).astype(np.float64) @ probe()[0].weight_D.numpy()
+    cuts = [
+        calibrate(
+            np.where(np.isnan(rows.raw_M), -np.inf, rows.raw_M), rows.correct_M, pool_N, alpha=0.4, delta=0.1, seed=0
+        )
+        for rows in (package.calibration(), calibration)
+    ]
+    assert cuts[0] == cuts[1]
+
+
+def test_without_calibration_rows_a_certified_cut_is_refused(tmp_path: Path):
+    found = tiny_package(tmp_path / "bare", calibration=None)
+    assert not (tmp_path / "bare/calibration.parquet").exists()
+    with pytest.raises(PackageError, match="no cut can be certified by it; give fresh graded rows"):
+        found.calibration()
+
+
+def test_parts_that_do_not_agree_with_the_description_are_not_written(tmp_path: Path):
+    fitted, calibration, _ = probe()
+    ref = fitted.save(tmp_path / "fit")
+    with pytest.raises(PackageError, match="not those that its description names"):
+        write(tmp_path / "wrong", description(), trust=ref, calibration=calibration, reference={})
+
+
+@pytest.mark.parametrize("name", ["package.json", "trust/weights.safetensors", "trust/description.json",
+                                  "calibration.parquet", "shift.safetensors"])  # fmt: skip
+def test_a_truncated_a_changed_and_a_missing_file_are_refused(copy: Path, name: str):
+    whole = (copy / name).read_bytes()
+    (copy / name).write_bytes(whole[: len(whole) // 2])
+    assert "truncated" in refused(copy)
+    (copy / name).write_bytes(whole.replace(b'"', b"'", 1) if b'"' in whole else whole[:-1] + b"\x07")
+    assert "truncated" in refused(copy)
+    (copy / name).unlink()
+    line = refused(copy)
+    assert "is no trust package (there is no package.json)" in line if name == "package.json" else "is missing" in line
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "trust/weights.pt", "pytorch_model.bin", "hook.py", "deep/er/x.json"])
+def test_a_file_that_no_package_has_is_refused_by_name(copy: Path, name: str):
+    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+    (copy / name).write_bytes(pickle.dumps({"a": 1}))
+    edited(copy, lambda content: content["files"].update({name: {"bytes": 1, "sha256": "0"}}))
+    line = refused(copy)
+    assert f"holds {name}, which no trust package has" in line and "nothing was read" in line
+
+
+def test_a_link_to_nowhere_is_refused_by_name(copy: Path):
+    (copy / "away").symlink_to("/nowhere")
+    assert "holds away" in refused(copy)
+
+
+def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
+    made = make_package(tmp_path, answer_words=40)
+    copy = shutil.copytree(made.uri, tmp_path / "copy")
+    found = load(copy)
+    _, rows = first_of(tmp_path / "again", LinearProbe(*parts_of(made)), 40)
+    told = found.held_out()
+    assert found.digest == made.digest and found.description.cascade == made.description.cascade
+    assert np.allclose(told.first_M, rows.first_M, atol=1e-6) and np.isnan(told.full_M).any()
+    assert np.allclose(told.full_M, rows.full_M, atol=1e-6, equal_nan=True)
+    assert np.array_equal(told.output_tokens_M, rows.output_tokens_M) and set(told.prompt_tokens_M) == {20}
+    assert set(found.reference()) == {"output_last"}
+    assert set(found.reference(["prompt_last"])) == {"output_last", "prompt_last"}
+    assert first_cut(told, keep=0.1).threshold == pytest.approx(found.description.cascade.cut["threshold"], abs=1e-6)
+    assert np.array_equal(load_fitted(found.first).weight_D, load_fitted(made.first).weight_D)
+    (copy / "cascade.parquet").unlink()
+    assert "cascade.parquet is missing" in refused(copy)
+    edited(copy, lambda content: content["files"].pop("cascade.parquet"))
+    assert "names no cascade.parquet" in refused(copy)
+    edited(copy, lambda content: content["description"].update(cascade=None))
+    assert "its description was changed after the export" in refused(copy) or "is not named" in refused(copy)
+    bare = make_package(tmp_path / "bare")
+    with pytest.raises(PackageError, match="holds no first cut, so that a filter cannot have a cascade"):
+        bare.held_out()
+
+
+def parts_of(package: TrustPackage) -> tuple:
+    trust = load_fitted(package.trust)
+    return trust.weight_D, trust.bias, trust.inputs, {}
+
+
+def test_the_page_for_people_may_change(copy: Path, package: TrustPackage):
+    (copy / "README.md").write_text("ours")
+    (copy / ".gitattributes").write_text("*.safetensors filter=lfs")
+    assert load(copy).digest == package.digest
+
+
+def test_other_formats_and_descriptions_are_refused(copy: Path, tmp_path: Path):
+    assert "is no trust package" in refused(tmp_path / "nowhere")
+    assert "is no trust package" in refused("s" * 10)
+    assert "ftp" in refused("ftp://host/package")
+    edited(copy, lambda content: content["description"].update(seed=4))
+    assert "its description was changed after the export" in refused(copy)
+    edited(copy, lambda content: content["description"].update(seed=3, mood="fine"))
+    assert "description.mood: Extra inputs are not permitted" in refused(copy)
+    edited(copy, lambda content: content.update(format=3))
+    assert "has the format 3, and this version reads format 2" in refused(copy)
+    edited(copy, lambda content: content.pop("format"))
+    assert "truncated, or no package's" in refused(copy)
+    (copy / "package.json").write_text("[1]")
+    assert "truncated, or no package's" in refused(copy)
+
+
+def test_a_file_that_the_package_does_not_name_is_refused(copy: Path):
+    edited(copy, lambda content: content["files"].pop("calibration.parquet"))
+    assert "calibration.parquet is not named in package.json" in refused(copy)
+    edited(copy, lambda content: content["files"].pop("trust/weights.safetensors"))
+    assert "names no trust/weights.safetensors" in refused(copy)
+
+
+def unfit(package: TrustPackage, **given: object) -> str:
+    with pytest.raises(PackageError) as caught:
+        check_fits(package, **given)
+    return str(caught.value)
+
+
+def test_another_domain_states_and_widths_are_refused_with_both_values(package: TrustPackage):
+    check_fits(package, domain=DomainConfig(name="math"), states=["output_last", "prompt_last"], state_size=8)
+    line = unfit(package, domain=DomainConfig(name="math", instruction="Go."))
+    assert "rows of the domain math, and is given those of math (instruction: 'Go.')" in line
+    line = unfit(package, states=["prompt_last"])
+    assert "reads the states output_last" in line and "(prompt_last)" in line
+    assert "states of 8 numbers, and is given states of 16" in unfit(package, state_size=16)
+    assert "which has no weights, and is given the model Qwen/X at abc" in unfit(
+        package, teacher=ModelRef(base="Qwen/X", revision="abc")
+    )
+
+
+def test_another_version_of_a_domain_is_noticed(package: TrustPackage, monkeypatch: pytest.MonkeyPatch):
+    prompt, parse = Math.prompt, Math.parse
+    monkeypatch.setattr(Math, "prompt", lambda self, example, **more: prompt(self, example, **more) + " Now:")
+    line = unfit(package)
+    assert "prompt of stored question 0 is" in line and "Now:' here" in line and "0.1.0" in line
+    monkeypatch.setattr(Math, "prompt", prompt)
+    monkeypatch.setattr(Math, "parse", lambda self, completion, example: f"{parse(self, completion, example)}.0")
+    assert "label of stored question 0 is '1.0' here, and '1' in the package" in unfit(package)
+    monkeypatch.setattr(Math, "parse", lambda self, completion: None)
+    assert "domain_failed: TypeError" in unfit(package)
+
+
+def test_a_teacher_is_known_by_its_content(tiny_model: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(digest, "SMALL_BYTES", 1 << 12)  # weights count as large
+    monkeypatch.setattr(digest, "SAMPLE_BYTES", 1 << 9)
+    package = of_model(tmp_path / "package", tiny_model)
+    moved = shutil.copytree(tiny_model.base, tmp_path / "moved")
+    (moved / "README.md").write_text("a card")
+    (moved / "training.json").write_text("{}")
+    assert model_digest(moved) == package.description.teacher_digests["base"]
+    check_fits(package, teacher=tiny_model)
+    assert teacher_of(package) == tiny_model and teacher_of(package, str(moved)).base == str(moved)
+    weights = bytearray((moved / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (moved / "model.safetensors").write_bytes(weights)
+    line = unfit(package, teacher=ModelRef(base=str(moved)))
+    assert f"{tiny_model.base} with the digest {package.description.teacher_digests['base']}" in line
+    assert f"{moved} with the digest {model_digest(moved)}" in line
+    adapted = ModelRef(base=tiny_model.base, adapter=str(moved))
+    assert f"with the adapter {moved}" in unfit(package, teacher=adapted)
+    gone = of_model(tmp_path / "gone", ModelRef(base=str(moved)))
+    shutil.rmtree(moved)
+    with pytest.raises(PackageError, match="the base of its teacher is not at"):
+        teacher_of(gone)
+
+
+def test_a_teacher_on_the_hub_is_known_by_its_commit(tmp_path: Path):
+    package = of_model(tmp_path / "package", ModelRef(base="Qwen/Qwen3-4B-Base", revision="1a"))
+    check_fits(package, teacher=ModelRef(base="Qwen/Qwen3-4B-Base", revision="1a"))
+    line = unfit(package, teacher=ModelRef(base="Qwen/Qwen3-4B-Base", revision="2b"))
+    assert "its teacher is Qwen/Qwen3-4B-Base at 1a, and it is given Qwen/Qwen3-4B-Base at 2b" in line
+
+
+def test_examples_that_are_no_json_are_not_stored():
+    own = get_domain(DomainConfig(name="math"))
+    rows = [({"problem": row["problem"], "difficulty": float("nan")}, "x", None) for row in sums(2)]
+    assert asked(own, rows) == ()

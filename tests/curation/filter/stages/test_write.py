@@ -1,0 +1,155 @@
+"""Rows that pass a threshold, written with their ranks and in partitions, over fragments in any order and with ties."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curation.config import DomainConfig, SourceConfig
+from curation.filter.stages.cut import ThresholdCut
+from curation.filter.stages.partitions import NULL
+from curation.filter.stages.parts import WriteJob
+from curation.filter.stages.pool import PoolRows, read_pool
+from curation.filter.stages.ranking import rank_rows
+from curation.filter.stages.write import write_rows
+from curation.refs import TableRef
+from curation.selection.bound import Bound
+from curation.selection.top_n import in_rank_order
+from curation.sources import discover
+from curation.tables import io, schemas
+
+NUM_ROWS, SEED = 300, 5
+LANGUAGES = ("en", "d e/ü", None)
+RAW, TRUST = schemas.raw_column("trust"), schemas.trust_column("trust")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A pool, its labels in a random order of fragments, and the ranks that rows must have."""
+
+    rows: PoolRows
+    pool: TableRef
+    labels: TableRef
+    threshold: ThresholdCut
+    label_of: dict[int, str | None]
+    ranks: dict[int, int]
+
+
+@pytest.fixture(scope="module")
+def labelled(local_ray, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("write")
+    lines = [json.dumps({"problem": f"q{row}", "lang": LANGUAGES[row % 3]}) + "\n" for row in range(NUM_ROWS)]
+    (folder / "pool.jsonl").write_text("".join(lines))
+    files = tuple(discover(SourceConfig(path=str(folder / "pool.jsonl"))))
+    rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=("lang",))
+    pool = read_pool(rows, str(folder / "pool.lance"), chunk_rows=100).table
+    rng = np.random.default_rng(0)
+    ids_N = rng.permutation(NUM_ROWS)
+    raw_N = np.round(rng.normal(size=NUM_ROWS), 1).astype(np.float32)
+    labels = [None if row % 7 == 0 else str(row % 5) for row in ids_N]
+    table = pa.table(
+        {
+            "row_id": ids_N,
+            "label": pa.array(labels),
+            "completion": [f"c{row}" for row in ids_N],
+            "error": pa.nulls(NUM_ROWS, pa.string()),
+            RAW: raw_N,
+            TRUST: (1 / (1 + np.exp(-raw_N))).astype(np.float32),
+        }
+    )
+    lance.write_dataset(table, str(folder / "labels.lance"), max_rows_per_file=64)
+    threshold = ThresholdCut(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
+    passes_N = threshold.passes(table.combine_chunks().to_batches()[0])
+    ordered_n = in_rank_order(ids_N[passes_N], raw_N[passes_N], SEED)
+    return Labelled(
+        rows=rows,
+        pool=pool,
+        labels=io.latest(str(folder / "labels.lance")),
+        threshold=threshold,
+        label_of=dict(zip(ids_N.tolist(), labels, strict=True)),
+        ranks={row_id: rank for rank, row_id in enumerate(ordered_n.tolist())},
+    )
+
+
+def read(data: Path, path: str, form: str) -> list[dict[str, Any]]:
+    """The rows of a file, with the values in its folders' names."""
+    found = pq.ParquetFile(data / path).read().to_pylist() if form == "parquet" else []
+    if form == "jsonl":  # pyarrow's own reader of JSON data sets never ends with one thread
+        found = [json.loads(line) for line in (data / path).read_text().splitlines()]
+    segments = [segment.split("=", 1) for segment in path.split("/")[:-1]]
+    return [{**row, **{name: None if text == NULL else unquote(text) for name, text in segments}} for row in found]
+
+
+def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
+    empty = io.create(str(tmp_path / "empty.lance"), io.open_table(labelled.labels).schema)
+    tables = [empty, labelled.labels, empty, labelled.labels]
+    found = rank_rows(tables, labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
+    number = len(labelled.ranks)
+    assert found.starts == (0, 0, number, number) and io.count(found.table) == 2 * number
+    assert sorted(io.read(found.table)["rank"].to_pylist()) == list(range(2 * number))
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"), [("parquet", ("lang", "label")), ("jsonl", ()), ("jsonl", ("lang",)), ("lance", ())]
+)
+def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_path, form, columns):
+    ranks = rank_rows([labelled.labels], labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
+    job = WriteJob(
+        labels=labelled.labels,
+        examples=labelled.pool,
+        rows=labelled.rows,
+        threshold=labelled.threshold,
+        trust=TRUST,
+        output=str(tmp_path / "data"),
+        stem="rows" if form == "lance" else "part",
+        form=form,
+        partition_by=columns,
+        with_rank=True,
+        ranks=ranks.table,
+    )
+    files = write_rows(job, tmp_path / "notes", rows_per_file=7)
+    assert sum(file["rows"] for file in files) == len(labelled.ranks)
+    if form == "lance":
+        rows = lance.dataset(job.table_uri).to_table().to_pylist()
+    else:
+        made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("part-*")}
+        assert {str(path.relative_to(job.output)) for path in made} == {file["path"] for file in files}
+        assert all(file["rows"] <= 7 for file in files)
+        assert write_rows(job, tmp_path / "notes", rows_per_file=7) == files
+        assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+        rows = [row for file in files for row in read(tmp_path / "data", file["path"], form)]
+    assert {row["row_id"]: row["rank"] for row in rows} == labelled.ranks and len(rows) == len(labelled.ranks)
+    for row in rows:
+        number = row["row_id"]
+        assert row["lang"] == LANGUAGES[number % 3] and row["label"] == labelled.label_of[number]
+        assert row["completion"] == f"c{number}" and f"q{number}" in row["prompt"]
+
+
+def test_a_pool_of_tiny_files_grows_by_the_rows_of_new_files_alone(local_ray, tmp_path):
+    def read(num_files: int) -> TableRef:
+        for number in range(num_files):
+            if not (path := tmp_path / f"{number:02}.jsonl").exists():
+                path.write_text("".join(json.dumps({"problem": f"q{number}-{row}"}) + "\n" for row in range(3)))
+        files = tuple(discover(SourceConfig(path=str(tmp_path / "*.jsonl"))))
+        rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=())
+        ref = read_pool(rows, str(tmp_path / "pool.lance"), chunk_rows=10).table
+        found = io.read(ref)
+        ids = [(number << schemas.FILE_SHIFT) + row for number in range(num_files) for row in range(3)]
+        assert found["row_id"].to_pylist() == ids
+        assert found["problem"].to_pylist() == [f"q{number}-{row}" for number in range(num_files) for row in range(3)]
+        assert rows.offsets(np.array(ids)).tolist() == list(range(len(ids)))
+        return ref
+
+    first = read(10)  # three files a chunk: the last one has one alone, which the next read would put with others
+    assert len(io.open_table(first).get_fragments()) == 4
+    files = {fragment.metadata.files[0].path for fragment in io.open_table(first).get_fragments()}
+    second = read(14)
+    assert files < {fragment.metadata.files[0].path for fragment in io.open_table(second).get_fragments()}
+    assert read(14) == second

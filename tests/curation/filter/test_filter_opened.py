@@ -1,0 +1,79 @@
+"""What a filter refuses, its plan refuses first: before Ray is started, a row is labelled or a file is written."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from filter_package import make_package, write_pool
+
+from curation.commands.plan import make_plan
+from curation.config.filter import FilterConfig
+from curation.config.load import load_filter
+from curation.errors import BudgetError, ClusterError, SourceError
+from curation.filter.package import TrustPackage
+from curation.filter.run import run_filter
+from curation.storage.paths import place
+
+BAD = tuple(range(6))
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> TrustPackage:
+    return make_package(tmp_path_factory.mktemp("package"))
+
+
+def config_of(package: TrustPackage, folder: Path, keep: dict[str, Any], *overrides: str) -> FilterConfig:
+    given = {"package": package.uri, "pool.path": str(folder / "pool"), "output.path": str(folder / "out")}
+    return load_filter(None, overrides, {**given, "keep": keep})
+
+
+@pytest.mark.parametrize(
+    ("keep", "overrides", "error", "message"),
+    [
+        (
+            {"n": 5},
+            (),
+            SourceError,
+            r"pool: of all rows looked at 6 cannot be used \(null_field 6\), more th",
+        ),
+        ({"n": 5}, ("pool.max_error_rate=1", "teacher.actors.num_gpus=64"), ClusterError, "this machine is too small"),
+    ],
+)
+def test_a_look_at_rows_and_machine_comes_before_the_probe(
+    package: TrustPackage, tmp_path: Path, keep: Any, overrides: Any, error: type[Exception], message: str
+):
+    write_pool(tmp_path / "pool" / "a.jsonl", 40, bad=BAD)
+    with pytest.raises(error, match=message):
+        make_plan(config_of(package, tmp_path, keep, *overrides), probe=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_that_may_stay_are_named_with_the_first_of_them(package: TrustPackage, tmp_path: Path, capsys: Any):
+    write_pool(tmp_path / "pool" / "a.jsonl", 400, bad=(3,))
+    plan = make_plan(config_of(package, tmp_path, {"n": 5}), probe=False)
+    assert plan.pool == "pool: 400 rows in 1 file"
+    told = capsys.readouterr().err
+    assert "pool: of all rows looked at 1 cannot be used (null_field 1)" in told
+    assert f"the first: row 4 of {tmp_path / 'pool' / 'a.jsonl'}: null_field: the problem is empty" in told
+
+
+def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: TrustPackage, tmp_path: Path):
+    write_pool(tmp_path / "pool" / "a.jsonl", 40)
+    rows = pa.table({"raw": pa.array([0.5], pa.float32()), "correct": pa.array([True])})
+    pq.write_table(rows, tmp_path / "graded.parquet")
+    for keep, error, message in (
+        ({"n": 41}, BudgetError, "keep.n: 41 rows are more than the pool's 40 rows; keep fewer"),
+        ({"share": 0.01}, BudgetError, "keep.share: nothing is written: 0.01 of the pool's 40 rows is less than one"),
+        (
+            {"certified": {"alpha": 0.1, "calibration": str(tmp_path / "graded.parquet")}},
+            SourceError,
+            "column 'trust' is missing",
+        ),
+    ):
+        config = config_of(package, tmp_path, keep)
+        for begin in (lambda of: make_plan(of, probe=True), run_filter):
+            with pytest.raises(error, match=message):
+                begin(config)
+        assert not place(config.directory / "manifest.json").exists()
