@@ -133,7 +133,8 @@ def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
     Raises:
         UserError: as :func:`check` and :func:`open_filter`.
     """
-    return open_filter(config, *check(config), recut=recut, guard=lease.unguarded)
+    guard = lease.unguarded  # for nothing is written
+    return open_filter(config, *check(config), recut=recut, guard=guard)
 
 
 def open_filter(
