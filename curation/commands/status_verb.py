@@ -81,7 +81,6 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 def _watch(look: "Callable[[], Shown]", directory: "Place", seconds: float) -> None:
     """Show the status again and again until its driver, if one comes, has ended."""
     from curation.commands.status import status_lines
-    from curation.storage.lease import holder
 
     began, has_run = time.monotonic(), False
     try:

@@ -94,8 +94,6 @@ def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
 
 def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
     """How many rows an interrupted stage has labelled already."""
-    from curation.tables import io
-
     try:
         uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
     except Unknown:
