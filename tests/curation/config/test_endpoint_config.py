@@ -10,7 +10,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.config.load import config_of
 from curation.config.resolved import resolved, warnings
 from curation.errors import ConfigError, PackageError
-from curation.package.teacher import check_runs
+from curation.filter.package.teacher import check_runs
 from curation.rundir.graph import plain
 
 SERVER: dict[str, Any] = {"url": "http://localhost:8000/v1/", "model": "m"}
