@@ -14,6 +14,8 @@ from typing import Generic, Protocol, TypeVar
 from curation.cluster import capacity, membership
 from curation.config import PricesConfig, RayConfig
 from curation.pipeline.session import started
+from curation.pipeline.stage_times import expected_seconds
+from curation.rundir import history
 from curation.rundir.graph import Stage, Status, dependents, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
@@ -163,6 +165,7 @@ def at_work(
             room=capacity.resources,
             hosts=hosts,
             redo=redo_by,
+            lasts=partial(expected_seconds, known=history.read(directory)),
             on_done=opened.note,
         )
         yield opened, run

@@ -49,7 +49,7 @@ class CalibrationRows(Section):
     """``calibration``: the run's split of that name, drawn from the pool's own distribution. ``source``: the rows
     of the source split with held-out scores, which chose a penalty or a step to stop at."""
     num_rows: int
-    """GradedScores rows, unparsed ones too: those have no score."""
+    """Graded rows, unparsed ones too: those have no score."""
     num_right: int
     chose: bool = False
     """These rows also took part in choosing the function (a search, or network against probe): a cut that is certified
