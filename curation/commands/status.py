@@ -53,7 +53,25 @@ def look(config: RunConfig) -> Shown:
     manifest = Manifest.load(config.directory)
     states, unknown = _states(config, manifest)
     nothing = f"{config.directory}: no run here yet; `curate run` starts it"
-    return Shown(home=config.directory, manifest=manifest, states=states, unknown=unknown, nothing_yet=nothing)
+    spent = _spent(config)
+    return Shown(
+        home=config.directory,
+        manifest=manifest,
+        states=states,
+        unknown=unknown,
+        nothing_yet=nothing,
+        further=() if spent is None else [_spent_in_words(spent)],
+        parts={"endpoint": spent},
+    )
+
+
+def _spent_in_words(spent: Mapping[str, Any]) -> str:
+    """Questions to a server and what they cost, in a line."""
+    money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
+    limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
+    tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
+    under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
+    return f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
 
 
 def status_lines(shown: Shown) -> Iterator[str]:
