@@ -166,6 +166,7 @@ def at_work(
             hosts=hosts,
             redo=redo_by,
             lasts=partial(expected_seconds, known=history.read(directory)),
+            lease=held,
             on_done=opened.note,
         )
         yield opened, run
