@@ -79,7 +79,7 @@ def run(directory: Path, num_rows: int, num_turns: int) -> str:
     whole = {"neural": trust_function(WIDTH, STATE).save(directory / "whole")}
     reduced = {"neural": trust_function(COMPONENTS, "pca").save(directory / "reduced")}
     source = labelled(directory / "source", make_examples(str(directory / "small" / "examples.lance"), 2048))
-    projection = fit_pca(source, (STATE,), size=COMPONENTS, validation_fraction=0.2, seed=0, output=directory / "pca")
+    projection = fit_pca(source, TrustConfig(states=(STATE,)), size=COMPONENTS, seed=0, output=directory / "pca")
     project = Projected(projection=projection)
     fuse = ScoredOnly(fitted=tuple(whole.items()), states=(STATE,), num_rows=POOL_ROWS, seed=0)
     ways: dict[str, Callable[[Path], TableRef]] = {

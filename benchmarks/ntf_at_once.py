@@ -58,7 +58,9 @@ class Ran(NamedTuple):
 def source_of(hidden_ND: np.ndarray, correct_N: np.ndarray) -> TrialRows:
     """Rows as trials read them."""
     ids_N = np.arange(len(correct_N))
-    return TrialRows(ids_N, ids_N, correct_N, np.ones(len(ids_N), dtype=np.bool_), {NAME: hidden_ND})
+    return TrialRows(
+        ids_N, ids_N, correct_N, np.ones(len(ids_N), dtype=np.bool_), {NAME: hidden_ND}, np.empty((len(ids_N), 0)), ()
+    )
 
 
 class Memory(NamedTuple):

@@ -5,16 +5,16 @@ A fit of several networks one after the other is told as one of all their steps.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, Remote, place
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
 
-NOTE_SECONDS = 1.0
-"""The least time between two notes."""
+NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
+"""The least time between two notes, in a file system and in an object store."""
 
 
 @dataclass
@@ -30,11 +30,12 @@ class FitCourse:
 
     def note(self, step: int, max_steps: int, auc: float) -> None:
         """Note an evaluation: the steps done, those that the network may take, and the AUC of the validation rows."""
-        now = time.monotonic()
-        if now - self._noted >= NOTE_SECONDS or step >= max_steps:
+        now, path = time.monotonic(), place(self.path)
+        if now - self._noted >= (REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS):
             self._noted = now
             words = f"AUC {auc:.3f} on validation rows"
-            progress.note(place(self.path), self.part * max_steps + step, self.parts * max_steps, words)
+            with suppress(OSError):  # a fit goes on where the store is away
+                progress.note(path, self.part * max_steps + step, self.parts * max_steps, words)
 
 
 _course: ContextVar[FitCourse | None] = ContextVar("_course", default=None)

@@ -54,7 +54,7 @@ class TrainProcess:
 
         Raises:
             RunFailedError: it failed more often.
-        CommitError: another driver has the run directory.
+            CommitError: another driver has the run directory.
         """
         for num_failures in range(config.max_failures + 1):
             worker: Any = self._worker or self._make.remote()

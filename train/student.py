@@ -104,6 +104,8 @@ def _train(task: dict[str, Any]) -> None:
                     kept=_Checkpoints() if isinstance(output, Remote) else None,
                     **task["read"],
                 )
+                if is_first:  # before what is written here is put in the place of what another driver may have written
+                    fence.require()
         except FINAL as error:
             if is_first:
                 fence.require()

@@ -1,7 +1,7 @@
 """Every interface of Ray that Ray does not document, each behind one function with a plain name.
 
 No other module of ``curation`` and ``train`` imports a private name of Ray. A release of Ray may change any of these;
-``tests/curation/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
+``tests/curation/cluster/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
 Ray's documented counterparts do not serve: ``ray.init`` waits for minutes where nobody answers.
 """
 

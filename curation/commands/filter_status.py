@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from curation.commands.filter import rule_words
-from curation.commands.status import Shown
+from curation.commands.status import Shown, spent_lines, spent_on
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
 from curation.filter import opened
@@ -24,6 +24,7 @@ def look(config: FilterConfig) -> Shown:
             unknown = str(error)
     content = load_content(home)
     waiting = None if found is None else _waiting(found, manifest)
+    spent = spent_on(config)
     written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
     return Shown(
         home=home,
@@ -31,8 +32,12 @@ def look(config: FilterConfig) -> Shown:
         states=[] if found is None else found.statuses,
         unknown=unknown,
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
-        further=[*(() if content is None else _written(content)), *(() if waiting is None else [_in_words(waiting)])],
-        parts={"written": written, "waiting": waiting},
+        further=[
+            *(() if content is None else _written(content)),
+            *(() if waiting is None else [_in_words(waiting)]),
+            *spent_lines(spent),
+        ],
+        parts={"written": written, "waiting": waiting, "endpoint": spent},
     )
 
 

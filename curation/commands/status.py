@@ -9,6 +9,7 @@ from typing import Any
 from curation.commands.tables import verdict_lines
 from curation.config import PricesConfig, RunConfig
 from curation.config.endpoint import PAID
+from curation.config.filter import FilterConfig
 from curation.errors import UserError
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import deals_of
@@ -53,25 +54,27 @@ def look(config: RunConfig) -> Shown:
     manifest = Manifest.load(config.directory)
     states, unknown = _states(config, manifest)
     nothing = f"{config.directory}: no run here yet; `curate run` starts it"
-    spent = _spent(config)
+    spent = spent_on(config)
     return Shown(
         home=config.directory,
         manifest=manifest,
         states=states,
         unknown=unknown,
         nothing_yet=nothing,
-        further=() if spent is None else [_spent_in_words(spent)],
+        further=spent_lines(spent),
         parts={"endpoint": spent},
     )
 
 
-def _spent_in_words(spent: Mapping[str, Any]) -> str:
-    """Questions to a server and what they cost, in a line."""
+def spent_lines(spent: Mapping[str, Any] | None) -> list[str]:
+    """Questions to a server and what they cost, in a line; none of no server."""
+    if spent is None:
+        return []
     money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
     limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
     tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
     under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
-    return f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
+    return [f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"]
 
 
 def status_lines(shown: Shown) -> Iterator[str]:
@@ -128,7 +131,7 @@ def status_json(shown: Shown) -> dict[str, Any]:
     }
 
 
-def _spent(config: RunConfig) -> dict[str, Any] | None:
+def spent_on(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
     """Questions to a server and what they cost, at most that of questions without an answer; ``None`` of no server."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir():

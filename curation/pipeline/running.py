@@ -28,6 +28,7 @@ from curation.rundir.graph import (
     statuses,
     waited_for,
 )
+from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.stages.search import check as check_search
 from curation.storage import lease
@@ -186,7 +187,8 @@ def _at_work(
     ``searching``: the section ``tune`` is checked before anything is done. ``redo``: stages to do again. ``redo_by``:
     the command that does so, of the run directory, for messages; None where none takes these stages.
     """
-    check_models(config)  # a wrong model, like a wrong name below, leaves no directory behind
+    # A model that does not load, like a wrong name below, leaves no directory behind.
+    check_models(config, loads=not Manifest.load(config.directory).identity)
     for line in warnings(config):
         say(f"warning: {line}")
 

@@ -330,7 +330,9 @@ class Run:
         resume = "run the same command to resume"
         if self._redo:  # a table may be damaged where no record tells
             resume += f"; if it fails again, `{self._redo} {self._to_blame(name, error)}` does that stage anew"
-        if (full := full_store.words(error)) is not None:
+        if self._lease is not None and self._lease.loss is not None:
+            resume = "the other driver goes on"
+        elif (full := full_store.words(error)) is not None:
             cause, resume = full, "run the same command to resume"
         elif (message := of_lance(root(error))) is not None:  # the event has its own words
             cause, resume = message, f"`curate verify {self.directory}` says what is damaged; else {resume}"

@@ -203,11 +203,16 @@ class Lease:
         """Refuse a store whose reads or listings do not show the lease that was just written: tables need both.
 
         Raises:
-            RunDirError: it is such a store.
+            RunDirError: it is such a store, or it cannot be read or listed.
         """
-        found = self._register.read()
+        try:
+            found, listed = self._register.read(), [path.name for path in directory.iterdir()]
+        except OSError as error:
+            raise RunDirError(
+                f"{directory}: the run directory cannot be read and listed ({error}); give rights to do both"
+            ) from error
         is_read = found is not None and Holder.parse(found.text, directory).owner == self._record.owner
-        if not is_read or "lease" not in [path.name for path in directory.iterdir()]:
+        if not is_read or "lease" not in listed:
             raise RunDirError(
                 f"{directory}: the store {'lists' if is_read else 'reads'} the run directory as it was before the "
                 "lease was written; take a store, or a setting of it, whose reads and listings show each write at once "

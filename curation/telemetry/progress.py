@@ -16,7 +16,12 @@ def note(path: Place, done: int, total: int, words: str = "") -> None:
 
 @contextmanager
 def follow(path: Place, update: Update, unit: str = "rows") -> Iterator[None]:
-    """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts."""
+    """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts.
+
+    What an earlier worker noted there is removed first.
+    """
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
     seconds = 5.0 if isinstance(path, Remote) else 0.5
 
     def look() -> None:

@@ -158,7 +158,7 @@ class Cell:
         with np.load(self.kept("tests.npz")) as arrays:
             for name in arrays.files:
                 row_ids_N, correct_N = arrays[name]
-                found[name] = [Graded(row_ids_N=row_ids_N, correct_N=correct_N.astype(np.bool_))]
+                found[name] = [Graded(row_ids_N=row_ids_N, correct_N=correct_N.astype(np.bool_), question_N=row_ids_N)]
         return found
 
     def kept(self, name: str) -> Path:

@@ -32,10 +32,11 @@ def examine(
         loaded: list[RunConfig] = []
         yield found("config", _load, config_path, overrides, loaded)
         config = loaded[0] if loaded else None
-    if config is not None:
-        yield found("inputs", _inputs, config)
     settings = RayConfig() if config is None else config.ray
     settings = settings.model_copy(update={"address": address or settings.address})
+    if config is not None:
+        config = config.model_copy(update={"ray": settings})
+        yield found("inputs", _inputs, config)
     directory = Path("runs").absolute() if config is None else config.directory
     if isinstance(directory, Path):
         yield found("disk of the run", machine.disk, directory)

@@ -47,11 +47,6 @@ class Worker:
     def refer(self) -> str:
         return ray.get_runtime_context().get_actor_id()
 
-    def note(self, key: str, value: bytes) -> bytes | None:
-        before = ray_private.kv_get(key)
-        ray_private.kv_put(key, value)
-        return before
-
 
 def test_no_node_drains_unless_it_is_told_to(local_ray):
     with interface("ray.train.v2._internal.execution.preemption"):

@@ -167,8 +167,9 @@ def test_a_lease_that_is_lost_breaks_off_the_stages_at_once_and_leaves_the_other
         taking = threading.Timer(0.5, take)
         taking.start()
         begun = time.monotonic()
-        with pytest.raises(RunFailedError, match=r"stage long failed: .* the lease was lost to .* on node-7"):
-            Run("test", manifest, room=lambda: {"CPU": 4.0}, lease=held).do([stage])
+        with pytest.raises(RunFailedError, match=r"stage long failed: .* the lease was lost to .* on node-7") as lost:
+            Run("test", manifest, room=lambda: {"CPU": 4.0}, redo="curate run DIR --redo", lease=held).do([stage])
+        assert "the other driver goes on" in str(lost.value) and "--redo" not in str(lost.value)
         assert time.monotonic() - begun < 30
     assert events(tmp_path) == [("started", "long")]
 
