@@ -313,6 +313,17 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
     assert record(tmp_path).owner == "other"  # giving back is conditional, too
 
 
+def test_a_store_that_does_not_let_the_lease_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused() -> None:
+        raise OSError("AccessDenied")
+
+    with lease.hold(tmp_path, seconds=30) as held:
+        monkeypatch.setattr(held._register, "read", refused)
+        with pytest.raises(RunDirError, match=r"cannot be read and listed \(AccessDenied\); give rights to do both"):
+            held.require_newest(tmp_path)
+        monkeypatch.undo()
+
+
 def test_a_worker_sees_who_has_the_directory_and_goes_on_where_it_cannot_be_seen(tmp_path: Path):
     with lease.hold(tmp_path, seconds=30) as held:
         claim = pickle.loads(pickle.dumps(held.claim))
