@@ -150,12 +150,15 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
     1,000 rows of each source are read, to foresee rows that cannot be used.
     """
+    from curation.cluster import capacity
     from curation.commands.validate import check
     from curation.config.load import load_config
 
     try:
         lines = []
-        for line in check(load_config(config, overrides)):
+        loaded = load_config(config, overrides)
+        capacity.check_machine(loaded.ray, capacity.needs(loaded))
+        for line in check(loaded):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)

@@ -43,7 +43,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     """
     tracking.require(config.tracking)
     require_reachable(config.directory, writable=True)
-    capacity.check_machine(config.ray, capacity.needs(config))
     check_models(config, loads=True)
     require_checkers(config)
     check_students(config)
