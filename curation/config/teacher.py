@@ -270,6 +270,13 @@ class AskConfig(AnswersConfig):
         kept = {"paid": f"{directory}/{endpoints.PAID}"}
         return self.model_copy(update={"endpoint": self.endpoint.model_copy(update=kept)})
 
+    def of_weights(self, *, chat_template: bool) -> Self:
+        """The same for other models, which have weights: without the server, and with a template of their own."""
+        if self.endpoint is None:
+            return self
+        theirs = {"backend": "transformers", "endpoint": None, "chat_template": chat_template}
+        return self.model_copy(update=theirs)
+
     @property
     def first_chunk_rows(self) -> int:
         """Rows of a chunk as long as nobody knows how long a row takes."""

@@ -62,9 +62,10 @@ def adapted_teacher(
 
 def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
     """The models that signals and the judge ask."""
-    ask, reward, judge = config.teacher.ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
-    if config.teacher.given is not None or config.teacher.endpoint is not None:
-        ask = ask.model_copy(update={"backend": "transformers", "endpoint": None})
+    ask = config.teacher.ask.of_weights(chat_template=config.evaluation.chat_template)
+    ask, reward, judge = ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
+    if config.teacher.given is not None:
+        ask = ask.model_copy(update={"backend": "transformers"})
     roles = {
         role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")
         for role, model in config.signals.models.items()

@@ -42,9 +42,9 @@ def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, studen
     if "test" not in generation.tables:
         return Tested({}, {}, generation.tested)
     config, evaluation = generation.config, generation.config.evaluation
-    students_are = asked(
-        base, config.teacher.ask.model_copy(update=AskConfig.BARE), name=generation.name("backend-student")
-    )
+    in_words = {"chat_template": evaluation.chat_template}
+    ask = config.teacher.ask.of_weights(**in_words).model_copy(update=AskConfig.BARE)
+    students_are = asked(base, ask, name=generation.name("backend-student"))
     models = {"teacher": teacher, "base": base, **students}
     if config.teacher.given is not None and config.domain_of("test").given_labels is None:
         del models["teacher"]  # no label of these rows was given
@@ -54,7 +54,7 @@ def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, studen
         answering = model if isinstance(model, TeacherUse) else replace(students_are, model=model)
         if answering.model is not None and _needs_no_weights(answering.backend):
             answering = replace(answering, backend="transformers")
-        answering = answering.changed(**AskConfig.BARE, chat_template=evaluation.chat_template)
+        answering = answering.changed(**AskConfig.BARE, **({} if answering.is_served else in_words))
         own = config.domain_of("test").tested
         domain = own if name == "teacher" else taught_domain(config, "test").tested
         what = _identity(answering) if domain == own else f"{_identity(answering)}, by likelihood"

@@ -44,6 +44,11 @@ class TeacherUse(Inputs):
         return not isinstance(self.backend, str) or BACKENDS[self.backend].asks
 
     @property
+    def is_served(self) -> bool:
+        """Whether a server answers, which has its own way to be asked: chats, or completions."""
+        return self.ask.endpoint is not None
+
+    @property
     def running(self) -> list[Any]:
         """How it runs, on which no answer depends: how it is started, and how rows are spread over actors."""
         return [self.engine, {key: getattr(self.ask, key) for key in AskConfig.SPREAD}]

@@ -13,6 +13,7 @@ from curation.config.load import parse_config
 from curation.config.resolved import resolved
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
+from curation.pipeline.roles import helper_models
 from curation.rundir.graph import Stage, plain
 from curation.rundir.merging import with_outs
 from curation.sources import discover
@@ -89,6 +90,32 @@ def test_a_model_that_is_asked_the_same_way_twice_is_tested_once() -> None:
     adapted = {"model": {"path": TEACHER}, "adapt": {"preset": "scratch"}}
     splits = CONFIG["splits"] | {"adapt": {"from": "puzzles", "rows": 5}}
     assert "gen-0/test-base" in asking(config(TEACHER, teacher=adapted, splits=splits))
+
+
+def test_a_server_is_tested_as_it_labels_and_the_others_as_models_with_weights() -> None:
+    def inputs(**server: Any) -> dict[str, Any]:
+        teacher = {"backend": "endpoint", "endpoint": {"url": "http://localhost:8000/v1", "model": "m", **server}}
+        found = config(STUDENT, teacher=teacher)
+        stages = describe(found, {name: discover(source) for name, source in found.sources.items()}).stages
+        return {stage.name: key(stage) for stage in stages if "ask" in stage.inputs}
+
+    chats, others = inputs(), inputs(body={"reasoning_effort": "low"})
+    assert chats["gen-0/label-pool"]["ask"]["chat_template"] and chats["gen-0/test-teacher"]["ask"]["chat_template"]
+    assert not inputs(kind="vllm")["gen-0/test-teacher"]["ask"]["chat_template"]
+    for name in ("base", "naive", "trust"):
+        asked = chats[f"gen-0/test-{name}"]
+        assert asked == others[f"gen-0/test-{name}"] and asked["backend"] == "transformers"
+        assert not asked["ask"]["chat_template"] and "endpoint" not in asked["ask"]
+    assert chats["gen-0/test-teacher"] != others["gen-0/test-teacher"]
+
+
+@pytest.mark.parametrize("in_words", [False, True])
+def test_a_second_teacher_is_asked_as_the_tests_are_where_a_server_is_the_first(in_words: bool) -> None:
+    teacher = {"backend": "endpoint", "endpoint": {"url": "http://localhost:8000/v1", "model": "m"}}
+    signals, evaluation = {"second_teacher": {"path": TEACHER}}, {"chat_template": in_words}
+    found = config(STUDENT, teacher=teacher, signals=signals, evaluation=evaluation)
+    second = helper_models(found, {}, {}).roles["second_teacher"]
+    assert second.ask.chat_template is in_words and second.ask.endpoint is None and second.backend == "transformers"
 
 
 def test_answers_of_models_that_the_configuration_names_are_kept_and_no_others(tmp_path: Path) -> None:
