@@ -36,7 +36,7 @@ def faults(prompt: str, before: int) -> tuple[str, Any]:
     (n,) = re.findall(r"What is (\d+) - ", prompt)
     if before or int(n) % 10:
         return ("pass", None)
-    return ("status", (429, {"retry-after": "0.1"})) if int(n) % 20 else ("status", (502, {}))
+    return ("status", (429, {"retry-after": "0.1"})) if int(n) % 20 else ("status", (503, {}))
 
 
 def make_run(directory: Path, server: Server, **endpoint: Any) -> SumsRun:
@@ -92,7 +92,7 @@ def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(tmp_path: 
         assert process.wait(timeout=600) == 1
         assert "teacher.endpoint.limit: 4 would be passed" in run.errors(), run.errors()
         spent, num_paid = money_of(server), len(server.paid)
-        one = (200 * PRICE["input"] + 16 * PRICE["output"]) / 1e6  # the most that an answer may cost
+        one = (400 * PRICE["input"] + 16 * PRICE["output"]) / 1e6  # the most that an answer may cost
         assert 4.0 - 2 * one < spent <= 4.0 and 0 < num_paid < NUM_POOL
         raised = yaml.safe_load(run.config.read_text())
         raised["teacher"]["endpoint"]["limit"] = 1000

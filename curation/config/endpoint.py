@@ -25,6 +25,12 @@ INSTALL = "teacher.backend: endpoint needs the package openai; install it on eve
 NEEDED = "endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
+LENGTHS = ("max_tokens", "max_completion_tokens")
+"""Keys of a request's body that say how long an answer may be."""
+NUMBERS_OF_ANSWERS = ("n", "best_of")
+"""Keys of a request's body that say how many answers the server writes."""
+COUNTED = (*LENGTHS, *NUMBERS_OF_ANSWERS)
+"""Keys of a request's body on which its price depends."""
 
 
 class ServedConfig(Section):
@@ -41,6 +47,14 @@ class ServedConfig(Section):
     ``--max-logprobs`` says."""
     body: dict[str, Any] = Field(default={})
     """Further keys of a request's body, which win over ours; a key with null is left out."""
+
+    @field_validator("body")
+    @classmethod
+    def _has_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in COUNTED:
+            if (number := value.get(name)) is not None and (type(number) is not int or number < 1):
+                raise ValueError(f"{name}: {number!r} is no whole number from 1 on; give one, or null to leave it out")
+        return value
 
 
 class TokenPrice(Section):
@@ -123,6 +137,11 @@ class EndpointConfig(ServedConfig):
         if self.limit is not None and self.price is None:
             raise ValueError(
                 f"limit: {self.limit:g} cannot be kept without prices; add price: {{input: .., output: ..}}"
+            )
+        if self.limit is not None and "max_tokens" in self.body and not any(map(self.body.get, LENGTHS)):
+            raise ValueError(
+                f"limit: {self.limit:g} cannot be kept where body leaves max_tokens out, so that answers have no end; "
+                "set body.max_completion_tokens, e.g. 64"
             )
         return self
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import NEEDED, EndpointConfig, undrawable
+from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, undrawable
 from curation.errors import ConfigError
 from curation.hashing import hash64
 from curation.refs import ModelRef
@@ -129,7 +129,7 @@ class EndpointTeacher:
         if options is not None and not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
             return await self._scored(request)
         path, body, field = question_of(request, decoding, self._config, seed)
-        most = Usage(len(request.prompt.encode()) + TEMPLATE_TOKENS, body.get("max_tokens") or decoding.max_tokens)
+        most = most_of(body, decoding.max_tokens)
         answer = await self._bought(path, body, most, lambda found: read_answer(found, field=field))
         return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
 
@@ -144,15 +144,18 @@ class EndpointTeacher:
             prompt, tokens = await self._tokens.of(request, as_chat=self._config.chat_template)
         except RefusedError as error:
             return ServedAnswer(error=str(error))
+        if (bad := bad_options(request.options or (), list(map(len, tokens)))) is not None:
+            return ServedAnswer(error=bad)
         prompts = [prompt + own for own in tokens]
         body = {
             "model": served.model,
             "prompt": prompts,
-            "max_tokens": 1,
             "temperature": 0.0,
             "prompt_logprobs": 0,
             "return_token_ids": True,
             **served.body,
+            **dict.fromkeys(COUNTED),
+            "max_tokens": 1,
         }
 
         def read(found: Mapping[str, Any]) -> ServedAnswer:
@@ -226,6 +229,18 @@ def question_of(
             body |= {"response_format": _schema(choices), "max_tokens": body["max_tokens"] + len(FIELD) + 16}
     body |= served.body
     return path, {key: value for key, value in body.items() if value is not None}, field
+
+
+def most_of(body: Mapping[str, Any], max_tokens: int) -> Usage:
+    """The most tokens that a question can take: one for each byte of its body, and those of its longest answers.
+
+    Args:
+        body: the question.
+        max_tokens: of an answer, where the body does not say.
+    """
+    longest = max(body.get(name) or 0 for name in LENGTHS) or max_tokens
+    answers = max(body.get(name) or 1 for name in NUMBERS_OF_ANSWERS)
+    return Usage(len(json.dumps(body, ensure_ascii=False).encode()) + TEMPLATE_TOKENS, longest * answers)
 
 
 def _schema(choices: Sequence[str]) -> dict[str, Any]:

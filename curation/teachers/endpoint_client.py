@@ -32,6 +32,8 @@ OF_ROWS = frozenset({400, 413, 422})
 """Refusals of one question."""
 OF_ALL = frozenset({401, 402, 403, 404, 405, 501})
 """Refusals that every question would meet."""
+UNBILLED = OF_ROWS | OF_ALL | {429, 503}
+"""Refusals for which no server asks money: it has written nothing. After others, as 504, it may have."""
 
 Made = TypeVar("Made")
 
@@ -149,8 +151,9 @@ class Client:
         try:
             response = await self._api.post(path, cast_to=httpx2.Response, body=dict(body))
             content = response.content
-        except self._errors.APIStatusError:
-            self.paid.freed(number)  # servers bill no refusals
+        except self._errors.APIStatusError as error:
+            if error.status_code in UNBILLED:
+                self.paid.freed(number)
             raise
         self._answered, self._failed = self._answered + 1, 0
         try:
@@ -210,10 +213,10 @@ class Client:
         """
         status, words = getattr(error, "status_code", None), self._words(error)
         if status in OF_ROWS:
-            raise RefusedError(f"endpoint_refused: {words}")
+            raise RefusedError(f"endpoint_refused: {words}") from None  # the error itself may hold the key
         if status in OF_ALL or getattr(error, "code", None) == "insufficient_quota":
             url, mend = self.config.url, self._mend(status)
-            raise ConfigError(f"teacher.endpoint: {url} refuses every question: {words}{mend}")
+            raise ConfigError(f"teacher.endpoint: {url} refuses every question: {words}{mend}") from None
         response = getattr(error, "response", None)
         asked_for = None if response is None else retry_after(response.headers)
         if asked_for is not None:
@@ -231,11 +234,11 @@ class Client:
         words, tries = self._words(error), self.config.retries + 1
         self._failed += 1
         if others_answered or (self._failed < GONE and await self._is_there()):
-            raise RefusedError(f"endpoint_failed: {words}, {tries} times")
+            raise RefusedError(f"endpoint_failed: {words}, {tries} times") from None
         raise RunFailedError(
             f"teacher.endpoint: {self.config.url} gave no answer to anything in {tries} tries, the last time: {words}; "
             "what came is kept: run the same command when it answers again"
-        )
+        ) from None
 
     async def _is_there(self) -> bool:
         """Whether the server answers at all."""
@@ -262,9 +265,8 @@ class Client:
     def _words(self, error: Any) -> str:
         """The error in one line, without the key."""
         status = getattr(error, "status_code", None)
-        text = " ".join(str(error).split())[:300]
-        text = f"{type(error).__name__}: {text}" if status is None else f"{status}: {text}"
-        return text.replace(self._secret, "***") if self._secret else text
+        text = str(error).replace(self._secret, "***") if self._secret else str(error)
+        return f"{type(error).__name__ if status is None else status}: {' '.join(text.split())[:300]}"
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -77,6 +77,12 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
         ({"kind": "tgi"}, {}, "'openai', 'vllm' or 'sglang'"),
         ({"model": ""}, {}, "endpoint.model"),
         ({"limit": 3}, {}, "limit: 3 cannot be kept without prices"),
+        (
+            {"limit": 3, "price": {"input": 1, "output": 1}, "body": {"max_tokens": None}},
+            {},
+            "limit: 3 cannot be kept where body leaves max_tokens out",
+        ),
+        ({"body": {"n": "two"}}, {}, "n: 'two' is no whole number from 1 on"),
         ({"price": {"input": -1, "output": 0}}, {}, "price.input"),
         ({"concurrency": 0}, {}, "concurrency"),
         ({}, {"teacher": {"states": ["output_last"]}}, "'output_last' is a hidden state, and none is read"),

@@ -18,7 +18,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import EndpointConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.teachers import Request, load_teacher
-from curation.teachers.endpoint import EndpointTeacher
+from curation.teachers.endpoint import EndpointTeacher, most_of
 from curation.teachers.endpoint_paid import Paid, spending_in
 
 DECODING = DecodingConfig(max_tokens=8)
@@ -162,13 +162,13 @@ def test_a_server_that_answers_nothing_ends_the_run(
 
 
 def test_money_is_never_passed_and_what_came_is_not_bought_again(tmp_path: Path) -> None:
-    price = {"input": 1_000_000, "output": 0}  # a unit a prompt token; a prompt has 3, and counts as up to 80 before
+    price = {"input": 1_000_000, "output": 0}  # a unit a prompt token; a prompt has 3, and counts as up to 260 before
     settings = {"price": price, "paid": str(tmp_path)}
     with serving() as server:
-        with teaching(server, limit=300.0, **settings) as teacher, pytest.raises(RunFailedError, match="limit: 300"):
+        with teaching(server, limit=500.0, **settings) as teacher, pytest.raises(RunFailedError, match="limit: 500"):
             labelled(teacher, requests(200))
         spent = sum(prompt for prompt, _ in server.tokens)
-        assert 300 - 85 < spent <= 300
+        assert 500 - 265 < spent <= 500
         found = spending_in(str(tmp_path))
         assert found is not None and found.tokens.prompt == spent and not found.open
         with teaching(server, limit=2_000.0, **settings) as teacher:
@@ -215,6 +215,9 @@ def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.
         with teaching(server, key_env="A_KEY") as teacher, pytest.raises(ConfigError) as refused:
             labelled(teacher, requests(1))
         assert server.keys == {"Bearer sk-secret"} and "sk-secret" not in str(refused.value)
+        assert refused.value.__suppress_context__
+        for length in range(280, 301):  # no part of a key that is cut
+            assert "sk-" not in teacher.client._words(ValueError("x" * length + " sk-secret"))
     with serving() as server, teaching(server) as teacher:
         labelled(teacher, requests(1))
         assert "sk-other" not in str(server.keys)
@@ -252,6 +255,37 @@ def test_the_body_takes_further_keys_and_leaves_out_null() -> None:
         labelled(teacher, requests(1))
     (asked,) = server.asked
     assert "max_tokens" not in asked and asked["max_completion_tokens"] == 5 and asked["reasoning_effort"] == "low"
+
+
+def test_the_most_that_a_question_may_cost_is_that_of_its_whole_body() -> None:
+    body = {"max_tokens": None, "max_completion_tokens": 64, "n": 2}
+    prices = {"price": {"input": 0, "output": 1_000_000}, "limit": 200.0}  # one may take 128, and takes 2
+    with serving(seconds=0.1) as server, teaching(server, body=body, **prices) as teacher:
+        assert len(labelled(teacher, requests(6))) == 6 and server.most_at_once == 1
+    assert most_of({"prompt": "a", "max_tokens": 3, "max_completion_tokens": 5, "best_of": 4}, 8).output == 20
+    assert most_of({"prompt": "a"}, 8).output == 8
+    assert most_of({"prompt": "a", "response_format": "é" * 100}, 8).prompt > 200
+
+
+@pytest.mark.parametrize(("status", "is_free"), [(429, True), (503, True), (500, False), (408, False), (504, False)])
+def test_an_error_after_which_the_server_may_bill_counts_as_paid(status: int, is_free: bool, tmp_path: Path) -> None:
+    refused = ("status", (status, {"retry-after": "0"}))
+    with (
+        serving(faults=lambda prompt, before: ("pass", None) if before else refused) as server,
+        teaching(server, paid=str(tmp_path)) as teacher,
+    ):
+        assert labelled(teacher, requests(1))[0]["error"] is None
+        assert (not teacher.client.paid.spending.open) is is_free
+
+
+def test_an_option_without_tokens_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tokens(request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
+        return [1, 2], [[3], []]
+
+    with serving() as server, teaching(server, kind="vllm", chat=False) as teacher:
+        monkeypatch.setattr(teacher._tokens, "of", tokens)
+        rows = labelled(teacher, requests(2, options=(" a", " ")))
+        assert all("bad_options: option 2 of 2" in row["error"] for row in rows.values()) and not server.asked
 
 
 def test_equal_questions_are_bought_once_and_given_up_ones_are_kept(tmp_path: Path) -> None:
