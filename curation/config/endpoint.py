@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from curation.arms import ARMS, FREE, fitted_of
 from curation.config.base import PositiveInt, Section
+from curation.config.given import arms_of
 from curation.config.given_limits import NUMBERS_ALONE
 from curation.config.prices import Price
 from curation.config.selection import SelectionConfig
@@ -160,10 +161,8 @@ def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(price, Mapping) and isinstance(prices, Mapping):
         of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
         filled["prices"] = {**of_tokens, **prices}
-    selection = value.get("selection", {})
-    if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0 and isinstance(selection, Mapping):
-        default = SelectionConfig.model_fields["arms"].default
-        filled["selection"] = {"arms": tuple(arm for arm in default if arm not in FREE), **selection}
+    if isinstance(selection := value.get("selection", {}), Mapping):
+        filled["selection"] = {"arms": arms_of(teacher, SelectionConfig.model_fields["arms"].default), **selection}
     return filled
 
 

@@ -61,11 +61,14 @@ class GivenConfig(Section):
 
 def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     """The arms of a run that names none: without log-probabilities, its numbers in place of the free signals."""
+    endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
+    others = [arm for arm in default if arm not in FREE]
+    if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
+        return tuple(others)
     if not is_given(teacher):
         return tuple(default)
     named = _listed(teacher.get("confidence", ()))
     numbers = [given_column(name) for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
-    others = [arm for arm in default if arm not in FREE]
     return tuple(dict.fromkeys([*others[:1], *numbers, *others[1:]]))
 
 

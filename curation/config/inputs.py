@@ -11,9 +11,9 @@ from curation.config.given import GivenConfig
 from curation.registry import DOMAINS, READERS
 
 COMMA = ","
+"""The delimiter of CSV files where none is given; as such it stands in no cache key."""
 CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes")
 """Options of a command that checks, on which no verdict of a program that keeps to them depends."""
-"""The delimiter of CSV files where none is given; as such it stands in no cache key."""
 
 
 class DomainConfig(Section):

@@ -15,6 +15,7 @@ from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
 from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
+from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
 from curation.stages.asks import asks_of
 from curation.stages.deal import POOL, examples_of
@@ -48,11 +49,19 @@ class SplitRows:
     splits: Collection[str]
     seed: int = 0
     """Seed of the samples."""
+    id_column: str | None = None
+    """The column with the rows' ids; unset: they follow from their places."""
 
     @property
     def num(self) -> int:
         """The number of rows."""
         return sum(self.assignment.counts[name] for name in self.splits)
+
+    def ids(self, drawn: Sequence[SampledRow]) -> list[int]:
+        """The row ids that the deal gives."""
+        if self.id_column is None:
+            return [(row.file << FILE_SHIFT) + row.row for row in drawn]
+        return [int(row.raw[self.id_column]) for row in drawn]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +102,7 @@ class StageAsk:
         files = [file.path for file in self.drawn_from.files]
         signals = {name: {**how, "shots": None, "stage": None} for name, how in self.signals.items()}
         parts: dict[str, Any] = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
+        parts["seed"] = self.seed
         return fingerprint(
             plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
         )
@@ -173,6 +183,7 @@ def _asking(
     except Unknown as unknown:
         return f"teacher.backend: auto is not settled; curate run --until {unknown.out.stage.name} does it"
     source = config.splits.named()[examples.path[-1]].source
+    is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage finds the sample's answers
     return StageAsk(
         stage=stage.name,
         rows=stage.num_rows or 0,
@@ -181,6 +192,7 @@ def _asking(
             assignment=assignment_of(config, source, files[source], taken),
             splits=(examples.path[-1],),
             seed=derive(config.seed, f"probe:{source}"),
+            id_column=config.sources[source].id_column if is_paid else None,
         ),
         model=model,
         ask=teacher.asked(stage.decoding),
@@ -190,6 +202,7 @@ def _asking(
         signals=stage.signals,
         stored_states=None if projection is None else projection.stage.inputs["size"],
         stored_scores=len(stage.fitted),
+        seed=stage.seed if is_paid else None,
         note=note,
     )
 
@@ -294,8 +307,7 @@ def _probed(
 
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
-    ids = [(row.file << FILE_SHIFT) + row.row for row in drawn]
-    examples = examples_of(get_domain(most.domain), POOL, ids, [row.raw for row in drawn])
+    examples = examples_of(get_domain(most.domain), POOL, rows.ids(drawn), [row.raw for row in drawn])
     signals = {name: dict(how) for name, how in most.signals.items()}
     for how in signals.values():
         if isinstance(how["shots"], Out):

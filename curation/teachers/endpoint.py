@@ -39,6 +39,7 @@ TEMPLATE_TOKENS = 64
 MAX_KNOWN = 2**16
 """Options whose tokens are remembered."""
 Reading = Callable[[Mapping[str, Any]], ServedAnswer]
+NO_ROW: Mapping[str, int] = MappingProxyType({})
 FIELD = "answer"
 """The field of a JSON object that is one of a row's options."""
 
@@ -130,7 +131,8 @@ class EndpointTeacher:
             return await self._scored(request)
         path, body, field = question_of(request, decoding, self._config, seed)
         most = most_of(body, decoding.max_tokens)
-        answer = await self._bought(path, body, most, lambda found: read_answer(found, field=field))
+        of_row = {"row": request.row_id, "seed": seed} if decoding.temperature else {}
+        answer = await self._bought(path, body, most, lambda found: read_answer(found, field=field), of_row)
         return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
 
     async def _scored(self, request: Request) -> ServedAnswer:
@@ -165,9 +167,14 @@ class EndpointTeacher:
         most = Usage(sum(map(len, prompts)), len(prompts))
         return await self._bought("/completions", {k: v for k, v in body.items() if v is not None}, most, read)
 
-    async def _bought(self, path: str, body: Mapping[str, Any], most: Usage, read: Reading) -> ServedAnswer:
-        """The answer to a question: one that was paid for or is under way, if there is one, also of another row."""
-        key = key_of({"path": path, "body": body, "kind": self.client.config.kind})
+    async def _bought(
+        self, path: str, body: Mapping[str, Any], most: Usage, read: Reading, of_row: Mapping[str, int] = NO_ROW
+    ) -> ServedAnswer:
+        """The answer to a question: one that was paid for or is under way, if there is one, also of another row.
+
+        ``of_row``: the row and the seed whose own answer it is to be, whether or not the body has a seed.
+        """
+        key = key_of({"path": path, "body": body, "kind": self.client.config.kind, **of_row})
         if (known := self.client.paid.find(key)) is not None:
             return known
         under_way = self.client.under_way

@@ -40,6 +40,10 @@ def test_a_run_keeps_no_states_and_reads_numbers() -> None:
     without = made({"top_logprobs": 0})
     assert without.compared == ("num_prompt_tokens", "num_output_tokens")
     assert without.selection.arms == ("naive", "naive_parsed", "trust")
+    audited = made({"top_logprobs": 0}, splits={"audit": True})
+    assert (
+        not {"internal_confidence", "margin"} & set(audited.selection.arms) and "ground_truth" in audited.selection.arms
+    )
 
 
 def test_a_cache_key_holds_the_model_and_what_it_is_asked_alone() -> None:

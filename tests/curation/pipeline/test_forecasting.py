@@ -17,7 +17,7 @@ from curation.passes.monitor import ChunkSpent
 from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
 from curation.pipeline.opened import open_run
 from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, askings_of, probe_all
-from curation.sources import Assignment, Permutation, discover
+from curation.sources import Assignment, Permutation, discover, rows_at
 from curation.stages.probe import MeasuredCost, affordable, chunk_rows, num_actors, steady_chunks
 
 LENGTHS = (5, 40)
@@ -212,6 +212,35 @@ def test_left_out_stages_are_named(tmp_path: Path):
     )
     assert made.to_json()["left_out"] == [{"stage": "gen-0/rollouts", "why": "unknown"}]
     assert np.isfinite(made.total["hours"].value) and made.currency is None
+
+
+def test_a_probe_of_a_server_asks_the_rows_with_the_ids_and_seeds_of_the_stages(tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"key": {k + 70}, "question": "{k}?"}}\n' for k in range(40)))
+
+    def probed(temperature: float) -> list[StageAsk]:
+        rows, decoding = {"from": "rows", "rows": 10}, {"temperature": temperature}
+        server = {"url": "http://localhost:8000/v1", "model": "m"}
+        config = parse_config(
+            {
+                "name": "asked",
+                "run_dir": str(tmp_path / f"run-{temperature}"),
+                "sources": {"rows": {"path": str(tmp_path / "rows.jsonl"), "id_column": "key"}},
+                "domain": "math",
+                "splits": {"source": rows, "pool": rows},
+                "teacher": {"backend": "endpoint", "endpoint": server, "decoding": decoding},
+                "selection": {"budget": {"n": 5}, "arms": ["naive"]},
+            }
+        )
+        opened = open_run(config, save=False)
+        seeds = {stage.name: stage.inputs.get("seed") for stage in opened.chain.stages}
+        found, _ = askings_of(opened.chain.stages, config, opened.manifest.source_files, {})
+        assert [asking.seed for asking in found] == [seeds[asking.stage] if temperature else None for asking in found]
+        return found
+
+    greedy, sampled = probed(0.0), probed(0.7)
+    assert len({asking.question for asking in greedy}) == 1 and len({asking.question for asking in sampled}) == 2
+    rows = sampled[0].drawn_from
+    assert rows.ids(rows_at(rows.files, np.array([3, 5]))) == [73, 75]
 
 
 def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzzle_file: Path, tmp_path: Path):

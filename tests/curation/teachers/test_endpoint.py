@@ -278,6 +278,15 @@ def test_an_error_after_which_the_server_may_bill_counts_as_paid(status: int, is
         assert (not teacher.client.paid.spending.open) is is_free
 
 
+def test_sampled_answers_are_bought_for_each_row_and_seed_though_none_is_sent() -> None:
+    drawn = DecodingConfig(max_tokens=8, temperature=1.0)
+    twins = [Request(row_id=k, prompt="the same") for k in range(5)]
+    with serving() as server, teaching(server, body={"seed": None}) as teacher:
+        for seed in (0, 1, 1):
+            list(teacher.label(twins, drawn, seed=seed))
+        assert len(server.asked) == 10 and not any("seed" in body for body in server.asked)
+
+
 def test_an_option_without_tokens_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
     async def tokens(request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
         return [1, 2], [[3], []]
