@@ -18,7 +18,7 @@ import torch
 from curation.config import AskConfig, DecodingConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.errors import RowError, SourceError
+from curation.errors import ConfigError, RowError, SourceError
 from curation.filter.package import TrustPackage, check_content
 from curation.refs import ModelRef
 from curation.sources.missing import present
@@ -59,6 +59,9 @@ class Scorer:
         runs: how the teacher runs.
         id_column: a column of integers that are the rows' ids. Sampled answers follow from the id. Unset, the id is a
             hash of the example, so that equal rows have equal answers wherever they stand.
+
+    Raises:
+        ConfigError: money is limited, and no folder is named that keeps what was paid.
     """
 
     def __init__(
@@ -72,6 +75,11 @@ class Scorer:
         check_content(package)
         description = package.description
         ask = (runs or FilterTeacherConfig()).asking(description.ask)
+        if ask.endpoint is not None and ask.endpoint.limit is not None and ask.endpoint.paid is None:
+            raise ConfigError(
+                f"teacher.endpoint.limit: {ask.endpoint.limit:g} would be that of each process, from its start on; "
+                "name a folder in teacher.endpoint.paid, in which all of them count, or leave limit out"
+            )
         num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
         ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
         self._asked = _Asked(teacher=ask, decoding=description.decoding, seed=description.seed)

@@ -1,9 +1,11 @@
 """A record of what was asked of an endpoint and what came, on disk before anything relies on it.
 
 Each process that asks has files of its own in one folder, JSON lines: a question is noted before it is sent, with the
-most that it can cost, and its answer when it arrives. So money is counted over all processes and restarts, a question
-that was under way when a process died counts as paid, and an answer that arrived is never bought again: the same
-question finds it, whoever asks. Questions are known by a hash of the request, not by the row.
+most that it can cost, and its answer when it arrives. In an object store these notes wait for the next flush: before
+answers are given out, and once a second where money is limited; a process that dies loses those that wait. But for
+them, money is counted over all processes and restarts, a question that was under way when a process died counts as
+paid, and an answer that arrived is never bought again: the same question finds it, whoever asks. Questions are known by
+a hash of the request; a sampled one by its row and seed, too.
 """
 
 import hashlib

@@ -10,6 +10,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.config.load import config_of
 from curation.config.resolved import resolved, warnings
 from curation.errors import ConfigError, PackageError
+from curation.filter import scorer
 from curation.filter.package.teacher import check_runs
 from curation.rundir.graph import plain
 
@@ -147,6 +148,15 @@ def test_a_filter_asks_its_own_server_the_packages_model() -> None:
     mine = FilterTeacherConfig.model_validate({"endpoint": {**SERVER, "url": "http://mine/v1"}})
     asking = mine.asking(answers)
     assert asking.endpoint is not None and asking.endpoint.url == "http://mine/v1"
+
+
+def test_a_filter_in_a_process_of_its_own_refuses_a_limit_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = made().teacher.ask.model_copy(update={"dtype": "float32"}).answers
+    package: Any = SimpleNamespace(uri="package", description=SimpleNamespace(ask=answers))
+    monkeypatch.setattr(scorer, "check_content", lambda package: None)
+    limited = {**SERVER, "limit": 3, "price": {"input": 1, "output": 1}}
+    with pytest.raises(ConfigError, match=r"limit: 3 would be that of each process.*teacher\.endpoint\.paid"):
+        scorer.Scorer(package, None, runs=FilterTeacherConfig.model_validate({"endpoint": limited}))
 
 
 def test_a_filter_refuses_another_model_than_the_packages() -> None:
