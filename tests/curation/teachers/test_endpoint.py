@@ -258,8 +258,8 @@ def test_the_body_takes_further_keys_and_leaves_out_null() -> None:
 
 
 def test_the_most_that_a_question_may_cost_is_that_of_its_whole_body() -> None:
-    body = {"max_tokens": None, "max_completion_tokens": 64, "n": 2}
-    prices = {"price": {"input": 0, "output": 1_000_000}, "limit": 200.0}  # one may take 128, and takes 2
+    body: dict[str, Any] = {"max_tokens": None, "max_completion_tokens": 64, "n": 2}
+    prices: dict[str, Any] = {"price": {"input": 0, "output": 1_000_000}, "limit": 200.0}  # of 128 at most
     with serving(seconds=0.1) as server, teaching(server, body=body, **prices) as teacher:
         assert len(labelled(teacher, requests(6))) == 6 and server.most_at_once == 1
     assert most_of({"prompt": "a", "max_tokens": 3, "max_completion_tokens": 5, "best_of": 4}, 8).output == 20
