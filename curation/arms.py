@@ -180,12 +180,12 @@ elsewhere (``curation.given_columns``)."""
 
 def is_free(name: str) -> bool:
     """Whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
-    return name in (*FREE, ORDER_AGREEMENT) or given_columns.is_given(name)
+    return name in FREE or given_columns.follows_from_domain(name)
 
 
 def free_of(columns: Iterable[str]) -> tuple[str, ...]:
     """The free signals of a labels table with these columns, by name."""
-    return (*FREE, *(name for name in columns if name == ORDER_AGREEMENT or given_columns.is_given(name)))
+    return (*FREE, *filter(given_columns.follows_from_domain, columns))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ def is_given(column: str) -> bool:
     return column.startswith(_PREFIX) and column != _PREFIX
 
 
+def follows_from_domain(column: str) -> bool:
+    """Whether a number of a labels table follows from its domain: a given one, or the agreement of both orders."""
+    return column == ORDER_AGREEMENT or is_given(column)
+
+
 def in_words(column: str) -> str:
     """The column in words: ``given confidence``."""
     return column.replace("_", " ")

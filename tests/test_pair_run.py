@@ -152,6 +152,30 @@ def test_wrong_columns_are_refused_with_the_nearest(
         assert message in " ".join(curate(verb, path, code=2).split())
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (("chosen", "rejected"), "has no column 'first' (it has: prompt, chosen, rejected, answer, sure)"),
+        (
+            ("First", "second"),
+            "has no column 'first' (it has: prompt, First, second, answer, sure); did you mean 'First'?",
+        ),
+    ],
+)
+def test_labels_made_elsewhere_need_the_columns_that_they_name(
+    tmp_path: Path, columns: tuple[str, str], message: str
+) -> None:
+    given = {"answer": "first", "sure": 0.5}
+    texts = list(zip(columns, ("yes", "no"), strict=True))
+    answers = [{"prompt": f"Is {n} it?", **{name: f"{text}, {n}" for name, text in texts}, **given} for n in range(3)]
+    write(tmp_path / "labelled.jsonl", answers)
+    write(tmp_path / "unlabelled.jsonl", [{**row, **given} for row in unlabelled(NUM_POOL)])
+    teacher = {"backend": "given", "completion": "answer", "confidence": "sure"}
+    path = config(tmp_path, teacher=teacher, trust={})
+    told = " ".join(curate("validate", path, code=2).split())
+    assert message in told and "labelled.jsonl" in told
+
+
 def test_pairs_of_one_answer_and_empty_answers_are_named(folder: Path, tmp_path: Path) -> None:
     rows = labelled(NUM_LABELLED)
     rows[3]["rejected"], rows[5]["chosen"] = rows[3]["chosen"], ""

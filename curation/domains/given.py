@@ -20,13 +20,18 @@ _GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
 
 
 class GivenLabels:
-    """The same domain, which also reads the columns with labels made elsewhere."""
+    """The same domain, which also reads the columns with labels made elsewhere.
+
+    A domain may have a method ``unordered``: itself for rows whose answers are shown in the order of their columns.
+    """
 
     both_orders = False
     """Nobody is asked, so that there is no second order."""
 
     def __init__(self, domain: Domain, given: GivenConfig) -> None:
-        self._domain, self._given = domain, given
+        unordered = getattr(domain, "unordered", None)
+        self._domain: Domain = domain if unordered is None else unordered()
+        self._given = given
         self.given_numbers = tuple(given.numbers.values())
         """The columns of the numbers."""
         numbers = [pa.field(name, GIVEN_TYPE) for name in self.given_numbers]

@@ -7,10 +7,11 @@ unlabelled row has its two answers in columns that say nothing of them. The teac
 their texts, so that the order does not tell; others keep the order of their columns.
 """
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 
@@ -88,12 +89,8 @@ class AnswerPair(Domain):
             if not isinstance(text, str):
                 raise ConfigError(f"domain.{key}: {text!r} is no text; give one, or leave it out")
         self._template = Template(prompt, key="domain.prompt") if "{{" in prompt else None
-        self._prompt, self._ordered, self._open, self._preferred = (
-            prompt,
-            (chosen, rejected),
-            (first, second),
-            preferred,
-        )
+        self._prompt, self._open, self._preferred = prompt, (first, second), preferred
+        self._ordered: tuple[str, ...] = (chosen, rejected)
         texts = (prompt,) if self._template is None else self._template.columns
         for keys in (("chosen", "rejected"), ("first", "second")):
             self._check_columns({key: named[key] for key in keys}, texts)
@@ -142,8 +139,10 @@ class AnswerPair(Domain):
         return label
 
     def _is_ordered(self, raw: Mapping[str, Any]) -> bool:
-        """Whether the row's columns say which answer is better."""
-        return all(name in raw for name in self._ordered)
+        """Whether the row's columns say which answer is better: not where they are empty, and the other two are not."""
+        if not self._ordered or not all(name in raw for name in self._ordered):
+            return False
+        return _has_any(raw, self._ordered) or not _has_any(raw, self._open)
 
     def _texts(self, raw: Mapping[str, Any]) -> tuple[str, str, str]:
         """The prompt, and the row's answers in the order of their columns."""
@@ -192,6 +191,18 @@ class AnswerPair(Domain):
         """A label and its example as they are with the two answers in the other order."""
         return _OTHER[label], {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
 
+    def unordered(self) -> Self:
+        """The same where labels made elsewhere name a place: for rows with ``first`` and ``second`` alone.
+
+        Such a label means a column, and ``chosen`` and ``rejected`` are shown in an order of their own. By likelihood a
+        label is an answer's text, so that the order is no matter, and rows of both forms are read.
+        """
+        if self._by == "likelihood":
+            return self
+        other = copy.copy(self)
+        other._ordered, other.forms = (), self.forms[1:]
+        return other
+
     def preference(self, label: str, example: Example) -> Preference:
         """The pair as training reads it, where the answer at ``label`` is the better one."""
         return Preference(str(example["question"]), str(example[label]), str(example[_OTHER[label]]))
@@ -206,6 +217,10 @@ def _comes_second(question: str, chosen: str, rejected: str) -> bool:
     """Whether the chosen answer is shown second: by hashes of both, which do not say which of them is chosen."""
     one, other = (hashlib.sha256(f"{question}\n{answer}".encode()).digest() for answer in (chosen, rejected))
     return one > other
+
+
+def _has_any(raw: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return any((value := raw.get(name)) is not None and cell(value) for name in names)
 
 
 def _text(name: str, value: Any) -> str:

@@ -1,7 +1,8 @@
 """Pairs of answers that are shown in both orders: how far a teacher's preference survives the other one.
 
 The second question is asked in the labelling pass, of rows whose first answer states a label. Its outcome is one more
-number of the labels table (``ORDER_AGREEMENT``), which trust reads and an arm ranks by.
+number of the labels table (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1 or 0 where a
+teacher scores no options but draws an answer, as a server of kind openai or sglang does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,9 +66,12 @@ def agreements(
 
 
 def _share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
-    """The probability of a label's option, of two options of which ``option_share`` is that of the likelier one."""
-    share = answer["option_share"]
-    if answer["error"] is not None or not isinstance(share, float):
+    """The probability of a label's option, of two options of which ``option_share`` is that of the likelier one.
+
+    An answer that is drawn has no such share: 1 where it states the label, 0 where it states the other one.
+    """
+    if answer["error"] is not None:
         return None
     stated, _ = attempt(domain.parse, str(answer["completion"]), example)
+    share = found if isinstance(found := answer["option_share"], float) else 1.0
     return None if stated is None else share if stated == label else 1 - share

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.given_columns import ORDER_AGREEMENT, is_given
+from curation.given_columns import ORDER_AGREEMENT, follows_from_domain, is_given
 
 FILE_SHIFT = 40
 """The number of low bits of ``row_id`` for the row's position in its file; the file's index is above them."""
@@ -68,9 +68,9 @@ TOKEN_LOGPROBS = "token_logprobs"
 def is_number(column: str) -> bool:
     """Whether a column of a labels table has a number a row that trust functions read.
 
-    Those are ``NUMBERS``, ``ORDER_AGREEMENT`` and given ones.
+    Those are ``NUMBERS``, and those that follow from the domain.
     """
-    return column in NUMBERS or column == ORDER_AGREEMENT or is_given(column)
+    return column in NUMBERS or follows_from_domain(column)
 
 
 _TYPES = {

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curation.errors import CurationError, PackageError
 from curation.filter.package.folder import TrustPackage
-from curation.given_columns import is_given
+from curation.given_columns import follows_from_domain
 from curation.refs import TrustRef
 from curation.tables import schemas
 
@@ -61,9 +61,9 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
     described, name = package.description, ref.uri.rsplit("/", 1)[-1]
     try:
         function = load_fitted(ref)
-        given = [column for column in function.features if is_given(column)]
+        added = [column for column in function.features if follows_from_domain(column)]
         ask = described.ask
-        schema = schemas.labels(states, ask.state_dtype, described.state_size, ask.token_logprobs, given)
+        schema = schemas.labels(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
         raw_N = function.raw_score(_noise(schema))
     except _PROBLEMS as error:
         raise PackageError(

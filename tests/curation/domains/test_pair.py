@@ -72,6 +72,33 @@ def test_a_pair_is_the_same_question_in_either_order():
     assert same_question(domain.identity(example), domain.identity({**example, "question": "How?"})) is None
 
 
+def test_a_row_of_both_forms_is_read_by_the_columns_that_have_values():
+    domain = made()
+    raw = {"prompt": "p", "chosen": None, "rejected": " ", "first": "x", "second": "y", "preferred": "second"}
+    assert domain.read(raw) == {"question": "p", "first": "x", "second": "y"} and domain.gold(raw) == "second"
+    ordered = {**raw, "chosen": "good", "rejected": "bad"}
+    assert set(domain.read(ordered).values()) == {"p", "good", "bad"}
+    for change in ({"chosen": "good"}, {"first": None, "second": None}):  # half a pair is a row with an error
+        with pytest.raises(RowError, match=r"null_field: (rejected|chosen) is empty"):
+            domain.read({**raw, **change})
+
+
+def test_a_label_made_elsewhere_means_the_column_that_it_names():
+    """Also in a row that has ``chosen`` and ``rejected``, which are shown in an order of their own."""
+    domain = made(given_labels={"completion": "answer", "grade": "ok"})
+    assert domain.forms == (("prompt", "first", "second", "answer"),)
+    for n in range(20):
+        raw = {**rows(20)[n], "first": f"x {n}", "second": f"y {n}", "answer": "first", "preferred": "second"}
+        example = domain.read(raw)
+        label = domain.parse(domain.given_completion(example), example)
+        assert domain.preference(label, example) == (raw["prompt"], raw["first"], raw["second"])
+        assert domain.gold(raw) == "second"
+    by_text = made(by="likelihood", given_labels={"completion": "answer"})
+    for raw in rows(20):
+        example = by_text.read({**raw, "answer": raw["chosen"]})
+        assert by_text.parse(by_text.given_completion(example), example) == by_text.gold(raw)
+
+
 def test_pairs_are_known_where_labels_were_made_elsewhere():
     domain = made(given_labels={"completion": "answer"})
     example = domain.read({"prompt": "Why?", "first": "x", "second": "y", "answer": "second"})

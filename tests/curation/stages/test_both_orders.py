@@ -1,10 +1,13 @@
 """Both orders of two answers: the number of the labels table against the other order asked by itself."""
 
+import json
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from curation.config import DomainConfig, TeacherConfig
 from curation.domains import get_domain
@@ -40,6 +43,29 @@ def test_agreement_is_the_labels_probability_in_the_other_order(tmp_path: Path) 
         scores = np.exp(np.array(other["option_logprobs"]))
         place = {"first": 1, "second": 0}[row["label"]]  # the same answer, in the other order
         assert np.isclose(row["order_agreement"], scores[place] / scores.sum(), atol=1e-5)
+
+
+def test_a_drawn_answer_agrees_or_does_not(tmp_path: Path) -> None:
+    """A server of kind openai chooses a letter without scores; this one keeps to its answer where that is long."""
+    pytest.importorskip("openai")
+    from endpoint_server import serving
+
+    def answer(prompt: str) -> str:
+        first, second = (prompt.split(f"Answer {letter}: ")[1].split("\n")[0] for letter in "AB")
+        keeps = "long" in (first, second)
+        return json.dumps({"answer": "B" if keeps and second == "long" else "A"})
+
+    with serving(answer=answer) as server:
+        endpoint = {"url": server.url, "model": "m", "kind": "openai"}
+        config = TeacherConfig.model_validate({"backend": "endpoint", "endpoint": endpoint, "states": []})
+        decoding = config.decoding.model_copy(update={"constrained": True})
+        asked = _Asked(teacher=config.ask.model_copy(update={"chat_template": True}), decoding=decoding, seed=0)
+        teacher = load_teacher(asked.teacher, None)
+        answers = [("long", "a"), ("a", "long"), ("a", "b")]
+        with closing(cast(Any, teacher)):
+            found = labelled(teacher, asked, [{"question": "q", "first": one, "second": two} for one, two in answers])
+    assert [row["label"] for row in found] == ["first", "second", "first"]
+    assert [row["order_agreement"] for row in found] == [1.0, 1.0, 0.0]
 
 
 def test_rows_that_cannot_be_asked_have_none(tmp_path: Path) -> None:
