@@ -108,6 +108,10 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
     "curate audit serve runs/my-run --port 8123": "test_audit_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
+    **dict.fromkeys(
+        ["curate filter ... --plan", "curate filter PACKAGE POOL ... --plan"],
+        "test_filter_plan.py::test_a_plan_shows_the_stages_and_forecasts_what_is_left",
+    ),
     "curate filter packages/chess pool/ -o filtered --certified 0.1": "test_filter.py::"
     "test_a_certified_cut_is_that_of_the_calibration_rows",
     "curate report --combine DIR DIR": "curation/report/test_combining.py::"

@@ -16,6 +16,7 @@ import transformers
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 import train.callbacks
+import train.epochs
 import train.sft
 from benchmarks.hostile_case import RAN
 from benchmarks.hostile_models import Payload
@@ -163,7 +164,7 @@ def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: p
             super().on_save(args, state, control, **kwargs)
             steps.append(case.checkpoints("out"))
 
-    monkeypatch.setattr(train.sft, "Checkpointing", Watching)
+    monkeypatch.setattr(train.epochs, "Checkpointing", Watching)
     case.train("out")
     assert steps == [[f"checkpoint-{step}"] for step in (3, 6, 9, 10)]
     steps.clear()
@@ -181,7 +182,7 @@ def test_a_draining_node_gets_one_checkpoint_at_once(case: Case, monkeypatch: py
             super().on_save(args, state, control, **kwargs)
             saved.append(state.global_step)
 
-    monkeypatch.setattr(train.sft, "Checkpointing", Watching)
+    monkeypatch.setattr(train.epochs, "Checkpointing", Watching)
     monkeypatch.setattr(train.callbacks, "PREEMPTION_SECONDS", 0.0)
     monkeypatch.setattr(train.callbacks.preemption, "is_preempted", lambda: asked.append(1) or len(asked) == 4)
     case.train("out")

@@ -24,10 +24,9 @@ from curation.stages.select import Selection, select
 from curation.stages.selected import write_rows
 from curation.storage.paths import place
 from curation.tables import io, schemas
-from curation.trust.column import TO_UNIT
 
 SEED, N = 5, 60
-EVERY = tuple(arm for arm in ALL_ARMS if arm != "entropy" or "negentropy" in TO_UNIT)  # where it has a column
+EVERY = tuple(arm for arm in ALL_ARMS if arm != "order_agreement")  # that of pairs alone
 NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
 ARMS = ("naive", "internal_confidence", "trust", "ground_truth")
 GOLD, OTHER = "e2e4", "d2d4"
@@ -45,7 +44,7 @@ FITTED = (
 RANKED_BY = {
     "trust": "trust_raw",
     "margin": "margin",
-    **({"entropy": "negentropy"} if "negentropy" in TO_UNIT else {}),  # where labels have such a column
+    "entropy": "negentropy",
     "min_logprob": "min_logprob",
     "last_logprob": "last_logprob",
     **{name: f"{name}_raw" for name in FITTED},
