@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 from sums_run import SumsRun
 
 NUM_SOURCE, STATE_SIZE = 800, 65_536
@@ -51,15 +52,8 @@ print(json.dumps(said))
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a few MB, to which Ray spills."""
-    path = tmp_path / "spilled"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(path)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with small_disk(tmp_path / "spilled") as path:
+        yield path
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 from sums_run import NUM_SOURCE, SumsRun
 
 from curation.errors import RunFailedError
@@ -20,15 +21,8 @@ NUM_POOL = 600
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a few MB, where the run directory is."""
-    path = tmp_path / "run"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(path)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with small_disk(tmp_path / "run") as path:
+        yield path
 
 
 def fill(disk: Path) -> None:
