@@ -9,21 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from tiny_shape import TINY
 
 from curation.cli import main
 from curation.models import create
 
 pytestmark = pytest.mark.timeout(900)
 NUM_LABELLED, NUM_POOL, NUM_NEW = 120, 40, 60
-SHAPE = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-}
+SHAPE = TINY | {"max_position_embeddings": 256}
 
 
 def curate(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset
+from tiny_shape import TINY
 from transformers import set_seed
 from trl import DPOConfig, DPOTrainer
 
@@ -23,15 +24,7 @@ from train.models import saved, trainable
 from train.packing import IGNORED
 from train.stream import PreferenceSource
 
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-}
+SHAPE = TINY
 NUM = 8
 BETA, RATE = 0.3, 1e-2
 LORA = LoraConfig(rank=4, alpha=8)

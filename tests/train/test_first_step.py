@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from scipy.special import log_softmax
+from tiny_shape import TINY
 
 from curation.config import SftConfig
 from curation.errors import TrainingError
@@ -23,16 +24,7 @@ from train.first_step import FirstStep
 from train.sft import IGNORED, fine_tune
 
 WORDS = tuple("abcdefgh")
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": False,
-}
+SHAPE = TINY | {"tie_word_embeddings": False}
 RECIPE: dict[str, Any] = {"preset": "scratch", "global_batch_size": 16, "micro_batch_size": 8, "learning_rate": 1e-2}
 
 

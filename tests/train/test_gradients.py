@@ -3,21 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from tiny_shape import TINY
 
 from curation.models import create, load_model, load_tokenizer
 from train.gradients import row_gradients
 from train.sft import collate, completion_loss
 from train.tokens import Pair, TrainingRow, tokenize
 
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-}
+SHAPE = TINY
 PAIRS = [Pair("abc", "d"), Pair("a", "bcdefg"), Pair("hgfedc", "ab"), Pair("b", "")]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_shape import TINY
 
 from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig, RolloutsConfig
@@ -22,15 +23,7 @@ from train.models import TrainingRecord, saved, trainable
 from train.rewards import RolloutTask, grade
 from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
 
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 128,
-}
+SHAPE = TINY | {"max_position_embeddings": 128}
 DIGITS = tuple("0123456789")
 SMALL = GrpoConfig(
     preset="scratch",

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from tiny_shape import TINY
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, RunFailedError, SourceError
@@ -18,15 +19,7 @@ from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fin
 from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-}
+SHAPE = TINY
 SCRATCH = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=4, learning_rate=1e-2, epochs=6)
 
 

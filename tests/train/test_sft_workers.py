@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_shape import TINY
 from worker_group import train, train_until_killed
 
 from curation.config import SftConfig
@@ -26,15 +27,7 @@ from train.order import Order
 from train.tokens import Pair, tokenize
 
 WORDS = tuple("abcdefgh")
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-}
+SHAPE = TINY
 RECIPE: dict[str, Any] = {
     "preset": "scratch",
     "global_batch_size": 8,

@@ -1,0 +1,11 @@
+"""The shape of the smallest language model that trains, as a configuration of transformers has it."""
+
+TINY = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+}
