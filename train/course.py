@@ -31,7 +31,8 @@ class FitCourse:
     def note(self, step: int, max_steps: int, auc: float) -> None:
         """Note an evaluation: the steps done, those that the network may take, and the AUC of the validation rows."""
         now, path = time.monotonic(), place(self.path)
-        if now - self._noted >= (REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS):
+        pause = REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS
+        if step >= max_steps or now - self._noted >= pause:
             self._noted = now
             words = f"AUC {auc:.3f} on validation rows"
             with suppress(OSError):  # a fit goes on where the store is away
