@@ -1,7 +1,9 @@
 """Finds, describes and numbers the files of a source, and refuses files that changed."""
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -66,8 +68,9 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
             if getattr(old, name) != getattr(new, name)
         ]
         if changes:
+            mend = f"restore it{_with_its_time(old, new)}"
             raise SourceError(
-                f"{old.path}: changed since this run began ({'; '.join(changes)}); restore it, or start another run"
+                f"{old.path}: changed since this run began ({'; '.join(changes)}); {mend}, or start another run"
             )
 
 
@@ -119,6 +122,16 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
             f"set format: {', '.join(dict.fromkeys(forms.values()))}"
         )
     return known
+
+
+def _with_its_time(old: SourceFile, new: SourceFile) -> str:
+    """Words on a local file of the same bytes whose time alone is another, as a copy or a checkout makes it."""
+    is_touched = new.content and replace(new, modified=old.modified) == old and "://" not in old.path
+    if not is_touched:
+        return ""
+    seconds, nanoseconds = divmod(int(old.modified), 10**9)
+    command = f"touch -d @{seconds}.{nanoseconds:09} {shlex.quote(old.path)}"
+    return f": its bytes are those of then, so give it its time back ({command})"
 
 
 def _is_same(old: SourceFile | None, file: FoundFile, form: str, delimiter: str) -> bool:

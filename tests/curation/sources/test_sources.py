@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,23 @@ def test_changed_and_vanished_files_are_refused(form: str, tmp_path: Path) -> No
         path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:3]))
         with pytest.raises(SourceError, match="changed while it was read"):
             rows_of(before[0])
+
+
+def test_a_file_that_was_copied_anew_is_told_how_to_get_its_time_back(tmp_path: Path) -> None:
+    path = tmp_path / "x y.parquet"
+    write(path, ROWS[:5])
+    before = found(path)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match=r"its bytes are those of then.* \((touch .*)\), or start") as refused:
+        check_unchanged(before, found(path))
+    command = re.search(r"\((touch [^)]*)\)", str(refused.value))
+    assert command is not None
+    subprocess.run(command[1], shell=True, check=True)
+    check_unchanged(before, found(path))
+    write(path, list(reversed(ROWS[:5])))
+    with pytest.raises(SourceError) as refused:
+        check_unchanged(before, found(path))
+    assert "touch" not in str(refused.value)
 
 
 def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
