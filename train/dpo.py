@@ -50,11 +50,7 @@ def train_dpo(
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
     accumulation_steps(config, config.num_workers)
-    return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update)
-
-
-def _learn(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
-    return prefer(base, rows, config, **how)
+    return train_student(prefer, base, rows, config, seed=seed, output=output, name=name, update=update)
 
 
 def prefer(

@@ -50,11 +50,7 @@ def train_sft(
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
     accumulation_steps(config, config.num_workers)
-    return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update)
-
-
-def _learn(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
-    return fine_tune(base, rows, config, **how)
+    return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
 
 
 def collate(rows: Sequence[TrainingRow], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
