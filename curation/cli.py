@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from curation.commands.analyze_verb import analyze
-from curation.commands.audit.verb import audit
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
@@ -21,6 +20,7 @@ from curation.commands.init_verb import init
 from curation.commands.options import CONFIG, SET, with_own_modules
 from curation.commands.plan_verb import plan
 from curation.commands.report_verb import report
+from curation.commands.review.verb import review
 from curation.commands.run_verbs import ablate, run, tune
 from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
@@ -43,7 +43,7 @@ USUAL = (
     "status",
     "report",
     "inspect",
-    "audit",
+    "review",
     "tune",
     "export-student",
     "export-trust",
@@ -266,7 +266,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
 
 for verb in (init, run, plan, status, report, analyze, explain, tune, ablate):
     main.add_command(verb)
-for verb in (export_student, export_trust, filter_pool, audit, verify):
+for verb in (export_student, export_trust, filter_pool, review, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

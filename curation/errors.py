@@ -63,8 +63,8 @@ class PackageError(UserError):
     """A trust package is missing, incomplete, changed or of another format, or does not fit what it is given."""
 
 
-class AuditError(UserError):
-    """An audit cannot be drawn, found or served, or a verdict cannot be taken."""
+class ReviewError(UserError):
+    """A review cannot be drawn, found or served, or a verdict cannot be taken."""
 
 
 LONGEST_KIND = 60

@@ -19,9 +19,9 @@ STORE = "test_cluster_commands.py::test_commands_with_an_object_store_and_a_clus
 """Runs the commands of a run with students against a local S3 server and a local cluster with a dashboard."""
 
 _OWN = """
-    curate audit draw RUN_DIR | curate audit draw RUN_DIR --num 200 | curate audit draw runs/my-run --num 200
-    curate audit import runs/my-run csv verdicts.csv | curate audit export runs/my-run label-studio t.json
-    curate audit result runs/my-run --alpha 0.1 | curate audit result RUN_DIR
+    curate review draw RUN_DIR | curate review draw RUN_DIR --num 200 | curate review draw runs/my-run --num 200
+    curate review import runs/my-run csv verdicts.csv | curate review export runs/my-run label-studio t.json
+    curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
     curate filter PACKAGE POOL -o OUT --keep 0.1 | curate filter packages/chess pool/ -o filtered --keep 50000
@@ -46,8 +46,8 @@ _PAGE_INIT = (
 PAGE = "test_own_data_page.py::test_the_page_leads_to_a_report_within_ten_minutes"
 _PAGE = """
     curate validate examples/own_data/own.yaml | curate run examples/own_data/own.yaml
-    curate status examples/own_data/own.yaml | curate audit draw runs/own --num 200
-    curate audit export runs/own label-studio tasks.json
+    curate status examples/own_data/own.yaml | curate review draw runs/own --num 200
+    curate review export runs/own label-studio tasks.json
     curate inspect runs/own gen-0/label-pool --columns row_id,completion,label --rows 5
     curate export-trust runs/own -o trust
     curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
@@ -106,7 +106,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     **dict.fromkeys(_listed(_FIRST), "test_first_contact.py::test_from_two_files_to_filtered_rows"),
     **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
-    "curate audit serve runs/my-run --port 8123": "test_audit_in_browser.py::"
+    "curate review serve runs/my-run --port 8123": "test_review_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
     **dict.fromkeys(
         ["curate filter ... --plan", "curate filter PACKAGE POOL ... --plan"],

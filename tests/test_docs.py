@@ -134,7 +134,7 @@ def test_every_key_says_what_it_means():
 
 def test_every_command_of_the_pages_parses():
     found = fenced()
-    assert len(found) > 30 and {command.words[0] for command in found} >= {"run", "filter", "audit", "inspect"}
+    assert len(found) > 30 and {command.words[0] for command in found} >= {"run", "filter", "review", "inspect"}
     above = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
     for page, (verb, *arguments) in found:
         command, context = main.get_command(above, verb), above
@@ -170,10 +170,10 @@ def test_commands_that_messages_name_exist():
 def test_a_wrong_command_is_found():
     assert named(("plan", "CONFIG", "--prob")) == "plan has no --prob"
     assert named(("plann", "CONFIG")) == "no command is called plann"
-    assert named(("audit", "drawn", "RUN_DIR")) == "no command is called drawn"
-    assert named(("audit", "RUN_DIR", "--num", "3")) == "RUN_DIR is none of draw, serve, export, import, result"
-    assert named(("audit", "draw", "RUN_DIR", "--nam")) == "draw has no --nam"
-    assert named(("audit", "draw", "RUN_DIR", "--num", "3")) is None
+    assert named(("review", "drawn", "RUN_DIR")) == "no command is called drawn"
+    assert named(("review", "RUN_DIR", "--num", "3")) == "RUN_DIR is none of draw, serve, export, import, result"
+    assert named(("review", "draw", "RUN_DIR", "--nam")) == "draw has no --nam"
+    assert named(("review", "draw", "RUN_DIR", "--num", "3")) is None
     assert list(calls("ray exec c.yaml 'curate run a.yaml --wait' && curate report b # and so on")) == [
         ("run", "a.yaml", "--wait"),
         ("report", "b"),

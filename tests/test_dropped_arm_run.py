@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from curation import run
 from curation.cli import main
-from curation.commands.audit.source import find
 from curation.commands.combine import member, require_alike
 from curation.commands.export.student import find_student
+from curation.commands.review.source import find
 from curation.config import RunConfig
 from curation.config.load import parse_config
-from curation.errors import AuditError, CombineError, ExportError, RunFailedError
+from curation.errors import CombineError, ExportError, ReviewError, RunFailedError
 from curation.pipeline.running import finished
 from curation.storage.paths import place
 
@@ -87,7 +87,7 @@ def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path
     with pytest.raises(ExportError, match=f"verbalized_confidence dropped out of generation 0, .*: {WHY}"):
         find_student(directory, "verbalized_confidence", None)
     assert find_student(directory, "naive", None).arm == "naive"
-    with pytest.raises(AuditError, match=f"verbalized_confidence dropped out: {WHY}"):
+    with pytest.raises(ReviewError, match=f"verbalized_confidence dropped out: {WHY}"):
         find(directory, "verbalized_confidence")
 
     # Required afterwards: the run fails, asks no model again, and goes on once the arm may drop out.

@@ -117,7 +117,7 @@ def put_in(folder: Path, command: str, number: int) -> list[str]:
 def test_commands_of_other_pages_run_on_this_run(folder: Path):
     """On the run and the filtered rows of the test before."""
     assert (folder / "filtered/filter.json").is_file(), "runs after the test before, on its run"
-    drawn = pq.read_table(folder / "runs/own/audit/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
+    drawn = pq.read_table(folder / "runs/own/review/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
     (folder / "verdicts.csv").write_text("row_id,verdict\n" + "".join(f"{row},right\n" for row in drawn[:150]))
     (folder / "filter.yaml").write_text(yaml.safe_dump(FILTER))
     done = [

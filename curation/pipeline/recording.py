@@ -6,7 +6,7 @@ from typing import Any
 from curation import report
 from curation.cluster.versions import versions
 from curation.domains import get_domain
-from curation.pipeline import audits
+from curation.pipeline import reviews
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.kept_forecast import saved, used, used_since
@@ -49,7 +49,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         domain=get_domain(config.domain_of("pool")),
         prepared=present(opened.chain.tables, known),
         prepare_counts=counts,
-        audits=audits.read(config.directory),
+        reviews=reviews.read(config.directory),
         overlap=overlap,
         stages=[
             report.StageSummary(

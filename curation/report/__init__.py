@@ -5,7 +5,7 @@ from curation.report.collect import collect
 from curation.report.combine import Member, combine
 from curation.report.compare import compare
 from curation.report.html import write, write_ablation, write_combined, write_compared, write_search
-from curation.report.people import AuditRecord
+from curation.report.people import ReviewRecord
 from curation.report.record import (
     FORMAT,
     ChainRecord,
@@ -20,11 +20,11 @@ from curation.report.searched import SearchRecord, collect_search, in_words
 __all__ = [
     "FORMAT",
     "AblationRecord",
-    "AuditRecord",
     "ChainRecord",
     "GenerationRecord",
     "Member",
     "PassRecord",
+    "ReviewRecord",
     "RunRecord",
     "SearchRecord",
     "SpentRecord",

@@ -123,14 +123,14 @@ class Evidence:
     validation: Quality | None
     """``None`` without a parsed validation row."""
     pool: Quality | None
-    """``None`` without an audit; its ``top`` are the selected rows."""
+    """``None`` without an audit set; its ``top`` are the selected rows."""
     teacher: Estimate | None
     """The teacher's accuracy on all parsed rows of the source."""
     chance: float | None
     """The accuracy of a uniform guess among the options or legal answers of the same rows; ``None`` if unknown."""
     foreseen: Foreseen | None
     checked: ReviewedPurity | None = None
-    """People's verdicts on the selected rows; ``None`` without an audit by people."""
+    """People's verdicts on the selected rows; ``None`` without a review by people."""
     shift: Mapping[str, Any] | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     capped: bool = False
@@ -165,7 +165,7 @@ class Material:
     """The trust function that ranks its rows."""
     validation: GradedSet | None
     pool: GradedSet | None
-    """The graded pool; ``None`` without an audit."""
+    """The graded pool; ``None`` without an audit set."""
     source: Judged
     """Parsed rows of the source, one a question."""
     selected_trust_M: Floats

@@ -9,8 +9,8 @@ from curation.refs import TableRef
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditRecord:
-    """The verdicts on one selection, as ``curate audit result`` wrote them."""
+class ReviewRecord:
+    """The verdicts on one selection, as ``curate review result`` wrote them."""
 
     name: str
     generation: int
@@ -28,8 +28,8 @@ class AuditRecord:
 class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
-    audit: str
-    """The name of the audit."""
+    review: str
+    """The name of the review."""
     rows: int
     """Selected rows that people found right or wrong."""
     open: int
@@ -44,20 +44,20 @@ class ReviewedPurity:
 
 
 def checked(
-    audits: Sequence[AuditRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
+    reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
 ) -> ReviewedPurity | None:
-    """People's verdicts on this selection, by the audit that decided the most rows; ``None`` if no audit knows it.
+    """People's verdicts on this selection, by the review that decided the most rows; ``None`` if no review knows it.
 
-    An audit of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
+    A review of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
     """
-    mine = [item for item in audits if (item.generation, item.arm, item.selection) == (generation, arm, selection)]
-    found = [known for audit in mine if (known := _of(audit, trust, confidence)) is not None]
+    mine = [item for item in reviews if (item.generation, item.arm, item.selection) == (generation, arm, selection)]
+    found = [known for review in mine if (known := _of(review, trust, confidence)) is not None]
     return max(found, key=lambda known: known.rows, default=None)
 
 
-def _of(audit: AuditRecord, trust: float, confidence: float) -> ReviewedPurity | None:
+def _of(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity | None:
     """``None`` if a stratum of the selection has no row that people decided."""
-    strata = [stratum for stratum in audit.strata if stratum["selected"]]
+    strata = [stratum for stratum in review.strata if stratum["selected"]]
     decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
     if not strata or not all(decided):
         return None
@@ -72,10 +72,10 @@ def _of(audit: AuditRecord, trust: float, confidence: float) -> ReviewedPurity |
         return weighted_mean(shares, weights)
 
     return ReviewedPurity(
-        audit=audit.name,
+        review=review.name,
         rows=sum(decided),
         open=sum(stratum["answers"]["unsure"] + stratum["answers"]["disputed"] for stratum in strata),
-        people=len(audit.people),
+        people=len(review.people),
         purity=purity(),
         decisive=purity(confidence=confidence),
         trust=trust,

@@ -6,7 +6,7 @@ from typing import Any
 
 from curation.domains import Domain
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.report.people import AuditRecord
+from curation.report.people import ReviewRecord
 
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
 """The facts that a report shows about the completions that an arm trains on."""
@@ -188,7 +188,7 @@ class RunRecord:
     """The run directory, for the commands that the report names."""
     chain: ChainRecord | None = None
     """``None`` where no generation follows another."""
-    audits: Sequence[AuditRecord] = ()
+    reviews: Sequence[ReviewRecord] = ()
     """People's verdicts on its selections."""
     own_code: Mapping[str, str] = field(default_factory=dict)
     """The models whose own Python code was allowed to run, with the revision of the code, by role."""

@@ -172,7 +172,7 @@ def purity_falls(evidence: Evidence) -> Finding | None:
 
 
 def shifted(evidence: Evidence) -> Finding | None:
-    """Only without an audit: where gold labels or people tell of the pool, purity and calibration there decide."""
+    """Only where neither gold labels nor people tell of the pool; elsewhere purity and calibration there decide."""
     if evidence.pool is not None or _checked(evidence) or evidence.shift is None:
         return None
     drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop

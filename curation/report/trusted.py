@@ -83,7 +83,7 @@ def evidence(
         shift=record.shift.get("source"),
         seed=run.seed,
         checked=checked(
-            run.audits,
+            run.reviews,
             record.index,
             arm,
             record.selections[arm],

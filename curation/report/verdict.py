@@ -180,7 +180,7 @@ RULES: tuple[VerdictRule, ...] = (
         asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
         f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
         find=few_rows,
-        mend="Label more source rows, or check 200 selected ones: curate audit draw {directory} --num 200.",
+        mend="Label more source rows, or check 200 selected ones: curate review draw {directory} --num 200.",
     ),
     VerdictRule(
         name="students",
@@ -203,9 +203,9 @@ RULES: tuple[VerdictRule, ...] = (
     ),
     VerdictRule(
         name="shift",
-        asks="Does a shift of the pool change purity? (Without an audit: as far as trust foresees it.)",
+        asks="Does a shift of the pool change purity? (Without an audit set or a review: as far as trust foresees it.)",
         find=shifted,
-        mend="Check 200 selected rows: curate audit draw {directory} --num 200.",
+        mend="Check 200 selected rows: curate review draw {directory} --num 200.",
     ),
     VerdictRule(
         name="probability",

@@ -28,10 +28,10 @@ from curation.telemetry.standing import Actors, ProgressJournal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
-OTHERS = ("export-student", "export-trust", "filter", "inspect", "audit")
+OTHERS = ("export-student", "export-trust", "filter", "inspect", "review")
 RARE = ("ablate", "explain", "verify", "clean", "copy", "doctor")
 """The others that only a few runs need, beside ``analyze``."""
-AUDIT = ("draw", "serve", "export", "import", "result")
+REVIEW = ("draw", "serve", "export", "import", "result")
 ARGUMENTS = {
     "ablate": "ABLATION",
     "copy": "RUN_DIR",
@@ -42,7 +42,7 @@ ARGUMENTS = {
     "inspect": "TABLE",
     "verify": "RUN_DIR | OUT | PACKAGE",
     "clean": "RUN_DIR",
-    "audit": "COMMAND",
+    "review": "COMMAND",
 }
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
@@ -100,12 +100,12 @@ def test_every_verb_explains_itself(verb: str):
         assert result.exit_code == 0 and ARGUMENTS.get(verb, "CONFIG") in result.stdout
 
 
-@pytest.mark.parametrize("verb", AUDIT)
-def test_every_verb_of_an_audit_explains_itself_and_has_few_options(verb: str):
-    help_text = curate("audit", verb, "-h").stdout
+@pytest.mark.parametrize("verb", REVIEW)
+def test_every_verb_of_a_review_explains_itself_and_has_few_options(verb: str):
+    help_text = curate("review", verb, "-h").stdout
     assert "RUN_DIR" in help_text and "--name" in help_text and "--folder" in help_text
     assert help_text.count("\n  --") <= 5
-    assert curate("audit", "-h").stdout.count(f"\n  {verb} ") == 1
+    assert curate("review", "-h").stdout.count(f"\n  {verb} ") == 1
 
 
 @pytest.mark.parametrize("verb", ["run", "validate"])

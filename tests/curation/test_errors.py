@@ -20,7 +20,7 @@ USER_ERRORS = {
     "CombineError",
     "ExportError",
     "PackageError",
-    "AuditError",
+    "ReviewError",
 }
 
 

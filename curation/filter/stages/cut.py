@@ -225,7 +225,7 @@ class CertifyingRows(NamedTuple):
 
     rows: GradedScores
     floor: float | None
-    """The raw score from which on they were drawn (``curate audit``); None: from all rows."""
+    """The raw score from which on they were drawn (``curate review``); None: from all rows."""
 
 
 def read_calibration(path: str) -> CertifyingRows:

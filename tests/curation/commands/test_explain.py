@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from audit_run import FIRST_ID, AuditedRun, make_run, selected
 from click.testing import CliRunner
+from review_run import FIRST_ID, ReviewedRun, make_run, selected
 
 from curation.cli import main
 from curation.commands.explain.recorded import RecordedRun
@@ -20,7 +20,7 @@ NUM = 120
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+def run(tmp_path_factory: pytest.TempPathFactory) -> ReviewedRun:
     """A finished selection, with the records of the stages before it."""
     found = make_run(tmp_path_factory.mktemp("explain") / "run", num_rows=NUM, budget={"n": 20})
     source = {"path": "rows.jsonl", "id_column": "number"}
@@ -62,7 +62,7 @@ def refused(*arguments: object) -> str:
     return found.stderr
 
 
-def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
+def test_a_row_is_told_with_trust_rank_and_cut(run: ReviewedRun) -> None:
     best = selected(run, "trust")[3]
     assert (
         f"row                  {best} of the split pool\nthe same id          of other files, in source: see"
@@ -89,7 +89,7 @@ def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
     assert "gold                 not known (the run has no audit set)" in text
 
 
-def test_rows_that_were_not_selected_unparsed_or_failed(run: AuditedRun) -> None:
+def test_rows_that_were_not_selected_unparsed_or_failed(run: ReviewedRun) -> None:
     worst = min(set(run.raw) - run.unparsed - run.failed, key=lambda row_id: run.raw[row_id])
     assert "trust                not selected (of 20 selected, cut at raw score" in explain(run.directory, worst)
     text = explain(run.directory, min(run.unparsed))
@@ -98,7 +98,7 @@ def test_rows_that_were_not_selected_unparsed_or_failed(run: AuditedRun) -> None
     assert "error                teacher_failed: x" in failed and "weak label" not in failed
 
 
-def test_what_acts_in_a_terminal_is_escaped(run: AuditedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_acts_in_a_terminal_is_escaped(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     one = RecordedRun.one
 
     def hostile(self: RecordedRun, ref: TableRef, row_id: int, columns: list[str] | None = None) -> Any:
@@ -110,7 +110,7 @@ def test_what_acts_in_a_terminal_is_escaped(run: AuditedRun, monkeypatch: pytest
     assert "\x1b" not in text and "\u202e" not in text and "[2J" in text
 
 
-def test_a_row_by_position_is_found_in_its_file(run: AuditedRun) -> None:
+def test_a_row_by_position_is_found_in_its_file(run: ReviewedRun) -> None:
     found = RecordedRun.of(run.directory)
     assert found.origin((3 << 40) + 17, "source") == {
         "source": "more",
@@ -121,7 +121,7 @@ def test_a_row_by_position_is_found_in_its_file(run: AuditedRun) -> None:
     assert found.origin((4 << 40) + 17, "source")["file"] is None
 
 
-def test_what_cannot_be_told_is_refused_in_one_line(run: AuditedRun, tmp_path: Path) -> None:
+def test_what_cannot_be_told_is_refused_in_one_line(run: ReviewedRun, tmp_path: Path) -> None:
     assert f"no split of the run has a row {FIRST_ID + NUM}" in refused(run.directory, FIRST_ID + NUM)
     assert f"the split source has no row {FIRST_ID + NUM}" in refused(
         run.directory, FIRST_ID + NUM, "--split", "source"
@@ -140,7 +140,7 @@ def test_what_cannot_be_told_is_refused_in_one_line(run: AuditedRun, tmp_path: P
         RecordedRun.of(tmp_path)
 
 
-def test_an_unfinished_run_says_what_is_missing(run: AuditedRun, tmp_path: Path) -> None:
+def test_an_unfinished_run_says_what_is_missing(run: ReviewedRun, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text((run.directory / "config.yaml").read_text())
     before, manifest = Manifest.load(run.directory), Manifest.load(tmp_path)
     manifest.identify(before.identity, before.files, save=True)

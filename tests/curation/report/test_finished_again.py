@@ -69,27 +69,27 @@ def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: P
 
 
 def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
-    def audit(verb: str, *options: str) -> None:
-        result = CliRunner().invoke(main, ["audit", verb, str(run), *options], catch_exceptions=False)
+    def review(verb: str, *options: str) -> None:
+        result = CliRunner().invoke(main, ["review", verb, str(run), *options], catch_exceptions=False)
         assert result.exit_code == 0, result.output
 
     def judge(verdict: str) -> None:
-        rows = pq.read_table(run / "audit/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
+        rows = pq.read_table(run / "review/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
         (tmp_path / "v.csv").write_text("row_id,verdict\n" + "".join(f"{row},{verdict}\n" for row in rows[:5]))
-        audit("import", "csv", str(tmp_path / "v.csv"))
+        review("import", "csv", str(tmp_path / "v.csv"))
 
     curate(run)
-    audit("draw", "--num", "10")
+    review("draw", "--num", "10")
     judge("right")
     assert "nothing that it shows has changed" in curate(run)  # verdicts come to the report by a result
     for verdict in ("right", "wrong"):
         judge(verdict)
-        audit("result")
+        review("result")
         assert "has changed" not in curate(run)
-        audit("result", "--alpha", "0.3")  # the cut is not in the report
+        review("result", "--alpha", "0.3")  # the cut is not in the report
         assert "nothing that it shows has changed" in curate(run)
-    (run / "audit/trust/audit.json").write_text("{")
-    assert "audit.json cannot be read" in curate(run) and "nothing that it shows has changed" in curate(run)
+    (run / "review/trust/review.json").write_text("{")
+    assert "review.json cannot be read" in curate(run) and "nothing that it shows has changed" in curate(run)
 
 
 def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something_else(

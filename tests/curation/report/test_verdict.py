@@ -31,7 +31,7 @@ from curation.report.evidence import (
 )
 from curation.report.html import render
 from curation.report.measured import InMemory
-from curation.report.people import AuditRecord, ReviewedPurity, checked
+from curation.report.people import ReviewedPurity, ReviewRecord, checked
 from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, Judged
 from curation.report.samples import samples
@@ -79,11 +79,11 @@ DIFFERENT = {"differs": True, "strength": "severe"}
 
 def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **fields: Any) -> Evidence:
     """Without gold labels of the pool; people checked some selected rows."""
-    found = ReviewedPurity(audit="trust", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
+    found = ReviewedPurity(review="trust", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
     return replace(HEALTHY, **{"checked": found, **fields})
 
 
-def test_a_healthy_run_is_to_be_used_with_and_without_an_audit() -> None:
+def test_a_healthy_run_is_to_be_used_with_and_without_an_audit_set() -> None:
     blind, audited = verdict(HEALTHY, "d"), verdict(replace(HEALTHY, pool=POOL), "d")
     assert blind.level == audited.level == USE and not blind.findings and not audited.findings
     assert blind.sentence.startswith("Use it: ") and "validation foresees that 84.0" in blind.sentence
@@ -121,7 +121,7 @@ def test_what_people_said_stands_in_place_of_what_validation_foresees() -> None:
 def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> None:
     selection = run.generations[-1].selections["trust"]
 
-    def audit(name: str, *strata: tuple[int, bool, int, int, int], **fields: Any) -> AuditRecord:
+    def review(name: str, *strata: tuple[int, bool, int, int, int], **fields: Any) -> ReviewRecord:
         names = ("right", "wrong", "unsure")
         given = [
             {
@@ -132,24 +132,24 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
             for size, is_selected, *said in strata
         ]
         last = {"generation": 0, "arm": "trust", "selection": selection, "people": {"a": 3, "b": 1}}
-        return AuditRecord(name=name, strata=given, **{**last, **fields})
+        return ReviewRecord(name=name, strata=given, **{**last, **fields})
 
-    def of(*audits: AuditRecord) -> ReviewedPurity | None:
-        return checked(audits, 0, "trust", selection, trust=0.7, confidence=0.99)
+    def of(*reviews: ReviewRecord) -> ReviewedPurity | None:
+        return checked(reviews, 0, "trust", selection, trust=0.7, confidence=0.99)
 
-    one = of(audit("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
+    one = of(review("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
     assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 4, 2, 0.8)
     for level, found in ((0.95, one.purity), (0.99, one.decisive)):  # Clopper and Pearson's
         tail = (1 - level) / 2
         assert found.low == pytest.approx(beta.ppf(tail, 80, 21), abs=1e-4)
         assert found.high == pytest.approx(beta.ppf(1 - tail, 81, 20), abs=1e-4)
-    two = of(audit("two", (300, True, 9, 1, 0), (100, True, 5, 5, 0)))
+    two = of(review("two", (300, True, 9, 1, 0), (100, True, 5, 5, 0)))
     assert two is not None and two.purity.value == pytest.approx(0.75 * 0.9 + 0.25 * 0.5) and two.rows == 20
-    assert of(audit("two", (300, True, 9, 1, 0)), audit("more", (300, True, 20, 1, 0))).audit == "more"
-    assert of(audit("open", (300, True, 9, 1, 0), (100, True, 0, 0, 5))) is None
+    assert of(review("two", (300, True, 9, 1, 0)), review("more", (300, True, 20, 1, 0))).review == "more"
+    assert of(review("open", (300, True, 9, 1, 0), (100, True, 0, 0, 5))) is None
     other = replace(selection, version=selection.version + 1)
     strangers = ({"selection": other}, {"generation": 1}, {"arm": "naive"})
-    assert of(*(audit("other", (300, True, 9, 1, 0), **fields) for fields in strangers)) is None
+    assert of(*(review("other", (300, True, 9, 1, 0), **fields) for fields in strangers)) is None
 
 
 def test_people_seldom_raise_a_false_alarm_and_seldom_miss_a_fall() -> None:
@@ -173,12 +173,14 @@ def test_the_page_says_what_people_found(run: RunRecord) -> None:
     selection = blind.generations[-1].selections["trust"]
     answers = {"right": 40, "wrong": 10, "unsure": 2, "disputed": 0, "none": 0}
     strata = [{"num_rows": 60, "selected": True, "answers": answers}]
-    known = AuditRecord(name="trust", generation=0, arm="trust", selection=selection, strata=strata, people={"ada": 52})
-    page = render(collect(replace(blind, audits=(known,))))
+    known = ReviewRecord(
+        name="trust", generation=0, arm="trust", selection=selection, strata=strata, people={"ada": 52}
+    )
+    page = render(collect(replace(blind, reviews=(known,))))
     page = " ".join(unescape(page).replace("<b>", "").replace("</b>", "").split())
     assert "Nobody has checked" not in page
     assert re.search(
-        r"People checked 50 of the [\d,]+ selected rows \(audit <code>trust</code>, by 1 person\): 80.0", page
+        r"People checked 50 of the [\d,]+ selected rows \(review <code>trust</code>, by 1 person\): 80.0", page
     )
     assert "2 further rows, on which they were unsure" in page and "Validation had foreseen" in page
 
@@ -295,8 +297,8 @@ def test_each_rule_finds_its_own_sickness(evidence: Evidence, rule: str, level: 
 
 
 def test_what_does_no_harm_is_no_finding() -> None:
-    """States that differ, where an audit shows the purity; a slight difference that costs no purity; a small set beside
-    a large audit."""
+    """States that differ, where an audit set shows the purity; a slight difference that costs no purity; a small set
+    beside a large audit set."""
     assert verdict(replace(HEALTHY, pool=POOL, shift=DIFFERENT), "d").level == USE
     assert verdict(replace(HEALTHY, shift={"differs": True, "strength": "slight"}), "d").level == USE
     few = replace(GOOD, rows=30, rarer=9, auc=about(0.6, 0.4, 0.8), top=about(0.8, 0.5, 0.95))
@@ -334,7 +336,7 @@ def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -
 
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
     found = verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
-    assert found.findings[0]["next"].endswith("curate audit draw runs/mine --num 200.")
+    assert found.findings[0]["next"].endswith("curate review draw runs/mine --num 200.")
     good, bad = verdict(HEALTHY, "d").to_json(), found.to_json()
     assert gravest([bad, good])["generation"] == 0 and gravest([good, good])["generation"] == 1
     assert gravest([good])["generation"] is None and gravest([None]) is None
@@ -486,7 +488,7 @@ def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[
     assert found["verdict"]["level"] != USE and any("next: " in line for line in lines)
     for finding in found["verdict"]["findings"]:
         assert finding["next"] in page
-    assert "Nobody has checked the pool's labels" in page and "curate audit draw RUN_DIR --num 200" in page
+    assert "Nobody has checked the pool's labels" in page and "curate review draw RUN_DIR --num 200" in page
     assert verdict_lines({"verdict": None}) == []
 
 

@@ -1,4 +1,4 @@
-"""The rows of an audit with what people said of them, and what the rows of each stratum add up to."""
+"""The rows of a review with what people said of them, and what the rows of each stratum add up to."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import Standing, VerdictLine
+from curation.commands.review.folder import Review
+from curation.commands.review.log import Standing, VerdictLine
 from curation.metrics import Estimate, share_of_finite, weighted_mean
-from curation.selection.audit import Stratum
+from curation.selection.review import Stratum
 
 Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
 ANSWERS: tuple[Answer, ...] = ("right", "wrong", "unsure", "disputed", "none")
@@ -34,9 +34,9 @@ class VerdictCounts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReviewedRows:
-    """The rows of an audit [M] with their answers."""
+    """The rows of a review [M] with their answers."""
 
-    audit: Audit
+    review: Review
     answer_M: npt.NDArray[np.str_]
     """One of ``ANSWERS`` of each row."""
     people: dict[str, int]
@@ -52,11 +52,11 @@ class ReviewedRows:
     @property
     def counts(self) -> list[VerdictCounts]:
         """The answers to the rows of each stratum."""
-        return [self.count(self.column("stratum") == index) for index in range(len(self.audit.strata))]
+        return [self.count(self.column("stratum") == index) for index in range(len(self.review.strata))]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of the audit's rows, [M]."""
-        column: npt.NDArray[Any] = self.audit.rows[name].to_numpy()
+        """A column of the review's rows, [M]."""
+        column: npt.NDArray[Any] = self.review.rows[name].to_numpy()
         return column
 
     def ids_of(self, answer: Answer) -> list[int]:
@@ -65,16 +65,16 @@ class ReviewedRows:
         return ids
 
 
-def judge(audit: Audit, standing: Standing) -> ReviewedRows:
-    """The rows of an audit with what the standing verdicts say."""
-    row_ids = audit.rows["row_id"].to_pylist()
+def judge(review: Review, standing: Standing) -> ReviewedRows:
+    """The rows of a review with what the standing verdicts say."""
+    row_ids = review.rows["row_id"].to_pylist()
     verdicts = [standing.get(row_id, {}) for row_id in row_ids]
     people: dict[str, int] = {}
     for of_row in verdicts:
         for person in of_row:
             people[person] = people.get(person, 0) + 1
     return ReviewedRows(
-        audit=audit,
+        review=review,
         answer_M=np.array([answer_of(of_row) for of_row in verdicts], dtype=np.str_),
         people=dict(sorted(people.items())),
         num_shared=sum(len(of_row) > 1 for of_row in verdicts),

@@ -1,5 +1,5 @@
 "use strict";
-// The page of an audit. Text of rows only ever becomes textContent. The next row comes with the answer that the verdict
+// The page of a review. Text of rows only ever becomes textContent. The next row comes with the answer that the verdict
 // is kept, so the page never moves on before that.
 
 const KEYS = {
@@ -67,7 +67,7 @@ function rest(page) {
   if (page.row !== null) return "";
   return page.num_elsewhere
     ? "The last " + page.num_elsewhere + " rows are with others. Press B to go back, or reload the page later."
-    : "All rows are judged. `curate audit result RUN` says what they give. Press B to go back.";
+    : "All rows are judged. `curate review result RUN` says what they give. Press B to go back.";
 }
 
 async function act(what) {
@@ -135,8 +135,8 @@ at("start").addEventListener("submit", (event) => {
 (async () => {
   try {
     const told = await ask("start");
-    document.title = "Audit " + told.audit;
-    at("title").textContent = "Audit " + told.audit;
+    document.title = "Review " + told.review;
+    at("title").textContent = "Review " + told.review;
     at("who").textContent = "arm " + told.arm + " of " + told.run;
     const known = sessionStorage.getItem("person");
     if (known) return await begin(known);

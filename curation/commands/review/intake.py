@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import VERDICTS, VerdictLine
-from curation.errors import AuditError
+from curation.commands.review.folder import Review
+from curation.commands.review.log import VERDICTS, VerdictLine
+from curation.errors import ReviewError
 
 NUM_TOLD = 5
 """The number of bad rows that an error names."""
@@ -37,28 +37,28 @@ Reader = Callable[[Path, str], list[Given]]
 """Reads a file; a verdict without a person is given to the second argument."""
 
 
-def take(audit: Audit, path: Path, read: Reader, *, via: str, person: str) -> IntakeResult:
+def take(review: Review, path: Path, read: Reader, *, via: str, person: str) -> IntakeResult:
     """Take the verdicts of a file into the log.
 
     Raises:
-        AuditError: the file cannot be read, or a row breaks a rule; then nothing is taken.
+        ReviewError: the file cannot be read, or a row breaks a rule; then nothing is taken.
     """
     try:
         given = read(path, person)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise AuditError(f"{path}: cannot be read ({error})") from error
+        raise ReviewError(f"{path}: cannot be read ({error})") from error
     if not given:
-        raise AuditError(f"{path}: holds no verdicts")
-    known = audit.log.standing()
+        raise ReviewError(f"{path}: holds no verdicts")
+    known = review.log.standing()
     entries, num_known = [], 0
-    for entry in _checked(path, given, audit.row_ids, via):
+    for entry in _checked(path, given, review.row_ids, via):
         before = known.get(entry.row_id, {}).get(entry.person)
         if before is not None and before.verdict == entry.verdict:
             num_known += 1
         else:
             entries.append(entry)
     if entries:
-        audit.log.add(entries)
+        review.log.add(entries)
     return IntakeResult(num_new=len(entries), num_known=num_known)
 
 
@@ -70,7 +70,7 @@ def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: s
         if number is None:
             bad.append(f"{where}: row_id {row_id!r} is not an integer")
         elif number not in row_ids:
-            bad.append(f"{where}: row {number} is not one of this audit's {len(row_ids):,} rows")
+            bad.append(f"{where}: row {number} is not one of this review's {len(row_ids):,} rows")
         elif kind not in VERDICTS:
             bad.append(f"{where}: verdict {verdict!r} is not one of {', '.join(VERDICTS)}")
         elif not person.strip():
@@ -84,7 +84,7 @@ def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: s
                 bad.append(f"{where}: {person.strip()} gave row {number} another verdict in {first}")
     if bad:
         more = f"; and {len(bad) - NUM_TOLD} more" if len(bad) > NUM_TOLD else ""
-        raise AuditError(
+        raise ReviewError(
             f"{path}: {'; '.join(bad[:NUM_TOLD])}{more}; nothing is taken, mend the file and give it again"
         )
     return [entry for _, entry in found.values()]
@@ -94,14 +94,14 @@ def read_csv(path: Path, person: str) -> list[Given]:
     """The rows of a CSV file with the columns ``row_id``, ``verdict`` and, if there are several people, ``person``.
 
     Raises:
-        AuditError: its header is another.
+        ReviewError: its header is another.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         names = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = names
         if not {"row_id", "verdict"} <= set(names) <= {"row_id", "verdict", "person"} or len(names) != len(set(names)):
-            raise AuditError(
+            raise ReviewError(
                 f"{path}: line 1: the header is {','.join(names) or 'missing'}; give row_id,verdict or "
                 "row_id,verdict,person"
             )
@@ -109,7 +109,7 @@ def read_csv(path: Path, person: str) -> list[Given]:
         for row in reader:
             where = f"line {reader.line_num}"
             if None in row or None in row.values():
-                raise AuditError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
+                raise ReviewError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
             given.append(Given(where, row["row_id"], row["verdict"], row.get("person", person) or person))
         return given
 

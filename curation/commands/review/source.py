@@ -1,6 +1,6 @@
-"""The source of an audit: the rows that an arm of a run, or a filter, may select, its selection, and their texts.
+"""The source of a review: the rows that an arm of a run, or a filter, may select, its selection, and their texts.
 
-An :class:`Origin` names everything by reference, so that the result of an audit is computed from the very tables that
+An :class:`Origin` names everything by reference, so that the result of a review is computed from the very tables that
 its rows were drawn from, even if the run has selected anew meanwhile.
 """
 
@@ -16,12 +16,12 @@ import pyarrow as pa
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
-from curation.errors import AuditError
+from curation.errors import ReviewError
 from curation.hashing import Int64s, hash64
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.selection.audit import REACH, ScoredRows
 from curation.selection.capped import is_capped
+from curation.selection.review import REACH, ScoredRows
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
@@ -50,7 +50,7 @@ class Origin:
     function: str
     """The trust function whose columns rank."""
     ranked: bool
-    """The selection is the top of a ranking; a draw, or a selection by quotas or under a cap on labels, is audited as
+    """The selection is the top of a ranking; a draw, or a selection by quotas or under a cap on labels, is reviewed as
     it is, without a cut."""
     labels: tuple[TableRef, ...]
     pools: tuple[TableRef, ...]
@@ -84,19 +84,19 @@ def find(place: Place, arm: str | None) -> Origin:
     """The newest selection of an arm of a run (unset, of ``trust`` or of the only arm), or that of a filter.
 
     Raises:
-        AuditError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.
+        ReviewError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.
     """
     require_reachable(place)
     if (place / FILTER).is_file():
         return _of_filter(place, arm)
     if not (place / "manifest.json").is_file():
-        raise AuditError(
+        raise ReviewError(
             f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {FILTER})"
         )
     stages = Manifest.load(place).stages
     found = list(itertools.takewhile(lambda index: f"gen-{index}/select" in stages, itertools.count()))
     if not found:
-        raise AuditError(
+        raise ReviewError(
             f"{place}: nothing is selected yet; `curate run {place}/config.yaml --set run_dir={place} --until "
             "gen-0/select` selects"
         )
@@ -108,7 +108,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
     try:
         weak = [name for name in arms if not ARMS[name].gold]
     except KeyError as error:
-        raise AuditError(
+        raise ReviewError(
             f"{run}: selected by the arm {error}, whose module cannot be imported here; give the command where it can"
         ) from error
     if arm is None:
@@ -119,7 +119,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
             which = f"{arm} dropped out: {why}"
         gold = [name for name in arms if ARMS[name].gold]
         rest = f"; {', '.join(gold)} train on gold labels, which need no verdict" if gold else ""
-        raise AuditError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")
+        raise ReviewError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")
     return Origin(
         run=str(run),
         generation=generation,
@@ -143,11 +143,11 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
     stages = manifest.stages
     rounds = [name for name in manifest.files if f"write-{name}" in stages]
     if "cut" not in stages or not rounds:
-        raise AuditError(f"{output}: nothing is written yet; give the command of `curate filter` again")
+        raise ReviewError(f"{output}: nothing is written yet; give the command of `curate filter` again")
     cut = stages["cut"]
     function = cut.inputs["function"]
     if arm not in (None, function):
-        raise AuditError(f"--arm {arm}: {output} is the output of a filter, which ranks by {function}; leave it out")
+        raise ReviewError(f"--arm {arm}: {output} is the output of a filter, which ranks by {function}; leave it out")
     num_written = sum(stages[f"write-{name}"].rows for name in rounds)
     return Origin(
         run=str(output),
@@ -167,22 +167,22 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
     )
 
 
-class AuditRows(NamedTuple):
-    """The rows that an audit may need."""
+class ReviewableRows(NamedTuple):
+    """The rows that a review may need."""
 
     scored: ScoredRows
     num_candidates: int
     """How many rows may be selected; more than ``scored`` holds."""
 
 
-def rows_of(origin: Origin, *, floor: float | None = None) -> AuditRows:
-    """The rows that score at least the floor, or without one the best: the region of an audit and some more.
+def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
+    """The rows that score at least the floor, or without one the best: the region of a review and some more.
 
     If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
     region, not with the pool (but if nothing is selected, the region is the pool).
 
     Raises:
-        AuditError: a table of the run is gone.
+        ReviewError: a table of the run is gone.
     """
     try:
         selected_n = _ids(origin.selection)
@@ -190,16 +190,16 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> AuditRows:
             unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
             all_n = np.ones(len(selected_n), dtype=np.bool_)
             scored = ScoredRows(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
-            return AuditRows(scored, len(selected_n))
+            return ReviewableRows(scored, len(selected_n))
         found, num_candidates = _best(origin, floor)
     except (OSError, ValueError) as error:
-        raise AuditError(
+        raise ReviewError(
             f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, link it "
             "under the old path"
         ) from error
     selected_N = found.passed_N if origin.threshold is not None else np.isin(found.row_ids_N, selected_n)
     scored = ScoredRows(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
-    return AuditRows(scored, num_candidates)
+    return ReviewableRows(scored, num_candidates)
 
 
 def _best(origin: Origin, floor: float | None) -> tuple["_ScoredBatch", int]:

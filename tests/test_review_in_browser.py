@@ -1,4 +1,4 @@
-"""The page of an audit in headless Chromium: keys alone, a reload and a killed server, rows that hold markup."""
+"""The page of a review in headless Chromium: keys alone, a reload and a killed server, rows that hold markup."""
 
 import json
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_run import HOSTILE, AuditedRun, make_run
 from chromium import chromium
 from click.testing import CliRunner
+from review_run import HOSTILE, ReviewedRun, make_run
 
 from curation.cli import main
 
@@ -22,7 +22,7 @@ NUM = 50
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+def run(tmp_path_factory: pytest.TempPathFactory) -> ReviewedRun:
     directory = tmp_path_factory.mktemp("browser") / "run"
     budget = {"risk": {"alpha": 0.2, "delta": 0.2}}
     return make_run(directory, num_rows=1_200, budget=budget, num_calibration=60, noise_at=1.5)
@@ -35,16 +35,16 @@ def browser(tmp_path: Path) -> Iterator[Any]:
 
 
 def curate(*arguments: object) -> str:
-    found = CliRunner().invoke(main, ["audit", *map(str, arguments)], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["review", *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.stdout
 
 
 class Server:
-    """``curate audit serve`` in a process of its own."""
+    """``curate review serve`` in a process of its own."""
 
-    def __init__(self, run: AuditedRun, port: int = 0) -> None:
-        command = [sys.executable, "-m", "curation.cli", "audit", "serve", str(run.directory), "--port", str(port)]
+    def __init__(self, run: ReviewedRun, port: int = 0) -> None:
+        command = [sys.executable, "-m", "curation.cli", "review", "serve", str(run.directory), "--port", str(port)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         self.url = self.process.stdout.readline().strip()
@@ -87,12 +87,14 @@ class Page:
         self.until(f"document.getElementById('row').dataset.rowId !== '{before}' && !document.body.className")
 
 
-def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: AuditedRun, browser: Any, tmp_path: Path):
+def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(
+    run: ReviewedRun, browser: Any, tmp_path: Path
+):
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
 
     curate("draw", run.directory, "--num", NUM)
-    log = run.directory / "audit" / "trust" / "verdicts.jsonl"
+    log = run.directory / "review" / "trust" / "verdicts.jsonl"
     server, page = Server(run), Page(browser)
     given: dict[str, str] = {}
     keys = {True: ("r", Keys.ARROW_RIGHT, "R"), False: ("w", Keys.ARROW_LEFT, "W")}
@@ -135,7 +137,7 @@ def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: Au
     browser.get(server.url)
     page.until("document.getElementById('row').dataset.rowId")
     assert page.text("count").startswith(f"20 of {NUM} judged") and page.row_id == shown
-    if folder := os.environ.get("AUDIT_SCREENSHOTS"):
+    if folder := os.environ.get("REVIEW_SCREENSHOTS"):
         browser.save_screenshot(f"{folder}/page.png")
     while page.row_id:
         judge_one()

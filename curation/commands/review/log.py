@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
 
-from curation.errors import AuditError
+from curation.errors import ReviewError
 
 Verdict = Literal["right", "wrong", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("right", "wrong", "unsure")
@@ -51,7 +51,7 @@ class VerdictLine:
 
 
 class VerdictLog:
-    """The verdicts of an audit, as every process and thread that writes them has them."""
+    """The verdicts of a review, as every process and thread that writes them has them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class VerdictLog:
         """Append entries; when this returns they are on the disk.
 
         Raises:
-            AuditError: they cannot be written; some may be.
+            ReviewError: they cannot be written; some may be.
         """
         lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
         try:
@@ -77,7 +77,7 @@ class VerdictLog:
                     lines = lines[os.write(file, lines) :]
                 os.fsync(file)
         except OSError as error:
-            raise AuditError(
+            raise ReviewError(
                 f"{self._path}: the verdict is not kept ({error.strerror}); mend it and give it again"
             ) from error
 

@@ -1,20 +1,20 @@
-"""The audits of a run directory, for its report: what ``curate audit result`` wrote about its selections."""
+"""The reviews of a run directory, for its report: what ``curate review result`` wrote about its selections."""
 
 import json
 
 from curation.refs import TableRef
-from curation.report import AuditRecord
+from curation.report import ReviewRecord
 from curation.storage.paths import Place, Remote
 from curation.telemetry.console import say
 
 
-def read(directory: Place) -> list[AuditRecord]:
-    """The audits with a result below ``audit/``, by name; none in an object store, which keeps no verdicts.
+def read(directory: Place) -> list[ReviewRecord]:
+    """The reviews with a result below ``review/``, by name; none in an object store, which keeps no verdicts.
 
     A result that cannot be read is named on the terminal and left out.
     """
-    found: list[AuditRecord] = []
-    for path in [] if isinstance(directory, Remote) else sorted((directory / "audit").glob("*/audit.json")):
+    found: list[ReviewRecord] = []
+    for path in [] if isinstance(directory, Remote) else sorted((directory / "review").glob("*/review.json")):
         try:
             result = json.loads(path.read_text())
             if result["selection"] is None:  # of a filter
@@ -23,8 +23,8 @@ def read(directory: Place) -> list[AuditRecord]:
                 {key: stratum[key] for key in ("num_rows", "selected", "answers")} for stratum in result["strata"]
             ]
             found.append(
-                AuditRecord(
-                    name=result["audit"],
+                ReviewRecord(
+                    name=result["review"],
                     generation=result["generation"],
                     arm=result["arm"],
                     selection=TableRef.from_json(result["selection"]),
@@ -33,5 +33,5 @@ def read(directory: Place) -> list[AuditRecord]:
                 )
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            say(f"report: {path} cannot be read ({error!r}) and is left out; `curate audit result` writes it again")
+            say(f"report: {path} cannot be read ({error!r}) and is left out; `curate review result` writes it again")
     return found

@@ -1,4 +1,4 @@
-"""The folder of an audit: ``draw.json`` and ``rows.parquet``, written once, and the log ``verdicts.jsonl``."""
+"""The folder of a review: ``draw.json`` and ``rows.parquet``, written once, and the log ``verdicts.jsonl``."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.commands.audit.log import VerdictLog
-from curation.commands.audit.source import Origin, rows_of, texts_of
-from curation.errors import AuditError
-from curation.selection.audit import Stratum, draw
+from curation.commands.review.log import VerdictLog
+from curation.commands.review.source import Origin, rows_of, texts_of
+from curation.errors import ReviewError
+from curation.selection.review import Stratum, draw
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
 
@@ -37,18 +37,18 @@ ROWS = pa.schema(
         pa.field("uniform", pa.bool_(), nullable=False),  # belongs to the part that was drawn uniformly
     ]
 )
-"""The rows of an audit, in the order in which people judge them."""
+"""The rows of a review, in the order in which people judge them."""
 
 
 @dataclass(frozen=True)
-class Audit:
-    """An audit that was drawn."""
+class Review:
+    """A review that was drawn."""
 
     folder: Path
 
     @property
     def name(self) -> str:
-        """The audit's name."""
+        """The review's name."""
         return self.folder.name
 
     @cached_property
@@ -83,36 +83,36 @@ class Audit:
         return VerdictLog(self.folder / "verdicts.jsonl")
 
 
-def audits_in(home: Path) -> list[str]:
-    """The names of the audits in a folder."""
+def reviews_in(home: Path) -> list[str]:
+    """The names of the reviews in a folder."""
     return sorted(path.parent.name for path in home.glob("*/draw.json") if not path.parent.name.startswith("."))
 
 
-def open_audit(home: Path, name: str | None) -> Audit:
-    """The audit of a name, or the only one.
+def open_review(home: Path, name: str | None) -> Review:
+    """The review of a name, or the only one.
 
     Raises:
-        AuditError: there is none, or several and no name.
+        ReviewError: there is none, or several and no name.
     """
-    names = audits_in(home)
-    listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate audit draw RUN`"
+    names = reviews_in(home)
+    listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
     if name is None:
         if len(names) != 1:
-            raise AuditError(f"{home}: {'name one of its audits by --name: ' if names else ''}{listed}")
+            raise ReviewError(f"{home}: {'name one of its reviews by --name: ' if names else ''}{listed}")
         name = names[0]
     if name not in names:
-        raise AuditError(f"{home}: no audit is called {name!r}; {listed}")
-    return Audit(home / name)
+        raise ReviewError(f"{home}: no review is called {name!r}; {listed}")
+    return Review(home / name)
 
 
-def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) -> Audit:
-    """Draw the rows of a new audit and write its folder, which appears when it is complete.
+def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -> Review:
+    """Draw the rows of a new review and write its folder, which appears when it is complete.
 
     Raises:
-        AuditError: the name is taken or not a name, the folder cannot be written, or there is nothing to draw from.
+        ReviewError: the name is taken or not a name, the folder cannot be written, or there is nothing to draw from.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise AuditError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
+        raise ReviewError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
     rows, num_candidates = rows_of(origin)
     drawn = draw(rows, num=num, seed=seed, ranked=origin.ranked)
     row_ids_M = rows.row_ids_N[drawn.place_M]
@@ -143,7 +143,7 @@ def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) ->
         "strata": [asdict(stratum) for stratum in drawn.strata],
     }
     _appear(home, name, pa.table(columns, schema=ROWS), record)
-    return Audit(home / name)
+    return Review(home / name)
 
 
 def _appear(home: Path, name: str, rows: pa.Table, record: Json) -> None:
@@ -153,9 +153,9 @@ def _appear(home: Path, name: str, rows: pa.Table, record: Json) -> None:
         temporary.mkdir(parents=True)
         pq.write_table(rows, temporary / "rows.parquet")
         write_atomically(temporary / "draw.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-        os.rename(temporary, home / name)  # refused if there is an audit of that name
+        os.rename(temporary, home / name)  # refused if there is a review of that name
     except OSError as error:
-        raise AuditError(
+        raise ReviewError(
             f"{home / name}: cannot be written ({error.strerror}); give another --name or --folder"
         ) from error
     finally:

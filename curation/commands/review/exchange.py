@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.intake import Given
-from curation.commands.audit.log import VERDICTS
-from curation.errors import AuditError
+from curation.commands.review.folder import Review
+from curation.commands.review.intake import Given
+from curation.commands.review.log import VERDICTS
+from curation.errors import ReviewError
 from curation.storage.paths import write_atomically
 
 Row = Mapping[str, Any]
@@ -50,20 +50,20 @@ class Exchange(NamedTuple):
     """Reads the verdicts of a file (``intake.Reader``)."""
 
 
-def export(audit: Audit, program: str, path: Path) -> str:
+def export(review: Review, program: str, path: Path) -> str:
     """Write the rows without a verdict in a program's format; what was written, in words.
 
     Raises:
-        AuditError: every row has a verdict, or the file cannot be written.
+        ReviewError: every row has a verdict, or the file cannot be written.
     """
-    judged = audit.log.standing()
-    rows = [row for row in audit.rows.to_pylist() if row["row_id"] not in judged]
+    judged = review.log.standing()
+    rows = [row for row in review.rows.to_pylist() if row["row_id"] not in judged]
     if not rows:
-        raise AuditError(f"{audit.folder}: every row has a verdict, so there is nothing to export")
+        raise ReviewError(f"{review.folder}: every row has a verdict, so there is nothing to export")
     try:
         words = EXCHANGES[program].write(rows, path)
     except OSError as error:
-        raise AuditError(f"{path}: cannot be written ({error.strerror})") from error
+        raise ReviewError(f"{path}: cannot be written ({error.strerror})") from error
     kept = f" ({len(judged):,} have one and stay out)" if judged else ""
     return f"{path}: {len(rows):,} rows that have no verdict yet{kept}; {words}"
 
@@ -86,7 +86,7 @@ def _read_tasks(path: Path, person: str) -> list[Given]:
     for number, task in enumerate(_records(path), start=1):
         row_id = task.get("data", {}).get("row_id")
         if row_id is None:
-            raise AuditError(f"{path}: task {number}: has no data.row_id, so it is not one of our tasks")
+            raise ReviewError(f"{path}: task {number}: has no data.row_id, so it is not one of our tasks")
         for annotation in task.get("annotations", ()):
             if annotation.get("was_cancelled"):
                 continue
@@ -105,7 +105,7 @@ def _shaped(read: Callable[[Path, str], list[Given]], program: str) -> Callable[
         try:
             return read(path, person)
         except (AttributeError, KeyError, TypeError) as error:
-            raise AuditError(f"{path}: its records are not what {program} exports ({error})") from error
+            raise ReviewError(f"{path}: its records are not what {program} exports ({error})") from error
 
     return reader
 
@@ -139,7 +139,7 @@ def _read_records(path: Path, person: str) -> list[Given]:
     given = []
     for number, record in enumerate(_records(path), start=1):
         if "id" not in record:
-            raise AuditError(f"{path}: record {number}: has no id, so it is not one of our records")
+            raise ReviewError(f"{path}: record {number}: has no id, so it is not one of our records")
         for response in record.get("responses", {}).get("verdict", ()):
             if response.get("status", "submitted") == "submitted":
                 by = str(response.get("user_id") or person)
@@ -151,9 +151,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
     try:
         found = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise AuditError(f"{path}: is not JSON ({error})") from error
+        raise ReviewError(f"{path}: is not JSON ({error})") from error
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise AuditError(f"{path}: is not a list of records; export it as JSON")
+        raise ReviewError(f"{path}: is not a list of records; export it as JSON")
     return found
 
 

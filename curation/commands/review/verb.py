@@ -1,4 +1,4 @@
-"""The verbs of ``curate audit``, whose heavy imports are inside them, so that ``--help`` answers at once."""
+"""The verbs of ``curate review``, whose heavy imports are inside them, so that ``--help`` answers at once."""
 
 import json
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from curation.storage.paths import place
 F = Callable[..., Any]
 
 RUN_DIR = click.argument("run_dir")
-NAME = click.option("--name", metavar="NAME", help="The audit (default: the only one, or for a new one its arm).")
-FOLDER = click.option("--folder", metavar="DIR", help="Where the audits are kept (default: RUN_DIR/audit).")
+NAME = click.option("--name", metavar="NAME", help="The review (default: the only one, or for a new one its arm).")
+FOLDER = click.option("--folder", metavar="DIR", help="Where the reviews are kept (default: RUN_DIR/review).")
 PERSON = click.option(
     "--person", metavar="NAME", help="Who judges, where a file or a page does not say (default: the user)."
 )
@@ -21,7 +21,7 @@ FILE = click.argument("path", metavar="FILE")
 
 
 class _Steps(click.Group):
-    """Lists its commands in the order in which an audit goes."""
+    """Lists its commands in the order in which a review goes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names in that order."""
@@ -29,7 +29,7 @@ class _Steps(click.Group):
 
 
 @click.group(cls=_Steps)
-def audit() -> None:
+def review() -> None:
     """Let people judge weak labels that a run selected, and say how pure its selection is.
 
     First draw rows, then take verdicts: from a page (serve), a CSV file, Label Studio or Argilla (export, import). Then
@@ -39,48 +39,48 @@ def audit() -> None:
     """
 
 
-def _audit(function: F) -> F:
-    """The argument and the options that name an audit."""
+def _review(function: F) -> F:
+    """The argument and the options that name a review."""
     return RUN_DIR(NAME(FOLDER(function)))
 
 
-@audit.command()
-@_audit
-@click.option("--arm", metavar="ARM", help="The arm whose selection is audited (default: trust, or the only one).")
+@review.command()
+@_review
+@click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
 @click.option("--num", type=int, metavar="ROWS", help="How many rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
-    """Draw the rows to judge; again, say how far the audit is."""
-    from curation.commands.audit import actions
+    """Draw the rows to judge; again, say how far the review is."""
+    from curation.commands.review import actions
 
     home = actions.home_of(place(run_dir), folder)
     echo("\n".join(actions.start(place(run_dir), home, name=name, **asked)))
 
 
-@audit.command()
-@_audit
+@review.command()
+@_review
 @PERSON
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
     """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
-    from curation.commands.audit import actions
+    from curation.commands.review import actions
 
     actions.serve_page(actions.home_of(place(run_dir), folder), name, port=port, person=person, say=echo)
 
 
-@audit.command("export")
-@_audit
+@review.command("export")
+@_review
 @click.argument("program", type=click.Choice(["label-studio", "argilla"]))
 @FILE
 def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
-    from curation.commands.audit import actions
+    from curation.commands.review import actions
 
     echo(actions.export_rows(actions.home_of(place(run_dir), folder), name, program, path))
 
 
-@audit.command("import")
-@_audit
+@review.command("import")
+@_review
 @click.argument("program", type=click.Choice(["csv", "label-studio", "argilla"]))
 @FILE
 @PERSON
@@ -91,26 +91,26 @@ def import_verdicts(
 
     A verdict is right, wrong or unsure. The same file again changes nothing.
     """
-    from curation.commands.audit import actions
+    from curation.commands.review import actions
 
     home = actions.home_of(place(run_dir), folder)
     exchange = None if program == "csv" else program
     echo("\n".join(actions.take_verdicts(home, name, path, program=exchange, person=person)))
 
 
-@audit.command()
-@_audit
+@review.command()
+@_review
 @click.option("--alpha", type=float, help="The highest share of wrong labels (default: the run's, 0.1).")
 @click.option("--delta", type=float, help="The highest probability of failure (default: as --alpha).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
 ) -> None:
-    """Print what the verdicts give, and write it to audit.json."""
-    from curation.commands.audit import actions
-    from curation.commands.audit.words import result_lines
+    """Print what the verdicts give, and write it to review.json."""
+    from curation.commands.review import actions
+    from curation.commands.review.words import result_lines
 
     home = actions.home_of(place(run_dir), folder)
     drawn, found = actions.conclude(home, name, alpha=alpha, delta=delta)
     echo(json.dumps(found, indent=1) if as_json else "\n".join(result_lines(found)))
-    echo(f"written: {drawn.folder / 'audit.json'}, with judged.parquet and calibration.parquet", err=as_json)
+    echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)

@@ -1,40 +1,40 @@
-"""The result of an audit in words, and how far an audit is."""
+"""The result of a review in words, and how far a review is."""
 
 from typing import Any
 
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.judged import judge
+from curation.commands.review.folder import Review
+from curation.commands.review.judged import judge
 
 Json = dict[str, Any]
 
 
-def standing_lines(audit: Audit) -> list[str]:
-    """How an audit was drawn, and how far it is."""
-    drawn, origin = audit.drawn, audit.origin
-    judged = judge(audit, audit.log.standing())
+def standing_lines(review: Review) -> list[str]:
+    """How a review was drawn, and how far it is."""
+    drawn, origin = review.drawn, review.origin
+    judged = judge(review, review.log.standing())
     num_judged = len(judged.answer_M) - judged.count().none
-    strata = f"{len(audit.strata)} strata" if len(audit.strata) > 1 else "one stratum"
+    strata = f"{len(review.strata)} strata" if len(review.strata) > 1 else "one stratum"
     where = f"{drawn['num_region']:,} rows of {strata}"
     if origin.ranked:
         where += f" that score at least {drawn['floor']:.6g}"
     lines = [
-        f"{audit.folder}: {drawn['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
+        f"{review.folder}: {drawn['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
         f"({drawn['num_uniform']:,} of them uniformly), seed {drawn['seed']}",
         f"{num_judged:,} of {drawn['num_drawn']:,} rows have a verdict",
     ]
-    if audit.log.num_torn:
+    if review.log.num_torn:
         lines.append(
-            f"warning: {audit.log.num_torn} lines of {audit.folder / 'verdicts.jsonl'} were cut off; none was kept"
+            f"warning: {review.log.num_torn} lines of {review.folder / 'verdicts.jsonl'} were cut off; none was kept"
         )
     return lines
 
 
 def result_lines(result: Json) -> list[str]:
-    """A result as ``curate audit result`` prints it."""
+    """A result as ``curate review result`` prints it."""
     answers = result["answers"]
     said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
     num_judged = result["num_drawn"] - answers["none"]
-    lines = [f"audit {result['audit']}: {num_judged:,} of {result['num_drawn']:,} rows have a verdict: {said}"]
+    lines = [f"review {result['review']}: {num_judged:,} of {result['num_drawn']:,} rows have a verdict: {said}"]
     lines.append(f"by {', '.join(f'{person} ({number:,})' for person, number in result['people'].items())}")
     if result["num_shared"]:
         named = f": {', '.join(result['disputed'][:5])}" if result["disputed"] else ""
@@ -71,7 +71,7 @@ def _cut(result: Json) -> list[str]:
         why = "are no top by score (a draw, quotas or a cap on labels)"
         return [f"certified cut: none, as the rows of {result['arm']} {why}"]
     level = f"at most {cut['alpha']:.0%} wrong with confidence {1 - cut['delta']:.0%}"
-    lines = [f"certified cut before the audit: {_before(before)}"]
+    lines = [f"certified cut before the review: {_before(before)}"]
     wrong = after["num_counted_wrong"]
     evidence = f"{after['num_calibration']:,} rows drawn uniformly"
     evidence += f", {wrong:,} unsure, disputed or not judged ones counted as wrong" if wrong else ""
@@ -83,7 +83,7 @@ def _cut(result: Json) -> list[str]:
         f"{after['noise']:.3f}, bound {after['bound']:.3f}; {evidence})"
     )
     if after["at_floor"]:
-        lines.append("  it reaches the floor of the audit: a larger selection may be certified, too")
+        lines.append("  it reaches the floor of the review: a larger selection may be certified, too")
     return lines
 
 

@@ -1,11 +1,11 @@
-"""The draw of an audit: whom it may draw, its probabilities, and by simulation what its estimates and cuts keep."""
+"""The draw of a review: whom it may draw, its probabilities, and by simulation what its estimates and cuts keep."""
 
 import numpy as np
 import pytest
 
-from curation.commands.audit.judged import VerdictCounts, share_right
-from curation.errors import AuditError, UserError
-from curation.selection.audit import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
+from curation.commands.review.judged import VerdictCounts, share_right
+from curation.errors import ReviewError, UserError
+from curation.selection.review import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
 from curation.selection.risk import calibrate
 
 N = 1_000
@@ -91,9 +91,9 @@ def test_where_nothing_is_selected_the_region_is_every_row_with_a_score():
 
 def test_what_cannot_be_drawn_is_refused():
     rows, _ = scored(0)
-    with pytest.raises(AuditError, match="nothing is selected"):
+    with pytest.raises(ReviewError, match="nothing is selected"):
         draw(rows, num=50, seed=0, ranked=False)
-    with pytest.raises(AuditError, match="--num: 9 rows are too few"):
+    with pytest.raises(ReviewError, match="--num: 9 rows are too few"):
         draw(rows, num=9, seed=0, ranked=True)
 
 

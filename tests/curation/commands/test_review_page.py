@@ -1,4 +1,4 @@
-"""The page of an audit by Flask's test client: tokens, hosts, headers, claims, verdicts of several people."""
+"""The page of a review by Flask's test client: tokens, hosts, headers, claims, verdicts of several people."""
 
 import json
 import socket
@@ -7,35 +7,35 @@ import threading
 from pathlib import Path
 
 import pytest
-from audit_run import HOSTILE, AuditedRun, make_run
+from review_run import HOSTILE, ReviewedRun, make_run
 
-from curation.commands.audit.dealing import CLAIM_SECONDS, Dealing
-from curation.commands.audit.folder import Audit, make_audit
-from curation.commands.audit.source import find
-from curation.errors import AuditError
+from curation.commands.review.dealing import CLAIM_SECONDS, Dealing
+from curation.commands.review.folder import Review, make_review
+from curation.commands.review.source import find
+from curation.errors import ReviewError
 
 flask = pytest.importorskip("flask")
 
-from curation.commands.audit.server import HEADERS, make_app, serve  # noqa: E402
+from curation.commands.review.server import HEADERS, make_app, serve  # noqa: E402
 
 TOKEN = "a-token"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> ReviewedRun:
     return make_run(tmp_path_factory.mktemp("page") / "run", num_rows=300, budget={"n": 60})
 
 
 @pytest.fixture
-def audit(finished: AuditedRun, tmp_path: Path) -> Audit:
-    return make_audit(tmp_path, "trust", find(finished.directory, None), num=30, seed=0)
+def review(finished: ReviewedRun, tmp_path: Path) -> Review:
+    return make_review(tmp_path, "trust", find(finished.directory, None), num=30, seed=0)
 
 
 class Page:
     """A person's page."""
 
-    def __init__(self, audit: Audit, person: str = "anna") -> None:
-        self.client, self.person = make_app(audit, TOKEN, "me").test_client(), person
+    def __init__(self, review: Review, person: str = "anna") -> None:
+        self.client, self.person = make_app(review, TOKEN, "me").test_client(), person
 
     def ask(self, action: str, *, status: int = 200, person: str | None = None, **body: object) -> dict:
         asked = {"person": person or self.person, **body}
@@ -44,8 +44,8 @@ class Page:
         return found.json if status == 200 or status == 507 else {"text": found.text}
 
 
-def test_requests_without_the_token_or_by_a_foreign_name_are_refused(audit: Audit):
-    client = Page(audit).client
+def test_requests_without_the_token_or_by_a_foreign_name_are_refused(review: Review):
+    client = Page(review).client
     for path in ("/", "/page.js", "/b-token/", "/a-toke/", f"//{TOKEN}/", f"/x/{TOKEN}/", "/é/"):
         assert client.get(path, base_url="http://127.0.0.1").status_code == 403, path
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"):
@@ -56,8 +56,8 @@ def test_requests_without_the_token_or_by_a_foreign_name_are_refused(audit: Audi
         assert client.get(f"/{TOKEN}/", headers={"Host": host}).status_code == 200
 
 
-def test_files_are_plain_and_every_answer_forbids_foreign_scripts(audit: Audit):
-    client = Page(audit).client
+def test_files_are_plain_and_every_answer_forbids_foreign_scripts(review: Review):
+    client = Page(review).client
     kinds = {"": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
     for name, kind in kinds.items():
         found = client.get(f"/{TOKEN}/{name}", base_url="http://localhost")
@@ -73,26 +73,26 @@ def test_files_are_plain_and_every_answer_forbids_foreign_scripts(audit: Audit):
     assert {key: refused.headers[key] for key in HEADERS} == HEADERS
 
 
-def test_rows_come_as_json_and_trust_only_when_asked(audit: Audit):
-    page = Page(audit)
+def test_rows_come_as_json_and_trust_only_when_asked(review: Review):
+    page = Page(review)
     shown = page.ask("page")
-    rows = {str(row["row_id"]): row for row in audit.rows.to_pylist()}
+    rows = {str(row["row_id"]): row for row in review.rows.to_pylist()}
     row = shown["row"]
     assert rows[row["row_id"]]["prompt"] == row["prompt"] and isinstance(row["row_id"], str)
     assert "trust" not in row and row["has_trust"] and (shown["num_rows"], shown["num_judged"]) == (30, 0)
     assert page.ask("trust", row_id=row["row_id"])["trust"] == pytest.approx(rows[row["row_id"]]["trust"])
-    hostile = [row for row in audit.rows.to_pylist() if HOSTILE in row["label"]]
+    hostile = [row for row in review.rows.to_pylist() if HOSTILE in row["label"]]
     assert hostile
     found = page.client.post(f"/{TOKEN}/api/page", json={"person": "a"}, base_url="http://localhost")
     assert found.mimetype == "application/json"
 
 
-def test_a_verdict_is_in_the_log_before_the_next_row_comes(audit: Audit):
-    page = Page(audit)
+def test_a_verdict_is_in_the_log_before_the_next_row_comes(review: Review):
+    page = Page(review)
     for number, verdict in enumerate(("right", "wrong", "unsure"), start=1):
         row_id = page.ask("page")["row"]["row_id"]
         after = page.ask("verdict", row_id=row_id, verdict=verdict, saw_trust=number == 2)
-        line = json.loads((audit.folder / "verdicts.jsonl").read_text().splitlines()[-1])
+        line = json.loads((review.folder / "verdicts.jsonl").read_text().splitlines()[-1])
         assert (line["row_id"], line["verdict"], line["person"]) == (int(row_id), verdict, "anna")
         assert line["saw_trust"] == (number == 2) and line["via"] == "page"
         assert after["num_judged"] == after["num_own"] == number and after["row"]["row_id"] != row_id
@@ -100,23 +100,23 @@ def test_a_verdict_is_in_the_log_before_the_next_row_comes(audit: Audit):
     assert back["row"]["row_id"] == row_id and back["num_judged"] == 2
     assert page.ask("back")["num_judged"] == 1 and page.ask("back")["num_judged"] == 0
     assert page.ask("back")["num_judged"] == 0  # nothing is left to take back
-    assert len((audit.folder / "verdicts.jsonl").read_text().splitlines()) == 6
+    assert len((review.folder / "verdicts.jsonl").read_text().splitlines()) == 6
 
 
-def test_another_server_goes_on_where_the_first_was_killed(audit: Audit):
-    first = Page(audit)
+def test_another_server_goes_on_where_the_first_was_killed(review: Review):
+    first = Page(review)
     asked = [first.ask("page")["row"]["row_id"]]
     for _ in range(10):
         asked.append(first.ask("verdict", row_id=asked[-1], verdict="right")["row"]["row_id"])
-    second = Page(Audit(audit.folder))
+    second = Page(Review(review.folder))
     found = second.ask("page")
     assert found["num_judged"] == 10 and found["row"]["row_id"] == asked[-1]
     assert len(set(asked)) == 11
 
 
-def test_people_have_rows_of_their_own_and_all_are_judged_once(audit: Audit):
+def test_people_have_rows_of_their_own_and_all_are_judged_once(review: Review):
     """Eight people at once, in threads of one server, until nothing is left."""
-    app = make_app(audit, TOKEN, "me")
+    app = make_app(review, TOKEN, "me")
     problems = []
 
     def work(person: str) -> None:
@@ -140,16 +140,16 @@ def test_people_have_rows_of_their_own_and_all_are_judged_once(audit: Audit):
     for thread in threads:
         thread.join()
     assert problems == []
-    entries = audit.log.entries()
-    assert sorted(entry.row_id for entry in entries) == sorted(audit.row_ids)
+    entries = review.log.entries()
+    assert sorted(entry.row_id for entry in entries) == sorted(review.row_ids)
 
 
-def test_a_claim_ends_when_its_person_is_gone(audit: Audit):
+def test_a_claim_ends_when_its_person_is_gone(review: Review):
     now = [0.0]
-    dealing = Dealing(audit, clock=lambda: now[0])
+    dealing = Dealing(review, clock=lambda: now[0])
     first = dealing.page("anna")["row"]["row_id"]
     assert dealing.page("ben")["row"]["row_id"] != first and dealing.page("anna")["row"]["row_id"] == first
-    for row_id in audit.rows["row_id"].to_pylist():
+    for row_id in review.rows["row_id"].to_pylist():
         if str(row_id) not in (first,):
             dealing.judge("ben", row_id, "right", saw_trust=False)
     left = dealing.page("ben")
@@ -159,14 +159,14 @@ def test_a_claim_ends_when_its_person_is_gone(audit: Audit):
     dealing.judge("anna", int(first), "wrong", saw_trust=False)  # late, but kept
     after = dealing.judge("ben", int(first), "right", saw_trust=False)
     assert after["num_judged"] == 30 and after["row"] is None and after["num_elsewhere"] == 0
-    assert {person: entry.verdict for person, entry in audit.log.standing()[int(first)].items()} == {
+    assert {person: entry.verdict for person, entry in review.log.standing()[int(first)].items()} == {
         "anna": "wrong",
         "ben": "right",
     }
 
 
-def test_requests_that_make_no_sense_are_refused(audit: Audit):
-    page = Page(audit)
+def test_requests_that_make_no_sense_are_refused(review: Review):
+    page = Page(review)
     row_id = page.ask("page")["row"]["row_id"]
     page.ask("verdict", status=400, row_id="5", verdict="right")
     page.ask("verdict", status=400, row_id=row_id, verdict="maybe")
@@ -177,41 +177,41 @@ def test_requests_that_make_no_sense_are_refused(audit: Audit):
     page.ask("page", status=400, person="x" * 101)
     page.ask("verdict", status=413, row_id=row_id, verdict="x" * 70_000)
     assert page.client.post(f"/{TOKEN}/api/page", data="{}", base_url="http://localhost").status_code == 415
-    assert not (audit.folder / "verdicts.jsonl").exists()
+    assert not (review.folder / "verdicts.jsonl").exists()
 
 
-def test_a_verdict_that_cannot_be_kept_is_told(audit: Audit):
-    page = Page(audit)
+def test_a_verdict_that_cannot_be_kept_is_told(review: Review):
+    page = Page(review)
     row_id = page.ask("page")["row"]["row_id"]
-    (audit.folder / "verdicts.jsonl").symlink_to("/dev/full")
+    (review.folder / "verdicts.jsonl").symlink_to("/dev/full")
     assert "is not kept" in page.ask("verdict", status=507, row_id=row_id, verdict="right")["error"]
-    (audit.folder / "verdicts.jsonl").unlink()
+    (review.folder / "verdicts.jsonl").unlink()
     assert page.ask("verdict", row_id=row_id, verdict="right")["num_judged"] == 1
 
 
-def test_a_port_that_is_taken_is_told(audit: Audit):
+def test_a_port_that_is_taken_is_told(review: Review):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(AuditError, match=f"--port {taken.getsockname()[1]}: cannot be used"):
-            serve(audit, taken.getsockname()[1], "me", print)
+        with pytest.raises(ReviewError, match=f"--port {taken.getsockname()[1]}: cannot be used"):
+            serve(review, taken.getsockname()[1], "me", print)
 
 
-def test_without_flask_the_page_says_what_to_install(audit: Audit, monkeypatch: pytest.MonkeyPatch):
+def test_without_flask_the_page_says_what_to_install(review: Review, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "flask", None)
     with pytest.raises(
-        AuditError, match=r'pip install "trust-curation\[audit\]", or give verdicts by `curate audit import'
+        ReviewError, match=r'pip install "trust-curation\[review\]", or give verdicts by `curate review import'
     ):
-        make_app(audit, TOKEN, "me")
+        make_app(review, TOKEN, "me")
 
 
 def test_a_failure_is_told_without_the_token(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    review: Review, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ):
     def fail(dealing: Dealing, person: str) -> dict:
         raise RuntimeError("odd")
 
     monkeypatch.setattr(Dealing, "page", fail)
-    found = Page(audit).ask("page", status=500)
+    found = Page(review).ask("page", status=500)
     assert "RuntimeError" in found["text"] and "RuntimeError: odd" in caplog.text
     assert TOKEN not in caplog.text + "".join(capfd.readouterr()) + found["text"]

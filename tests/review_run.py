@@ -1,4 +1,4 @@
-"""A run directory with a selection, made by the select stage itself over a written pool, for tests of audits."""
+"""A run directory with a selection, made by the select stage itself over a written pool, for tests of reviews."""
 
 import json
 from dataclasses import asdict
@@ -26,7 +26,7 @@ LABELS = pa.schema(
 )
 
 
-class AuditedRun(NamedTuple):
+class ReviewedRun(NamedTuple):
     """A run directory, and which of its weak labels are right."""
 
     directory: Path
@@ -56,7 +56,7 @@ def make_run(
     num_calibration: int = 0,
     noise_at: float = 0.0,
     **further: Any,
-) -> AuditedRun:
+) -> ReviewedRun:
     """Write the run; a row with raw score r is right with probability sigmoid(2 r + ``noise_at``).
 
     A tenth of the rows is unparsed or failed, with the highest scores; every third text holds markup. ``further`` are
@@ -108,7 +108,7 @@ def make_run(
         rows=found.n,
         seconds=1.0,
     )
-    return AuditedRun(
+    return ReviewedRun(
         directory,
         dict(zip(ids.tolist(), right.tolist(), strict=True)),
         dict(zip(ids.tolist(), raw.tolist(), strict=True)),
@@ -117,7 +117,7 @@ def make_run(
     )
 
 
-def selected(run: AuditedRun, arm: str) -> list[int]:
+def selected(run: ReviewedRun, arm: str) -> list[int]:
     """The ids of the rows that an arm selected, best first."""
     record = json.loads((run.directory / "manifest.json").read_text())["stages"]["gen-0/select"]
     table = TableRef.from_json(record["outputs"]["arms"][arm]["table"])

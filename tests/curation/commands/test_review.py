@@ -1,4 +1,4 @@
-"""``curate audit`` on a run directory: draw, verdicts from files, what they give, and what is refused."""
+"""``curate review`` on a run directory: draw, verdicts from files, what they give, and what is refused."""
 
 import json
 from dataclasses import replace
@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from audit_run import HOSTILE, AuditedRun, make_run, selected
 from click.testing import CliRunner
+from review_run import HOSTILE, ReviewedRun, make_run, selected
 
 from curation.cli import main
-from curation.commands.audit import source
-from curation.commands.audit.folder import ROWS, open_audit
+from curation.commands.review import source
+from curation.commands.review.folder import ROWS, open_review
 from curation.hashing import derive, hash64
 from curation.metrics import share_of_finite
 from curation.refs import TableRef
@@ -26,42 +26,42 @@ NUM = 1_200
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> ReviewedRun:
     """A run that certified a small cut on a small calibration split."""
-    directory = tmp_path_factory.mktemp("audit") / "run"
+    directory = tmp_path_factory.mktemp("review") / "run"
     return make_run(
         directory, num_rows=NUM, budget={"risk": {"alpha": 0.2, "delta": 0.2}}, num_calibration=60, noise_at=1.5
     )
 
 
 @pytest.fixture
-def run(finished: AuditedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditedRun:
-    """The run, with a folder of its own for audits: ``tmp_path / "audits"``."""
+def run(finished: ReviewedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewedRun:
+    """The run, with a folder of its own for reviews: ``tmp_path / "reviews"``."""
     monkeypatch.chdir(tmp_path)
     return finished
 
 
-def curate(run: AuditedRun, verb: str, *arguments: object) -> str:
-    given = ["audit", verb, str(run.directory), "--folder", "audits", *map(str, arguments)]
+def curate(run: ReviewedRun, verb: str, *arguments: object) -> str:
+    given = ["review", verb, str(run.directory), "--folder", "reviews", *map(str, arguments)]
     found = CliRunner().invoke(main, given, catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.stdout
 
 
 def refused(*arguments: object) -> str:
-    found = CliRunner().invoke(main, ["audit", *map(str, arguments)], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["review", *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
     return found.stderr
 
 
 def drawn(name: str = "trust") -> list[int]:
-    return open_audit(Path("audits"), name).rows["row_id"].to_pylist()
+    return open_review(Path("reviews"), name).rows["row_id"].to_pylist()
 
 
-def test_a_draw_is_kept_with_texts_and_probabilities(run: AuditedRun):
+def test_a_draw_is_kept_with_texts_and_probabilities(run: ReviewedRun):
     told = curate(run, "draw", "--num", 80, "--seed", 3)
     assert "80 rows of arm trust" in told and "0 of 80 rows have a verdict" in told
-    rows = pq.read_table("audits/trust/rows.parquet")
+    rows = pq.read_table("reviews/trust/rows.parquet")
     assert rows.schema.equals(ROWS)
     best = set(selected(run, "trust"))
     for row in rows.to_pylist():
@@ -70,16 +70,16 @@ def test_a_draw_is_kept_with_texts_and_probabilities(run: AuditedRun):
         assert 0 < row["inclusion"] <= 1
     assert any(HOSTILE in row["prompt"] for row in rows.to_pylist())
     assert not {*rows["row_id"].to_pylist()} & (run.unparsed | run.failed)
-    before = Path("audits/trust/rows.parquet").read_bytes()
+    before = Path("reviews/trust/rows.parquet").read_bytes()
     assert curate(run, "draw") == told and curate(run, "draw", "--num", 80, "--seed", 3, "--arm", "trust") == told
-    assert Path("audits/trust/rows.parquet").read_bytes() == before
+    assert Path("reviews/trust/rows.parquet").read_bytes() == before
     curate(run, "draw", "--num", 80, "--seed", 3, "--name", "again")
     assert drawn("again") == drawn()
-    assert "was drawn with --num 80, not 90" in refused("draw", run.directory, "--folder", "audits", "--num", 90)
-    assert "name one of its audits by --name" in refused("result", run.directory, "--folder", "audits")
+    assert "was drawn with --num 80, not 90" in refused("draw", run.directory, "--folder", "reviews", "--num", 90)
+    assert "name one of its reviews by --name" in refused("result", run.directory, "--folder", "reviews")
 
 
-def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
+def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     curate(run, "draw", "--num", 300)
     ids = drawn()
     unsure, silent = ids[5], ids[6]
@@ -88,10 +88,10 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
     assert "299 verdicts taken" in curate(run, "import", "csv", path)
     assert "0 verdicts taken, 299 were known already" in curate(run, "import", "csv", path)
     words = curate(run, "result")
-    result = json.loads(Path("audits/trust/audit.json").read_text())
+    result = json.loads(Path("reviews/trust/review.json").read_text())
     assert json.loads(curate(run, "result", "--json")) == result
 
-    rows = pq.read_table("audits/trust/rows.parquet").to_pylist()
+    rows = pq.read_table("reviews/trust/rows.parquet").to_pylist()
     decided = [row for row in rows if row["row_id"] not in (unsure, silent)]
     of = {}
     for row in decided:
@@ -134,13 +134,13 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
     assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
     assert (before["alpha"], before["delta"]) == (0.2, 0.2)
 
-    table = pq.read_table("audits/trust/judged.parquet")
+    table = pq.read_table("reviews/trust/judged.parquet")
     assert table.num_rows == 299 and table["correct"].null_count == 1
     weights = {row["row_id"]: 1 / row["inclusion"] for row in rows}
     for row in table.to_pylist():
         right = None if row["row_id"] == unsure else run.right[row["row_id"]]
         assert row["correct"] == right and row["weight"] == pytest.approx(weights[row["row_id"]])
-    table = pq.read_table("audits/trust/calibration.parquet")
+    table = pq.read_table("reviews/trust/calibration.parquet")
     assert table["row_id"].to_pylist() == [row["row_id"] for row in uniform]
     floor = float(table.schema.metadata[b"floor"])
     again = calibrate(
@@ -156,7 +156,7 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
     assert stricter["n"] < after["n"]
 
 
-def test_several_people_are_kept_apart_and_their_disputes_are_told(run: AuditedRun):
+def test_several_people_are_kept_apart_and_their_disputes_are_told(run: ReviewedRun):
     curate(run, "draw", "--num", 20)
     ids = drawn()
     curate(run, "import", "csv", run.csv(Path("a.csv"), ids), "--person", "anna")
@@ -170,7 +170,7 @@ def test_several_people_are_kept_apart_and_their_disputes_are_told(run: AuditedR
     assert f"right against wrong: 1: {ids[0]}" in curate(run, "result")
 
 
-def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: AuditedRun):
+def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     curate(run, "draw", "--arm", "naive", "--num", 40)
     ids = drawn("naive")
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids))
@@ -180,11 +180,11 @@ def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: AuditedRun):
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
     assert "the rows of naive are no top by score" in curate(run, "result")
-    table = pq.read_table("audits/naive/rows.parquet")
+    table = pq.read_table("reviews/naive/rows.parquet")
     assert table["trust"].null_count == table.num_rows
 
 
-def test_a_selection_under_a_cap_is_audited_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     capped = make_run(tmp_path, num_rows=300, budget={"n": 40}, max_per_label=1, max_per_label_by="problem")
     curate(capped, "draw", "--num", 30)
@@ -195,7 +195,7 @@ def test_a_selection_under_a_cap_is_audited_as_it_is(tmp_path: Path, monkeypatch
     assert "the rows of trust are no top by score" in curate(capped, "result")
 
 
-def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
+def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: ReviewedRun):
     curate(run, "draw", "--num", 30)
     ids = drawn()
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids[:4]), "--person", "anna")
@@ -203,7 +203,7 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
         run, "export", "label-studio", "tasks.json"
     )
     tasks = json.loads(Path("tasks.json").read_text())
-    rows = {str(row["row_id"]): row for row in open_audit(Path("audits"), None).rows.to_pylist()}
+    rows = {str(row["row_id"]): row for row in open_review(Path("reviews"), None).rows.to_pylist()}
     assert [task["data"]["row_id"] for task in tasks] == [str(row_id) for row_id in ids[4:]]
     assert all(task["data"]["prompt"] == rows[task["data"]["row_id"]]["prompt"] for task in tasks)
     assert "trust" not in Path("tasks.json").read_text() and 'name="verdict"' in Path("tasks.xml").read_text()
@@ -217,7 +217,7 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
     tasks[2]["annotations"] = [annotated("unsure")]
     Path("done.json").write_text(json.dumps(tasks))
     assert "3 verdicts taken" in curate(run, "import", "label-studio", "done.json")
-    standing = open_audit(Path("audits"), None).log.standing()
+    standing = open_review(Path("reviews"), None).log.standing()
     assert {person: entry.verdict for person, entry in standing[ids[4]].items()} == {"7": "right", "b@c.de": "wrong"}
     assert ids[5] not in standing and standing[ids[6]]["7"].via == "label-studio"
 
@@ -230,25 +230,25 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
     records[1]["responses"] = {"verdict": [{"value": "right", "user_id": user, "status": "draft"}]}
     Path("records.json").write_text(json.dumps(records))
     assert "1 verdicts taken" in curate(run, "import", "argilla", "records.json")
-    assert open_audit(Path("audits"), None).log.standing()[ids[5]][user].verdict == "wrong"
+    assert open_review(Path("reviews"), None).log.standing()[ids[5]][user].verdict == "wrong"
 
 
-def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
+def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
     curate(run, "draw", "--num", 20)
     first, second = drawn()[:2]
-    where = (run.directory, "--folder", "audits")
+    where = (run.directory, "--folder", "reviews")
 
     def told(text: str, program: str = "csv") -> str:
         Path("v.csv").write_text(text)
         line = refused("import", *where, program, "v.csv")
-        assert not Path("audits/trust/verdicts.jsonl").exists()
+        assert not Path("reviews/trust/verdicts.jsonl").exists()
         return line
 
     assert "line 1: the header is id,verdict; give row_id,verdict" in told(f"id,verdict\n{first},right\n")
     assert "the header is missing" in told("")
     assert "holds no verdicts" in told("row_id,verdict\n")
     line = told(f"row_id,verdict\n{first},right\n77,right\n{second},yes\nx,wrong\n")
-    assert "line 3: row 77 is not one of this audit's 20 rows" in line and "nothing is taken" in line
+    assert "line 3: row 77 is not one of this review's 20 rows" in line and "nothing is taken" in line
     assert "line 4: verdict 'yes' is not one of right, wrong, unsure" in line and "line 5: row_id 'x'" in line
     assert "line 3: has not the 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
     line = told(f"row_id,verdict,person\n{first},right,a\n{first},wrong,a\n")
@@ -262,15 +262,15 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
     assert "none of its 20 rows has a verdict" in refused("result", *where)
 
 
-def test_lines_that_were_cut_off_are_told(run: AuditedRun):
+def test_lines_that_were_cut_off_are_told(run: ReviewedRun):
     curate(run, "draw", "--num", 20)
-    with Path("audits/trust/verdicts.jsonl").open("wb") as file:
+    with Path("reviews/trust/verdicts.jsonl").open("wb") as file:
         file.write(f'{{"row_id": {drawn()[0]}, "per\n'.encode())
     told = curate(run, "draw")
     assert "1 lines of" in told and "verdicts.jsonl were cut off; none was kept" in told
 
 
-def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_path: Path):
+def test_the_output_of_a_filter_is_reviewed_round_by_round(run: ReviewedRun, tmp_path: Path):
     """Its layout by hand: two rounds, a gate with a tie, a file that names the rows."""
     record = Manifest.load(run.directory).stages["gen-0/select"]
     choice = record.inputs["choice"]
@@ -302,30 +302,30 @@ def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_p
     manifest.record("cut", {"function": "trust"}, {"threshold": gate, "risk": None}, rows=1, seconds=1)
     for name, rows in (("0000", 60), ("0001", 40)):
         manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
-    where = (output, "--folder", "audits")
+    where = (output, "--folder", "reviews")
     assert "is the output of a filter, which ranks by trust" in refused("draw", *where, "--arm", "naive")
-    found = CliRunner().invoke(main, ["audit", "draw", *map(str, where), "--num", "60"], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["review", "draw", *map(str, where), "--num", "60"], catch_exceptions=False)
     assert found.exit_code == 0 and "60 rows of arm trust" in found.output, found.output
-    rows = open_audit(Path("audits"), None).rows.to_pylist()
+    rows = open_review(Path("reviews"), None).rows.to_pylist()
     assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
-    told = json.loads(Path("audits/trust/draw.json").read_text())
+    told = json.loads(Path("reviews/trust/draw.json").read_text())
     assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
     path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
-    CliRunner().invoke(main, ["audit", "import", *map(str, where), "csv", str(path)], catch_exceptions=False)
-    found = CliRunner().invoke(main, ["audit", "result", *map(str, where), "--json"], catch_exceptions=False)
+    CliRunner().invoke(main, ["review", "import", *map(str, where), "csv", str(path)], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["review", "result", *map(str, where), "--json"], catch_exceptions=False)
     result = json.loads(found.stdout)
     assert result["num_selected"] == 100 and result["purity"]["num_rows"] == 100
     assert result["cut"]["before"] is None and result["cut"]["after"]["num_calibration"] == 45
 
 
-def refused_after(output: Path, run: AuditedRun) -> str:
+def refused_after(output: Path, run: ReviewedRun) -> str:
     """What is said of an output before and after it has a list of files."""
-    assert "nor the output of `curate filter`" in refused("draw", output, "--folder", "audits")
+    assert "nor the output of `curate filter`" in refused("draw", output, "--folder", "reviews")
     (output / "filter.json").write_text("{}")
-    return refused("draw", output, "--folder", "audits")
+    return refused("draw", output, "--folder", "reviews")
 
 
-def test_only_the_best_rows_of_a_pool_are_held(run: AuditedRun, monkeypatch: pytest.MonkeyPatch):
+def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "SPARE_ROWS", 0)
     origin = replace(source.find(run.directory, None), num_selected=10)
     rows, num_candidates = source.rows_of(origin)
@@ -336,7 +336,7 @@ def test_only_the_best_rows_of_a_pool_are_held(run: AuditedRun, monkeypatch: pyt
     assert len(again.raw_N) == 21
 
 
-def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path: Path):
+def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_path: Path):
     assert "there is no such directory" in refused("draw", "none")
     (tmp_path / "empty").mkdir()
     assert "is not a run directory" in refused("draw", "empty")
@@ -346,7 +346,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path
     foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
     (tmp_path / "empty" / "manifest.json").write_text(signed(foreign))
     assert "'centroids', whose module cannot be imported here" in refused("draw", "empty")
-    where = (run.directory, "--folder", "audits")
+    where = (run.directory, "--folder", "reviews")
     assert "the arms naive, trust" in refused("draw", *where, "--arm", "ground_truth")
     assert "--num: 3 rows are too few" in refused("draw", *where, "--num", 3)
     assert "'../up' is not a name" in refused("draw", *where, "--name", "../up")

@@ -1,7 +1,7 @@
-"""Results of an audit: the purity of the selection, a calibration set, and the certified cut redone with it.
+"""Results of a review: the purity of the selection, a calibration set, and the certified cut redone with it.
 
 The cut is certified by :func:`curation.selection.risk.calibrate` on the uniform part of the draw, within the region of
-the audit. Of the region's rows at or above any threshold the uniform part holds a simple random sample, whatever the
+the review. Of the region's rows at or above any threshold the uniform part holds a simple random sample, whatever the
 scores are worth; drawing without replacement only makes the binomial test more careful. So the guarantee needs no
 assumption on where calibration rows come from. A row that is unsure, disputed or not judged yet counts as wrong. So the
 cut holds however people chose what to judge, and looking at it early costs nothing: judging a further row can only
@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.judged import ReviewedRows, by_stratum, judge, share_right
-from curation.commands.audit.source import rows_of
-from curation.errors import AuditError
+from curation.commands.review.folder import Review
+from curation.commands.review.judged import ReviewedRows, by_stratum, judge, share_right
+from curation.commands.review.source import rows_of
+from curation.errors import ReviewError
 from curation.hashing import derive
 from curation.selection.risk import calibrate
 from curation.storage.paths import write_atomically
@@ -59,24 +59,24 @@ JUDGED = pa.schema(
 """All judged rows, for methods that take weights."""
 
 
-def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``audit.json``, ``judged.parquet`` and, of an arm that ranks, ``calibration.parquet``; the first's content.
+def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
+    """Write ``review.json``, ``judged.parquet`` and, of an arm that ranks, ``calibration.parquet``; returns the first.
 
     Raises:
-        AuditError: nothing is judged yet.
+        ReviewError: nothing is judged yet.
         ConfigError: alpha or delta is no share.
     """
-    judged = judge(audit, audit.log.standing())
+    judged = judge(review, review.log.standing())
     counts = judged.count()
     if counts.none == len(judged.answer_M):
-        raise AuditError(
-            f"{audit.folder}: none of its {counts.none:,} rows has a verdict; give some by `curate audit serve` or "
-            "`curate audit import`"
+        raise ReviewError(
+            f"{review.folder}: none of its {counts.none:,} rows has a verdict; give some by `curate review serve` or "
+            "`curate review import`"
         )
-    drawn = audit.drawn
+    drawn = review.drawn
     result = {
         "format": 1,
-        "audit": audit.name,
+        "review": review.name,
         **{name: drawn["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
         **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
         "selection": drawn["origin"]["selection"],
@@ -84,20 +84,20 @@ def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
         "people": judged.people,
         "num_shared": judged.num_shared,
         "disputed": [str(row_id) for row_id in judged.ids_of("disputed")],
-        "num_torn": audit.log.num_torn,
-        "purity": share_right(audit.strata, judged.counts, selected=True),
-        "below": share_right(audit.strata, judged.counts, selected=False),
-        "strata": by_stratum(audit.strata, judged.counts),
+        "num_torn": review.log.num_torn,
+        "purity": share_right(review.strata, judged.counts, selected=True),
+        "below": share_right(review.strata, judged.counts, selected=False),
+        "strata": by_stratum(review.strata, judged.counts),
         "cut": _cut(judged, alpha, delta),
     }
     _write_tables(judged)
-    write_atomically(audit.folder / "audit.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_atomically(review.folder / "review.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 
 def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json:
-    """The certified cut before and after the audit; ``after`` is None if the arm does not rank."""
-    origin, drawn = judged.audit.origin, judged.audit.drawn
+    """The certified cut before and after the review; ``after`` is None if the arm does not rank."""
+    origin, drawn = judged.review.origin, judged.review.drawn
     before = origin.risk
     alpha = alpha if alpha is not None else before["alpha"] if before else ALPHA
     delta = delta if delta is not None else before["delta"] if before else DELTA
@@ -132,7 +132,7 @@ def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json
 
 def _write_tables(judged: ReviewedRows) -> None:
     """Write the judged rows (``JUDGED``), and of an arm that ranks the uniform part (``CALIBRATION``)."""
-    rows, drawn = judged.audit.rows, judged.audit.drawn
+    rows, drawn = judged.review.rows, judged.review.drawn
     right_M, known_M = judged.answer_M == "right", judged.answer_M != "none"
     given = {name: rows[name] for name in ("row_id", "raw", "trust", "stratum", "uniform")}
     columns = {
@@ -143,7 +143,7 @@ def _write_tables(judged: ReviewedRows) -> None:
     }
     table = pa.table([columns[name] for name in JUDGED.names], schema=JUDGED)
     _write(judged, "judged.parquet", table.filter(pa.array(known_M)))
-    if judged.audit.origin.ranked:
+    if judged.review.origin.ranked:
         weight_M = np.full(len(right_M), drawn["num_region"] / drawn["num_uniform"])
         columns = {**given, "correct": right_M, "weight": weight_M}
         schema = CALIBRATION.with_metadata({FLOOR: repr(drawn["floor"]).encode()})
@@ -154,4 +154,4 @@ def _write_tables(judged: ReviewedRows) -> None:
 def _write(judged: ReviewedRows, name: str, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
-    write_atomically(judged.audit.folder / name, sink.getvalue().to_pybytes())
+    write_atomically(judged.review.folder / name, sink.getvalue().to_pybytes())

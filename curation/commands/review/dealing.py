@@ -1,4 +1,4 @@
-"""Deals the rows of an audit to people: each row to one person at a time, in the order of the draw."""
+"""Deals the rows of a review to people: each row to one person at a time, in the order of the draw."""
 
 import threading
 import time
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import BACK, Standing, VerdictLine, standing_of
+from curation.commands.review.folder import Review
+from curation.commands.review.log import BACK, Standing, VerdictLine, standing_of
 
 Json = dict[str, Any]
 
@@ -27,18 +27,18 @@ class Dealing:
     """Who has which row, for all threads of a server.
 
     Claims live in memory: they only save people from judging the same row. What people say is in the log, and counts
-    whoever said it, so several servers of one audit do no harm.
+    whoever said it, so several servers of one review do no harm.
     """
 
-    def __init__(self, audit: Audit, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._audit = audit
-        self._rows = {row["row_id"]: row for row in audit.rows.to_pylist()}
+    def __init__(self, review: Review, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._review = review
+        self._rows = {row["row_id"]: row for row in review.rows.to_pylist()}
         self._lock = threading.Lock()
         self._claims: dict[str, Claim] = {}
         self._clock = clock
 
     def page(self, person: str) -> Json:
-        """The page of a person: the row that is theirs, and how far the audit is."""
+        """The page of a person: the row that is theirs, and how far the review is."""
         with self._lock:
             return self._page(person)
 
@@ -46,12 +46,12 @@ class Dealing:
         """Keep a verdict; the page after it.
 
         Raises:
-            KeyError: the row is not of this audit.
-            AuditError: it cannot be kept.
+            KeyError: the row is not of this review.
+            ReviewError: it cannot be kept.
         """
         if row_id not in self._rows:
             raise KeyError(row_id)
-        self._audit.log.add(
+        self._review.log.add(
             [VerdictLine(row_id=row_id, person=person, verdict=verdict, via="page", saw_trust=saw_trust)]
         )
         with self._lock:
@@ -63,18 +63,18 @@ class Dealing:
         """Withdraw the person's last verdict that still stands, and give them that row again.
 
         Raises:
-            AuditError: it cannot be withdrawn.
+            ReviewError: it cannot be withdrawn.
         """
         last = self._last(person)
         if last is not None:
-            self._audit.log.add([VerdictLine(row_id=last.row_id, person=person, verdict=BACK, via="page")])
+            self._review.log.add([VerdictLine(row_id=last.row_id, person=person, verdict=BACK, via="page")])
             with self._lock:
                 self._claims[person] = Claim(row_id=last.row_id, until=self._clock() + CLAIM_SECONDS)
         return self.page(person)
 
     def _last(self, person: str) -> VerdictLine | None:
         """The last verdict of a person that still stands."""
-        entries = self._audit.log.entries()
+        entries = self._review.log.entries()
         standing = standing_of(entries)
         own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
         return next((entry for entry in own if standing.get(entry.row_id, {}).get(person) is entry), None)
@@ -83,13 +83,13 @@ class Dealing:
         """The trust score of a row; None if its arm does not rank.
 
         Raises:
-            KeyError: the row is not of this audit.
+            KeyError: the row is not of this review.
         """
         trust: float | None = self._rows[row_id]["trust"]
         return trust
 
     def _page(self, person: str) -> Json:
-        standing = self._audit.log.standing()
+        standing = self._review.log.standing()
         row_id = self._claim(person, standing)
         row = None if row_id is None else self._rows[row_id]
         judged = self._rows.keys() & standing.keys()

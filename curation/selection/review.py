@@ -1,6 +1,6 @@
-"""The draw of rows for an audit by people: which rows of a selection, and just below it, most deserve a verdict.
+"""The draw of rows for a review by people: which rows of a selection, and just below it, most deserve a verdict.
 
-The **region** of an audit is the selection and, if its arm ranks, as many rows again from below the cut: all rows that
+The **region** of a review is the selection and, if its arm ranks, as many rows again from below the cut: all rows that
 score at least the **floor**. Strata are quantiles of the score, apart for selected rows and for those below. Two parts
 of the draw, both without replacement:
 
@@ -14,7 +14,8 @@ Given how many rows of each stratum the two parts hold, the rows drawn are a sim
 inclusion probabilities are (drawn rows) / (rows) of the stratum, and stratified estimates are unbiased. An arm that
 draws has no score: its region is the selection, one stratum, and the whole draw is uniform.
 
-Rows are drawn by a seeded hash of their ids, so the draw does not depend on the order of the rows.
+Rows are drawn by a seeded hash of their ids, so the draw does not depend on the order of the rows. The salts of
+the hashes keep the command's first name, ``audit``, so that a seed draws the rows that it always drew.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from curation.errors import AuditError
+from curation.errors import ReviewError
 from curation.hashing import Int64s, derive, hash64
 from curation.selection.quotas import allocate
 
@@ -86,13 +87,13 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
     """Draw ``num`` rows, or the whole region if it is smaller.
 
     Raises:
-        AuditError: ``num`` is below ``FEWEST_DRAWN``, or there is no row to draw.
+        ReviewError: ``num`` is below ``FEWEST_DRAWN``, or there is no row to draw.
     """
     if num < FEWEST_DRAWN:
-        raise AuditError(f"--num: {num} rows are too few to estimate anything; give at least {FEWEST_DRAWN}")
+        raise ReviewError(f"--num: {num} rows are too few to estimate anything; give at least {FEWEST_DRAWN}")
     region_R, floor = _region(rows, ranked)
     if not len(region_R):
-        raise AuditError("audit: nothing is selected and no row has a score, so there is nothing to draw from")
+        raise ReviewError("review: nothing is selected and no row has a score, so there is nothing to draw from")
     num = min(num, len(region_R))
     stratum_R = _strata(rows, region_R, num, seed) if ranked else np.zeros(len(region_R), dtype=np.int64)
     num_strata = int(stratum_R.max()) + 1

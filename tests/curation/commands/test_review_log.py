@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from curation.commands.audit.log import BACK, VerdictLine, VerdictLog, standing_of
-from curation.errors import AuditError
+from curation.commands.review.log import BACK, VerdictLine, VerdictLog, standing_of
+from curation.errors import ReviewError
 
 APPEND = """
 import sys
 from pathlib import Path
-from curation.commands.audit.log import VerdictLine, VerdictLog
+from curation.commands.review.log import VerdictLine, VerdictLog
 log = VerdictLog(Path(sys.argv[1]))
 for row_id in range(40):
     log.add([VerdictLine(row_id=row_id, person=sys.argv[2], verdict="right", via="page")])
@@ -66,5 +66,5 @@ def test_the_last_verdict_of_a_person_counts_and_back_withdraws_it():
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="no full device")
 def test_a_full_disk_is_told_and_keeps_what_is_there():
-    with pytest.raises(AuditError, match="is not kept"):
+    with pytest.raises(ReviewError, match="is not kept"):
         VerdictLog(Path("/dev/full")).add([VerdictLine(row_id=1, person="a", verdict="right", via="page")])

@@ -1,4 +1,4 @@
-"""The local page of an audit, served by Flask: small, synchronous like our log, and on Jinja and Click as we are.
+"""The local page of a review, served by Flask: small, synchronous like our log, and on Jinja and Click as we are.
 
 Only this machine reaches it (the loopback address), and only with the token, a part of every path. The Host header must
 name this machine, so that no foreign site can reach it by a name of its own (DNS rebinding). Rows travel as JSON and
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from curation.commands.audit.dealing import Dealing
-from curation.commands.audit.folder import Audit
-from curation.commands.audit.log import VERDICTS
-from curation.errors import AuditError
+from curation.commands.review.dealing import Dealing
+from curation.commands.review.folder import Review
+from curation.commands.review.log import VERDICTS
+from curation.errors import ReviewError
 from curation.escaping import logger_of
 
 if TYPE_CHECKING:
@@ -45,22 +45,22 @@ HEADERS = {
 }
 
 
-def make_app(audit: Audit, token: str, person: str) -> "Flask":
-    """The page of an audit below ``/<token>/``; ``person`` is the name that it proposes.
+def make_app(review: Review, token: str, person: str) -> "Flask":
+    """The page of a review below ``/<token>/``; ``person`` is the name that it proposes.
 
     Raises:
-        AuditError: Flask is not installed.
+        ReviewError: Flask is not installed.
     """
     try:
         import flask
         from werkzeug.exceptions import HTTPException
     except ImportError as error:
-        raise AuditError(
-            'audit serve: needs Flask, which is not installed; pip install "trust-curation[audit]", or give verdicts '
-            "by `curate audit import RUN_DIR csv FILE`"
+        raise ReviewError(
+            'review serve: needs Flask, which is not installed; pip install "trust-curation[review]", or give verdicts '
+            "by `curate review import RUN_DIR csv FILE`"
         ) from error
 
-    app, dealing = flask.Flask(__name__, static_folder=None), Dealing(audit)
+    app, dealing = flask.Flask(__name__, static_folder=None), Dealing(review)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]
 
@@ -70,15 +70,15 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
             flask.abort(403, f"the Host header must name {HOST}")
         given = flask.request.path.split("/")[1].encode()
         if not hmac.compare_digest(given, token.encode()):
-            flask.abort(403, "open the URL that `curate audit serve` printed: its token is missing or an old one")
+            flask.abort(403, "open the URL that `curate review serve` printed: its token is missing or an old one")
 
     @app.after_request
     def headed(response: "Response") -> "Response":
         response.headers.update(HEADERS)
         return response
 
-    @app.errorhandler(AuditError)
-    def not_kept(error: AuditError) -> tuple[Json, int]:
+    @app.errorhandler(ReviewError)
+    def not_kept(error: ReviewError) -> tuple[Json, int]:
         return {"error": str(error)}, 507
 
     @app.errorhandler(Exception)
@@ -86,20 +86,20 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
         if isinstance(error, HTTPException):
             return error
         logger.error("the page failed: %s", "".join(traceback.format_exception(error)))  # Flask's own line has the path
-        return {"error": f"{type(error).__name__}; the terminal of `curate audit` says more"}, 500
+        return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
 
     @app.get(f"/{token}/")
     @app.get(f"/{token}/<name>")
     def file(name: str = "") -> "Response":
         if name not in FILES:
             flask.abort(404)
-        path = files("curation.commands.audit") / "page" / FILES[name]
+        path = files("curation.commands.review") / "page" / FILES[name]
         kind = TYPES[FILES[name].rpartition(".")[2]]
         return flask.Response(path.read_bytes(), content_type=f"{kind}; charset=utf-8")
 
     @app.get(f"/{token}/api/start")
     def start() -> Json:
-        return {"audit": audit.name, "arm": audit.origin.arm, "run": audit.origin.run, "person": person}
+        return {"review": review.name, "arm": review.origin.arm, "run": review.origin.run, "person": person}
 
     @app.post(f"/{token}/api/<action>")
     def act(action: str) -> Json:
@@ -109,7 +109,7 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
         try:
             return ACTIONS[action](dealing, asked)
         except (KeyError, ValueError) as error:
-            if isinstance(error, AuditError):
+            if isinstance(error, ReviewError):
                 raise
             flask.abort(400, f"{action}: {error}")
 
@@ -140,14 +140,14 @@ ACTIONS: dict[str, Callable[[Dealing, Json], Json]] = {
 """Actions that the page asks for."""
 
 
-def serve(audit: Audit, port: int, person: str, say: Callable[[str], None]) -> None:
+def serve(review: Review, port: int, person: str, say: Callable[[str], None]) -> None:
     """Serve the page until the process is interrupted; ``port`` 0: any that is free.
 
     Raises:
-        AuditError: the port is taken, or Flask is not installed.
+        ReviewError: the port is taken, or Flask is not installed.
     """
     token = secrets.token_urlsafe(24)
-    app = make_app(audit, token, person)
+    app = make_app(review, token, person)
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
@@ -174,6 +174,6 @@ def _require_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise AuditError(
+            raise ReviewError(
                 f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
             ) from error

@@ -1,1 +1,0 @@
-"""``curate audit``: people judge rows of a selection; their verdicts give its purity and a new certified cut."""
