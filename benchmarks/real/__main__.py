@@ -4,10 +4,11 @@
 
 The teacher is a pretrained causal model in a folder of Hugging Face's format, which answers the sets of
 ``benchmarks.real.tasks`` once each (resumable; ``--no-label`` takes those that are there). Then every arm is fitted on
-100, 300, 1,000 and all source rows, five draws each, and measured on the pool: AUC, purity of the best 10 and 25 %,
-Brier score against a constant's, and of trust above .9 the promise less the share right. Results go to ``results.json``
-beside this file and, with ``--write-docs``, into docs/real-models.md. ``--run NAME=DIR`` adds any finished run with an
-audit set. The peer is a logistic regression of ten numbers and an out-of-fold probe, by scikit-learn.
+100, 300, 1,000 and all source rows, five draws each (of all rows, five deals into folds), and measured on the pool:
+AUC, purity of the best 10 and 25 %, Brier score against a constant's, and of trust above .9 the promise less the share
+right. Results go to ``results.json`` beside this file and, with ``--write-docs``, into docs/real-models.md.
+``--run NAME=DIR`` adds any finished run with an audit set. The peer is a logistic regression of ten numbers and an
+out-of-fold probe, by scikit-learn.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def bench(name: str, directory: Path, *, paper: bool, deals: int) -> dict[str, A
         lines: dict[str, Any] = {}
         for arm, score in arms(states, paper=paper and size is None).items():
             of_draws, taken, start = [], Counter[str](), time.monotonic()
-            for seed in range(DRAWS if size is not None else 1):
+            for seed in range(DRAWS):
                 part = drawn(source, size, seed)
                 constant = float(part.correct_N[part.part_N >= 0].mean())
                 scored = score(part, pool, seed)
