@@ -50,7 +50,7 @@ ANSWERS = {
     "paper": "curate run examples/paper/NAME.yaml",
     "quickstart": "make run",
     "real-models": "trust ranks labels better",
-    "report": "The first line is a verdict",
+    "report": "Read its first line, the verdict",
     "running": "checks configuration, input files and models",
     "students": "student.method names how students are trained",
     "troubleshooting": "take the name that is given",
