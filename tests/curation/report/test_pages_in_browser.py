@@ -71,7 +71,8 @@ return [...document.querySelectorAll('td.whole')].filter(e => /\\d{4}-\\d\\d-\\d
     return new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1; }).map(e => e.textContent);
 """
 NOT_READ = """
-const missed = [], titleOf = e => e && e.closest('.pointed') && e.closest('.pointed').querySelector('title').textContent;
+const missed = [];
+const titleOf = e => e?.closest('.pointed')?.querySelector('title').textContent;
 let seen = 0;
 for (const e of document.querySelectorAll('circle.pointed, g.pointed')) {
   const shape = e.tagName === 'circle' ? e : e.querySelector('path');
