@@ -26,7 +26,8 @@ def test_the_look_for_selected_rows_takes_no_memory_that_grows_with_their_number
     of_b_M = (1 << FILE_SHIFT) + np.array(chosen, dtype=np.int64)
     wanted_M, found = np.concatenate([of_b_M, elsewhere_M]), []
     tracemalloc.start()
-    kept = [row for part in _rows(files, kept_fields(files, ["key"]), wanted_M, None, found) for row in part.to_pylist()]
+    parts = _rows(files, kept_fields(files, ["key"]), wanted_M, None, found)
+    kept = [row for part in parts for row in part.to_pylist()]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [row["key"] for row in kept] == [f"b-{number}" for number in chosen]
