@@ -1,5 +1,6 @@
 """A weak teacher labels, a trust function filters, a strong student learns: data curation on Ray (arXiv 2606.01000)."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from os import PathLike
@@ -52,5 +53,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The names of the package, with that of ``Filter``, which is imported late."""
-    return sorted({*globals(), *__all__})
+    """The names of the package and of its modules so far, without what it imports from elsewhere."""
+    found = {name for name in globals() if name.startswith("_") or f"{__name__}.{name}" in sys.modules}
+    return sorted({*__all__, *found})

@@ -27,6 +27,40 @@ PUT_IN = r"\.\.\.|\b[A-Z][A-Z_:]{2,}\b|\S+\.\S+"
 SYSTEM = {"No space left on device", "Read-only file system"}
 """Messages of the operating system."""
 
+ANSWERS = {
+    "analysis": "adds a section Why it works to the report",
+    "architecture": "follows one row from a source file",
+    "benchmarks": "choose the best 1 % of 10^8 rows",
+    "budget": "half the number of right labels",
+    "chain": "The student of one generation is the teacher of the next",
+    "configuration": "curate init my.yaml writes a commented file",
+    "endpoints": "The teacher may be a model behind a server",
+    "evidence": "in mate in one yes",
+    "examples": "curate run examples/mcqa.yaml",
+    "exports": "curate filter DIR POOL -o OUT --keep 0.1",
+    "extending": "one new file and one line",
+    "glossary": "one question: a puzzle, a problem, a text",
+    "gpus": "actors: {min: 1, max: 8, num_gpus: 1}",
+    "how-it-works": "This is the path of one row",
+    "index": "curate init --data labelled.csv unlabelled.csv",
+    "labelled-rows": "200 to 500",
+    "method": "The first table says where each element of the method is implemented",
+    "operations": "Storage that all nodes share",
+    "own-data": "takes them to a report",
+    "paper": "curate run examples/paper/NAME.yaml",
+    "quickstart": "make run",
+    "real-models": "trust ranks labels better",
+    "report": "Read its first line, the verdict",
+    "running": "checks configuration, input files and models",
+    "students": "student.method names how students are trained",
+    "troubleshooting": "take the name that is given",
+    "trust": "teacher.states names the states to keep of each row",
+}
+"""Words that answer the question of a page, or begin its list of answers, as a reader sees them; by page. The log of
+experiments answers none."""
+FIRST_SCREEN = 1_600
+"""Characters of text on a first screen."""
+
 
 class Command(NamedTuple):
     """A call of ``curate``."""
@@ -224,6 +258,23 @@ def test_links_lead_to_files_and_headings():
 
 def test_the_readme_fits_on_a_screen():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 75
+
+
+def seen(path: Path) -> str:
+    """The text of a page as a reader sees it, without marks, in one line."""
+    found: list[str] = []
+    for token in parsed(path):
+        if token.type == "fence":
+            found.append(token.content)
+        elif token.type == "inline":
+            found.append("".join(child.content or " " for child in token.children or ()))
+    return " ".join(" ".join(found).split())
+
+
+def test_the_first_screen_of_each_page_answers_its_question():
+    assert set(ANSWERS) == {path.stem for path in DOCS.glob("*.md")} - {"log"}
+    late = {name: seen(DOCS / f"{name}.md").find(words) for name, words in ANSWERS.items()}
+    assert {name: place for name, place in late.items() if not 0 <= place < FIRST_SCREEN} == {}
 
 
 def test_own_data_shows_the_configuration_that_it_runs():

@@ -1,4 +1,4 @@
-"""The site of ``make docs``: it builds, no link is dead, search works from a folder, and it fits a telephone."""
+"""The site of ``make docs``: it builds, no link is dead, search works from a folder, and it can be read."""
 
 import json
 import runpy
@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from chromium import chromium
+from chromium import LOW_CONTRAST, chromium
+from test_docs import ANSWERS
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed: make docs")
 
@@ -80,19 +82,67 @@ return JSON.stringify({
 """
 
 
-def test_pages_fit_a_telephone(site: Path, tmp_path: Path):
+FOUND = """
+const words = arguments[0], nodes = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
+let text = "", places = [];
+for (let node; node = nodes.nextNode();)
+  for (const part of node.textContent) {
+    const blank = /\\s/.test(part);
+    if (blank && text.endsWith(" ")) continue;
+    text += blank ? " " : part;
+    places.push(node.parentElement);
+  }
+const at = text.indexOf(words);
+return at < 0 ? -1 : places[at].getBoundingClientRect().top;
+"""
+
+
+def show(driver: Any, page: Path, width: int, height: int, *, dark: bool = False) -> None:
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    driver.get(page.as_uri())
+
+
+def pages_of(site: Path) -> list[Path]:
+    return sorted({*site.glob("*.html"), *(site / "reference").glob("*.html")})
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_pages_fit_a_telephone_a_tablet_and_a_screen(site: Path, tmp_path: Path, width: int):
     """Code and tables that are wider scroll within themselves; no column is cut or too thin to read."""
     num_tables, wrong = 0, []
     with chromium(tmp_path / "profile") as driver:
-        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        for page in sorted({*site.glob("*.html"), *(site / "reference").glob("*.html")}):
-            driver.get(page.as_uri())
+        for page in pages_of(site):
+            show(driver, page, width, 844)
             found = json.loads(driver.execute_script(WIDE))
             num_tables += found.pop("tables")
-            if found != {"page": 390, "lost": 0, "cut": 0, "thin": 0}:
+            if found.pop("page") > width or found != {"lost": 0, "cut": 0, "thin": 0}:
                 wrong.append((page.name, found))
     assert wrong == [] and num_tables > 100
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_text_can_be_read(site: Path, tmp_path: Path, dark: bool):
+    """Contrast as WCAG AA asks, in both colour schemes."""
+    low, seen = {}, 0
+    with chromium(tmp_path / "profile") as driver:
+        for page in pages_of(site):
+            show(driver, page, 1280, 844, dark=dark)
+            number, found = driver.execute_script(LOW_CONTRAST)
+            seen += number
+            low |= {page.name: sorted(set(found))} if found else {}
+    assert low == {} and seen > 10_000
+
+
+def test_the_first_screen_answers_the_question_of_its_page(site: Path, tmp_path: Path):
+    with chromium(tmp_path / "profile") as driver:
+        tops = {}
+        for name, words in ANSWERS.items():
+            show(driver, site / f"{name}.html", 1280, 800)
+            tops[name] = driver.execute_script(FOUND, words)
+    assert {name: top for name, top in tops.items() if not 0 <= top < 780} == {}
 
 
 def test_code_is_copied_by_a_button(site: Path, tmp_path: Path):

@@ -120,3 +120,29 @@ def test_something_is_trained(tmp_path: Path, way: signal.Signals, stage: str):
     line, seconds = stop(driver, log, way)
     assert stage in line and "stages are done" in line and seconds < LIMIT_SECONDS
     assert stage in events(run.directory, "stopped")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_begins_with_what_takes_longest(tmp_path: Path):
+    """Where trust can be fitted and the pool is half labelled, the pool is not kept waiting for its CPU."""
+    sections = {"ray": {"num_cpus": 1}, "selection": {"budget": {"n": 50}, "arms": ["naive", "trust"]}}
+    run = SumsRun(tmp_path, num_pool=1500, actors={"max": 1}, seconds_per_row=0.02, sections=sections)
+    log = tmp_path / "log"
+    graded = subprocess.run(
+        [*run.command, "--until", "gen-0/grade-source"], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert graded.returncode == 0, graded.stderr
+    driver = start(["run", str(run.config)], log)
+    until(lambda: len(run.committed()) > 25, driver, log)
+    line, _ = stop(driver, log, signal.SIGTERM)
+    assert "gen-0/label-pool has committed" in line
+    before = events(run.directory, "started")
+    assert "gen-0/trust" not in before
+    resumed = subprocess.run(
+        [*run.command, "--until", "gen-0/score-pool"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert events(run.directory, "started")[len(before) :][:2] == ["gen-0/label-pool", "gen-0/trust"]
+    at = {event["stage"]: event["time"] for event in run.events("started")[len(before) :]}
+    (labelled,) = [event["time"] for event in run.events("finished") if event["stage"] == "gen-0/label-pool"]
+    assert at["gen-0/trust"] >= labelled

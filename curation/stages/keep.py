@@ -81,14 +81,19 @@ def _rows(
     id_column: str | None,
     found: list[Int64s],
 ) -> Iterator[pa.Table]:
-    """The wanted rows of the files with these columns, in the files' order; their ids are added to ``found``."""
+    """The wanted rows of the files with these columns, in the files' order; their ids are added to ``found``.
+
+    ``wanted_M`` is ascending.
+    """
     names = [field.name for field in fields]
     for file in files:
         start = 0
         for batch in read_rows(file, columns=names):
             ids_B = row_ids(file, start, start + batch.num_rows, id_column)
             start += batch.num_rows
-            (at_M,) = np.nonzero(np.isin(ids_B, wanted_M, assume_unique=True))
+            place_B = np.searchsorted(wanted_M, ids_B)  # `np.isin` would sort all wanted ids for each batch
+            (inside_M,) = np.nonzero(place_B < len(wanted_M))
+            at_M = inside_M[wanted_M[place_B[inside_M]] == ids_B[inside_M]]
             taken = batch.take(pa.array(at_M))
             columns = [as_kept(taken.column(field.name), field.type) for field in fields]
             found.append(ids_B[at_M])

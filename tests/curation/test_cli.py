@@ -294,6 +294,8 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
     bare = ("--set", "generations=[]", "--set", "prices={currency: EUR, cpu_hour: 1}")
     probed = curate("plan", config, *bare)
+    said = "probe of gen-0/label-source, gen-0/label-pool: labelling 36 rows drawn at random, for about 30 s"
+    assert said in probed.stderr
     assert "probe: 36 rows drawn at random, 1 actors: " in probed.stdout and " rows/s of one actor" in probed.stdout
     assert "EUR together, with a month of storage" in probed.stdout
     assert re.search(r"gen-0/label-pool +21 +\d+ +\d+ to \d+  probe ", probed.stdout)

@@ -1,5 +1,6 @@
 """The names of the package, and the ways in which a run is given to it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from curation.errors import ConfigError
 from curation.pipeline import running
 
 
-def test_dir_lists_what_is_there() -> None:
-    assert {"Filter", "run", "session"} <= set(dir(curation))
+def test_dir_lists_what_is_there_and_nothing_from_elsewhere() -> None:
+    public = {name for name in dir(curation) if not name.startswith("_")}
+    modules = {name for name in public if f"curation.{name}" in sys.modules}
+    assert "config" in modules and public - modules == {"Filter", "run", "session"}
     assert all(getattr(curation, name) is not None for name in curation.__all__)
 
 

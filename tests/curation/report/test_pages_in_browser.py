@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import chromium
+from chromium import LOW_CONTRAST, chromium
 from test_analysis_section import advantages, coherent, with_analysis
 from test_chained import make_chain
 from test_report import changed, make_run
@@ -52,30 +52,6 @@ return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.c
   .filter(e => !getComputedStyle(e).backgroundImage.includes('gradient') || e.tabIndex !== 0)
   .map(e => e.textContent.slice(0, 60));
 """
-LOW_CONTRAST = """
-const probe = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-const rgba = colour => { probe.clearRect(0, 0, 1, 1); probe.fillStyle = colour; probe.fillRect(0, 0, 1, 1);
-  return [...probe.getImageData(0, 0, 1, 1).data]; };
-const over = (top, below) => { const a = top[3] / 255; return [0, 1, 2].map(i => a * top[i] + (1 - a) * below[i]); };
-const behind = e => e === null ? [255, 255, 255]
-  : over(rgba(getComputedStyle(e).backgroundColor), behind(e.parentElement));
-const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
-const light = c => { const [r, g, b] = c.map(v => linear(v / 255));
-  return .2126 * r + .7152 * g + .0722 * b; };
-const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-let seen = 0;
-for (let node; node = walk.nextNode();) {
-  const e = node.parentElement;
-  if (!node.textContent.trim() || e.closest('svg, style, script') || !e.getClientRects().length) continue;
-  const style = getComputedStyle(e), below = behind(e), text = over(rgba(style.color), below);
-  const [a, b] = [light(text), light(below)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
-  const size = parseFloat(style.fontSize), large = size >= 24 || size >= 18.66 && +style.fontWeight >= 700;
-  seen++;
-  if (ratio < (large ? 3 : 4.5))
-    found.push(ratio.toFixed(2) + ' ' + e.tagName + '.' + e.className + ': ' + node.textContent.slice(0, 40));
-}
-return [seen, found];
-"""
 ONLY_DASHES = """
 const found = [];
 for (const table of document.querySelectorAll('table')) {
@@ -94,6 +70,22 @@ return [...document.querySelectorAll('td.whole')].filter(e => /\\d{4}-\\d\\d-\\d
   .filter(e => { const range = document.createRange(); range.selectNodeContents(e);
     return new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1; }).map(e => e.textContent);
 """
+NOT_READ = """
+const missed = [];
+const titleOf = e => e?.closest('.pointed')?.querySelector('title').textContent;
+let seen = 0;
+for (const e of document.querySelectorAll('circle.pointed, g.pointed')) {
+  const shape = e.tagName === 'circle' ? e : e.querySelector('path');
+  if (!shape.getBoundingClientRect().width || !shape.getBoundingClientRect().height) continue;
+  shape.scrollIntoView({block: 'center'});
+  const box = shape.getBoundingClientRect();
+  const told = titleOf(document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2));
+  seen++;
+  if (!told || !/[0-9]/.test(told)) missed.push(e.querySelector('title').textContent);
+}
+return [seen, missed];
+"""
+"""Points and bars of figures whose value a pointer on them does not show."""
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +151,14 @@ def test_nothing_sticks_out_and_all_text_can_be_read(
         background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(255, 255, 255)") is not dark
         picture(browser, f"{name}-{width}{'-dark' if dark else ''}")
+
+
+@pytest.mark.parametrize("width", WIDTHS[:3])
+def test_a_pointer_reads_the_figures(browser: Any, pages: dict[str, Path], width: int) -> None:
+    for name in ("good", "chain"):
+        show(browser, pages[name], width)
+        seen, missed = browser.execute_script(NOT_READ)
+        assert seen > 100 and missed == [], name
 
 
 def test_sick_runs_shout_on_the_first_screen(browser: Any, tmp_path: Path) -> None:

@@ -108,3 +108,12 @@ def test_the_nearest_column_to_that_of_a_missing_label_is_named(tmp_path: Path) 
     path.write_text(path.read_text().replace('"Answers"', '"truth"'))
     with pytest.raises(SourceError, match="answer, which the row has not; rename or add it"):
         looked(settings)
+
+
+def test_a_wrong_capitalisation_of_all_labels_is_refused_with_value_and_classes(tmp_path: Path) -> None:
+    settings = config(tmp_path, 8)
+    (tmp_path / "questions.jsonl").write_text("\n".join(f'{{"text": "t {n}", "label": "Spam"}}' for n in range(8)))
+    domain = type(settings.domain).model_validate({"name": "classification", "classes": ["spam", "ham"]})
+    told = r"row \d of .*: bad_label: 'Spam' is not one of the 2 classes spam, ham .*label: 'Spam'"
+    with pytest.raises(SourceError, match=told):
+        looked(settings.model_copy(update={"domain": domain}))
