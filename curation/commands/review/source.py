@@ -19,9 +19,11 @@ from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
 from curation.hashing import Int64s, hash64
 from curation.refs import TableRef
+from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.selection.capped import is_capped
 from curation.selection.review import REACH, ScoredRows
+from curation.stages.select import Select
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
@@ -93,14 +95,15 @@ def find(place: Place, arm: str | None) -> Origin:
         raise ReviewError(
             f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {FILTER})"
         )
-    stages = Manifest.load(place).stages
-    found = list(itertools.takewhile(lambda index: f"gen-{index}/select" in stages, itertools.count()))
-    if not found:
+    manifest = Manifest.load(place)
+    made = (manifest.find(Position(generation=index, split="pool"), Select) for index in itertools.count())
+    found = list(itertools.takewhile(lambda record: record is not None, made))
+    if not found or (record := found[-1]) is None:
         raise ReviewError(
             f"{place}: nothing is selected yet; `curate run {place}/config.yaml --set run_dir={place} --until "
             "gen-0/select` selects"
         )
-    return _of_run(place, found[-1], stages[f"gen-{found[-1]}/select"], arm)
+    return _of_run(place, len(found) - 1, record, arm)
 
 
 def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
