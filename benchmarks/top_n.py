@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from benchmarks.machine import peak_mb, wait_for_quiet
 from benchmarks.pairs import measure
-from curation.hashing import Int64s
+from curation.arrays import Int64s
 from curation.selection import Candidates
 from curation.selection.bound import (
     SLICE_ROWS,

@@ -77,7 +77,7 @@ class Position:
     split: str | None = None
     """The split whose rows it works on."""
     of: str = ""
-    """What tells it from others of its class there: a trust function, an arm, a tested model."""
+    """The mark that tells it from others of its class there: a trust function, an arm, a tested model."""
 
 
 class Stage(Inputs):

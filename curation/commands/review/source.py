@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.arrays import Bools, Float32s, Floats, Int64s
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
-from curation.hashing import Int64s, hash64
+from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
@@ -224,16 +224,16 @@ def _best(origin: Origin, floor: float | None) -> tuple["_ScoredBatch", int]:
 
 class _ScoredBatch(NamedTuple):
     row_ids_N: Int64s
-    raw_N: npt.NDArray[np.float32]
-    trust_N: npt.NDArray[np.float32]
-    passed_N: npt.NDArray[np.bool_]
+    raw_N: Float32s
+    trust_N: Float32s
+    passed_N: Bools
     """Whether the row passes the threshold; false without one."""
 
 
 _NOTHING = _ScoredBatch(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
 
 
-def _only(part: _ScoredBatch, kept_N: npt.NDArray[np.bool_]) -> _ScoredBatch:
+def _only(part: _ScoredBatch, kept_N: Bools) -> _ScoredBatch:
     return _ScoredBatch(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
 
 
@@ -259,10 +259,10 @@ def _scores(origin: Origin) -> Iterator[_ScoredBatch]:
             yield _only(_ScoredBatch(ids_B, raw_B, function.score(batch), passed_B), may_B)
 
 
-def _passes(score_B: npt.NDArray[np.floating[Any]], ids_B: Int64s, bound: Json) -> npt.NDArray[np.bool_]:
+def _passes(score_B: Floats, ids_B: Int64s, bound: Json) -> Bools:
     """Which rows pass a filter's threshold: a larger score, or at its score a hash up to its own."""
     tied_B = hash64(ids_B, bound["seed"]) <= np.uint64(bound["tie"])
-    passed: npt.NDArray[np.bool_] = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
+    passed: Bools = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
     return passed
 
 
