@@ -200,7 +200,9 @@ def test_a_record_is_found_by_class_and_position_however_its_stage_is_called(tmp
 def test_records_of_an_earlier_version_get_class_and_position_from_the_stages_and_stay_done(tmp_path: Path):
     manifest = Manifest.load(tmp_path)
     manifest.record("select", key(INPUTS), {"n": 5}, rows=5, seconds=1)
-    with pytest.raises(RunDirError, match=r"recorded by an earlier version.*adds them, and repeats no finished stage"):
+    with pytest.raises(
+        RunDirError, match=r"was recorded by an earlier version.*adds them, and repeats no finished stage"
+    ):
         manifest.find(Position(), Built)
     at = Position(generation=0, split="pool")
     stage = Built(name="select", at=at, work=lambda task: Done(outputs={}, rows=0), inputs=INPUTS)
