@@ -28,7 +28,8 @@ from scipy.special import ndtr
 from benchmarks.machine import peak_mb
 from benchmarks.pairs import measure
 from benchmarks.risk_simulation import ALPHAS, DELTA, POOL_ROWS, Scores, chess_like
-from curation.hashing import Int64s, hash64
+from curation.arrays import Int64s
+from curation.hashing import hash64
 from curation.metrics import proportion
 from curation.refs import TableRef
 from curation.selection.risk import calibrate

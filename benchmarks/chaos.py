@@ -57,14 +57,13 @@ MAX_GIVEN_UP = 3
 class Numbers(Domain):
     """A domain that costs nothing: a number, of which the label says one of two things."""
 
-    name = "numbers"
     columns = pa.schema([("number", pa.int64())])
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
         """By its parity."""
         return LABELS[raw["number"] % 2]
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+    def question(self, example: Example) -> str:
         """The number in words of one."""
         return f"{example['number']} is"
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from curation.hashing import Int64s
+from curation.arrays import Int64s
 from curation.selection.class_shares import distance, estimated
 
 Floats = npt.NDArray[np.float64]

@@ -248,8 +248,8 @@ def grade(folder: Path, num_rows: int) -> None:
     """The grade stage."""
     from curation.stages.grade import grade as grade_stage
 
-    tables = [io.latest(str(folder / f"{name}.lance")) for name in ("pool-labels", "pool-gold", "pool")]
-    grade_stage(*tables, DOMAIN, str(folder / "graded.lance"))
+    labels, gold, pool = (io.latest(str(folder / f"{name}.lance")) for name in ("pool-labels", "pool-gold", "pool"))
+    grade_stage(labels, gold, pool, DOMAIN, str(folder / "graded.lance"))
 
 
 STAGES: dict[str, Callable[[Path, int], None]] = {"select": select, "report": report, "label": label, "grade": grade}

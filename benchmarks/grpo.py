@@ -257,9 +257,13 @@ def run(work: Work, num_pairs: int) -> str:
     clock: Callable[[Turn], float] = (lambda turn: turn.seconds) if turns.are_quiet else (lambda turn: turn.cpu)
     what = "seconds" if turns.are_quiet else "CPU seconds, as the machine was busy"
     lines = []
-    for unit, of in (("steps", lambda turn: turn.steps), ("tokens", lambda turn: turn.tokens)):
-        ours, peer = ([of(turn) / clock(turn) for turn in side] for side in (turns.ours, turns.peers))
-        ratios = turns.ratios(lambda turn, of=of: of(turn) / clock(turn))
+    for unit in ("steps", "tokens"):
+
+        def rate(turn: Turn, unit: str = unit) -> float:
+            return float(getattr(turn, unit)) / clock(turn)
+
+        ours, peer = ([rate(turn) for turn in side] for side in (turns.ours, turns.peers))
+        ratios = turns.ratios(rate)
         reached = "yes" if statistics.median(ratios) >= REACH else "no"
         lines.append(
             f"{unit}/s: ours {spread(ours, ',.2f')}, TRL {spread(peer, ',.2f')}, ratio {spread(ratios)}; "

@@ -172,7 +172,8 @@ def trials(rows: LabelledRows, *, steps: int, num_turns: int) -> bool:
     with local_or_cluster(RayConfig(num_cpus=2)):
         shared = ray.put(source_of(rows.hidden_ND, rows.correct_N))
         held = _memory(shared, rows.hidden_ND.nbytes, steps)
-        made = {name: Process.remote(threads, steps) for name, threads in (("a", 1), ("b", 1), ("two threads", 2))}
+        actor: Any = Process
+        made = {name: actor.remote(threads, steps) for name, threads in (("a", 1), ("b", 1), ("two threads", 2))}
         ray.get([process.start.remote([shared]) for process in made.values()])
         held &= _at_once(made, steps, num_turns)
         _many_in_one(made, steps, (num_turns + 1) // 2)
@@ -182,10 +183,11 @@ def trials(rows: LabelledRows, *, steps: int, num_turns: int) -> bool:
 def _memory(shared: "ray.ObjectRef[TrialRows]", size: int, steps: int) -> bool:
     print(f"\n| processes | rows held by all, copies of {size / MB:.0f} MB | alone a process, MB | its peak | holds |")
     print("| --- | --- | --- | --- | --- |")
+    actor: Any = Process
     held, processes, pids, before = True, [], [], []
     for num in PROCESSES:
         while len(processes) < num:
-            processes.append(Process.remote(1, min(steps, 100)))
+            processes.append(actor.remote(1, min(steps, 100)))
             pid, had = ray.get(processes[-1].start.remote([shared]))
             pids.append(pid)
             before.append(had)

@@ -112,8 +112,9 @@ def ours(rows: LabelledRows, config: TrustConfig) -> Course:
     """``fit_arrays``."""
     clock, begun = _Clock(), time.perf_counter()
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    net, _, record = fit_arrays(rows, config, new_net, seed=SEED, shard=clock)
-    weights = {name: parameter.detach() for name, parameter in net.named_parameters()}
+    found = fit_arrays(rows, config, new_net, seed=SEED, shard=clock)
+    record = found.record
+    weights = {name: parameter.detach() for name, parameter in found.net.named_parameters()}
     return Course(
         clock.begun - begun,
         clock.ended - clock.begun,
@@ -206,9 +207,9 @@ def beside_plain(rows: LabelledRows, nets: Sequence[str], num_turns: int) -> boo
         config = TrustConfig.model_validate({**shape, "learning_rate": 1e-4, "max_steps": steps, "patience": None})
         found = in_turn(
             {
-                "ours": lambda config=config: ours(rows, config),
-                "plain loop, float16 rows": lambda config=config: plain(rows, config, ahead=False),
-                "plain loop, rows standardised beforehand": lambda config=config: plain(rows, config, ahead=True),
+                "ours": partial(ours, rows, config),
+                "plain loop, float16 rows": partial(plain, rows, config, ahead=False),
+                "plain loop, rows standardised beforehand": partial(plain, rows, config, ahead=True),
             },
             num_turns,
         )

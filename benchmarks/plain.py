@@ -1,6 +1,6 @@
 """What benchmarks of the engine label: a domain that costs nothing, rows of it, and Ray Data's own way to do it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lance
@@ -20,16 +20,9 @@ WRITE_ROWS = 1 << 18
 class Plain(Domain):
     """The prompt is a column, the label is the completion."""
 
-    name = "plain"
-    columns = pa.schema([("text", pa.string())])
-
     def gold(self, raw: Mapping[str, Any]) -> None:
         """None: nobody knows what is right."""
         return None
-
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The text."""
-        return str(example["text"])
 
     def parse(self, completion: str, example: Example) -> str | None:
         """The completion."""

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -189,6 +189,11 @@ def timed(work: Callable[[], object], num_rows: int) -> float:
     return num_rows / (time.monotonic() - begun)
 
 
+def by_pair(work: Callable[[], object], num_rows: int) -> Callable[[int], float]:
+    """The same measurement for every pair."""
+    return lambda _: timed(work, num_rows)
+
+
 def check(ref: TableRef, case: Case) -> str:
     """Against the plain float32 network, on the first rows."""
     batch = next(iter(io.open_table(ref).to_batches(columns=[COLUMN, *NUMBERS], batch_size=1 << 15)))
@@ -281,11 +286,11 @@ def main() -> None:
             print(f"  {check(ref, case)}", flush=True)
             trust = case.trust.save(Path(directory) / f"trust-{place}")
             ours(pool, ref, trust, CORES)
-            pilot = timed(lambda trust=trust: ours(pool, ref, trust, CORES), CORES * FRAGMENT_ROWS)
+            pilot = timed(partial(ours, pool, ref, trust, CORES), CORES * FRAGMENT_ROWS)
             num = min(options.rows // FRAGMENT_ROWS, CORES * max(1, round(SECONDS * pilot / (CORES * FRAGMENT_ROWS))))
             found = measure(
-                lambda _, trust=trust, num=num: timed(lambda: ours(pool, ref, trust, num), num * FRAGMENT_ROWS),
-                lambda _: timed(lambda: peer(ref), options.rows),
+                by_pair(partial(ours, pool, ref, trust, num), num * FRAGMENT_ROWS),
+                by_pair(partial(peer, ref), options.rows),
                 options.pairs,
             )
             rate = statistics.median(found.ours)

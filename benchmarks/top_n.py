@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy.typing as npt
 
 from benchmarks.machine import peak_mb, wait_for_quiet
 from benchmarks.pairs import measure
-from curation.hashing import Int64s
+from curation.arrays import Int64s
 from curation.selection import Candidates
 from curation.selection.bound import (
     SLICE_ROWS,
@@ -161,7 +162,7 @@ def against_peers(num_rows: int, n: int, num_pairs: int, threads: int, *, others
         except ImportError:
             print(f"{name}: not installed, not compared")
             continue
-        found = measure(way, rate(lambda peer=peer: peer(ids_N, scores_N, n)), 3)
+        found = measure(way, rate(partial(peer, ids_N, scores_N, n)), 3)
         print(found.line(f"against {name}", "rows/s", REACH))
 
 

@@ -42,10 +42,11 @@ from curation.arms import FREE
 from curation.metrics import Estimate, proportion
 from curation.metrics.shift import two_sample
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
+from curation.report.levels import USE
 from curation.report.measured import InMemory
 from curation.report.rivals import rivals_of
 from curation.report.rows import FunctionScores, Judged
-from curation.report.verdict import USE, ReportVerdict, verdict
+from curation.report.verdict import ReportVerdict, verdict
 from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2

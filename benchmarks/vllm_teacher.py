@@ -125,7 +125,9 @@ def run(directory: Path, options: argparse.Namespace) -> str:
 
     def ours(pair: int) -> float:
         clock, uri = directory / f"clock-{pair}", str(directory / f"labels-{pair}.lance")
-        timed = replace(job, labels_uri=uri, domain=DomainConfig(name=job.domain.name, clock=str(clock)))
+        timed = replace(
+            job, labels_uri=uri, domain=DomainConfig.model_validate({"name": job.domain.name, "clock": str(clock)})
+        )
         begun = time.time()
         result = label(timed, state_size=options.hidden, share=RowShare(), commit_seconds=1.0, dataset=dataset)
         ended, first = time.time(), float(clock.read_text())

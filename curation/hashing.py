@@ -3,12 +3,12 @@
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
+from curation.arrays import Float64s, Uint64s
+from curation.arrays import Int64s as Int64s
 
 
-def hash64(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.uint64]:
+def hash64(row_ids_N: Int64s, seed: int) -> Uint64s:
     """A 64-bit hash of each id, uint64 [N]: the finaliser of SplitMix64 over id and seed.
 
     Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
@@ -22,9 +22,9 @@ def hash64(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def hash_unit(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.float64]:
+def hash_unit(row_ids_N: Int64s, seed: int) -> Float64s:
     """A hash of each id, uniform in [0, 1), float64 [N]."""
-    unit: npt.NDArray[np.float64] = (hash64(row_ids_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    unit: Float64s = (hash64(row_ids_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains.math import Math
 from curation.refs import TableRef
+from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest
 from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob
@@ -107,6 +108,8 @@ def make_run(
         {"budget": asdict(found), "arms": {item.arm: asdict(item) for item in selections}},
         rows=found.n,
         seconds=1.0,
+        kind="Select",
+        at=Position(generation=0, split="pool"),
     )
     return ReviewedRun(
         directory,

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 from filter_package import COMPLETIONS, ids_of, make_package, states_of, write_pool
 
+from curation.arrays import Int64s
 from curation.cli import SHIFTED, main
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, ConfigError, PackageError, RunDirError, ShiftError, SourceError
 from curation.filter.opened import check, open_filter
 from curation.filter.package import TrustPackage
 from curation.filter.run import Filtered, run_filter
-from curation.hashing import Int64s
 from curation.selection import Candidates
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN, in_rank_order

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from curation.arms import is_free
+from curation.arrays import Float64s
 from curation.metrics import auc_difference, auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.stacked import Combination
@@ -19,7 +17,7 @@ class Candidate(NamedTuple):
     name: str
     """``stacked``, ``fitted_confidence``, or a free signal."""
     combination: Combination
-    raw_M: npt.NDArray[np.float64]
+    raw_M: Float64s
     """The logits of the labelled rows that are used."""
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.hashing import derive, hash_unit
 from curation.trust.boosted_trees import BoostedTrees
@@ -17,7 +17,6 @@ from curation.trust.stacked import Bent, Combination, Logistic, Trees
 from train.choice import Candidate
 from train.trust_loop import Flags, Ints
 
-Floats = npt.NDArray[np.float64]
 STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 """Inverse penalties of a logistic regression (scikit-learn's C): prior variances of the weights of columns of deviation
 1. Regressions under all of them are averaged, each as much as its evidence weighs."""
@@ -46,7 +45,7 @@ class Folded:
         self.correct_M, self.fold_M = correct_M, fold_M
         self.num_rows, self.num_folds = len(correct_M), int(fold_M.max()) + 1
 
-    def alone(self, name: str, column: str, column_M: Floats) -> Candidate:
+    def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
         """One number, by whose order rows rank."""
         filled_M1 = _filled(column_M[:, None])
         model = _averaged(filled_M1, self.correct_M, np.ones(1), (), rising=True)
@@ -54,7 +53,7 @@ class Folded:
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
     def logistic(
-        self, name: str, names: tuple[str, ...], columns_MK: Floats, *, leads: Sequence[str], num_members: int
+        self, name: str, names: tuple[str, ...], columns_MK: Float64s, *, leads: Sequence[str], num_members: int
     ) -> Candidate:
         """A logistic regression of the columns, near one of ``leads`` as far as the evidence speaks for it.
 
@@ -73,7 +72,7 @@ class Folded:
         model = fitted(np.ones(self.num_rows, dtype=np.bool_))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
-    def trees(self, name: str, names: tuple[str, ...], columns_MK: Floats, config: TrustConfig) -> Candidate:
+    def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """The columns in boosted trees, with the slope and intercept that their out-of-fold logits need."""
         filled_MK, out_M = _filled(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})
@@ -87,7 +86,7 @@ class Folded:
         bent, model = calibrated(out_M, self.correct_M), Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(out_M))
 
-    def _out_of_fold(self, columns_MK: Floats, fitted: Callable[[Flags], Logistic]) -> Floats:
+    def _out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Flags], Logistic]) -> Float64s:
         """Logits [M] of what is fitted on the rows of the other folds, without the level by which those differ."""
         out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
@@ -111,7 +110,7 @@ def folds_of(row_ids_M: Ints, correct_M: Flags, folds: int, seed: int) -> Ints:
     return fold_M
 
 
-def calibrated(raw_M: Floats, correct_M: Flags) -> Bent:
+def calibrated(raw_M: Float64s, correct_M: Flags) -> Bent:
     """The rising line, of many rows with a bend at the median, that makes out-of-fold logits those of a probability.
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
@@ -130,19 +129,19 @@ def calibrated(raw_M: Floats, correct_M: Flags) -> Bent:
     return Bent()
 
 
-def varies(column_M: Floats) -> bool:
+def varies(column_M: Float64s) -> bool:
     """Whether the known values of a column differ by more than rounding."""
     known = column_M[~np.isnan(column_M)]
     return bool(len(known) and _deviations(known[:, None])[0] > 0)
 
 
-def _deviations(columns_MK: Floats) -> Floats:
+def _deviations(columns_MK: Float64s) -> Float64s:
     """The standard deviation of each column, float64 [K]; 0 where it is no more than rounding."""
-    deviation_K: Floats = columns_MK.std(axis=0)
+    deviation_K: Float64s = columns_MK.std(axis=0)
     return np.where(deviation_K > 1e-9 * np.maximum(1.0, np.abs(columns_MK).max(axis=0)), deviation_K, 0.0)
 
 
-def _filled(columns_MK: Floats, taken_M: Flags | slice = slice(None)) -> Floats:
+def _filled(columns_MK: Float64s, taken_M: Flags | slice = slice(None)) -> Float64s:
     """The columns with the mean of the rows ``taken_M`` in place of missing values; 0 where those have none."""
     known_MK = ~np.isnan(columns_MK[taken_M])
     mean_K = np.nansum(columns_MK[taken_M], axis=0) / np.maximum(known_MK.sum(axis=0), 1)
@@ -150,7 +149,7 @@ def _filled(columns_MK: Floats, taken_M: Flags | slice = slice(None)) -> Floats:
 
 
 def _averaged(
-    columns_MK: Floats, correct_M: Flags, scale_K: Floats, leads: Sequence[int], *, rising: bool = False
+    columns_MK: Float64s, correct_M: Flags, scale_K: Float64s, leads: Sequence[int], *, rising: bool = False
 ) -> Logistic:
     """The mean of logistic regressions under all priors, each weighed by its evidence (Bayesian model averaging).
 
@@ -183,13 +182,13 @@ def _averaged(
     return Logistic(weight_K, float(bias / total - weight_K @ mean_K))
 
 
-def _scales(scale_K: Floats, leads: Sequence[int]) -> list[Floats]:
+def _scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
     """The deviations of columns without a lead, then with each column of ``leads`` as one."""
     is_lead_LK = np.eye(len(scale_K), dtype=np.bool_)[list(leads)]
     return [scale_K, *(np.where(is_lead_K, size, scale_K) for is_lead_K in is_lead_LK for size in LEADS)]
 
 
-def log_evidences(columns_MK: Floats, correct_M: Flags, priors: Sequence[tuple[float, Floats]]) -> Floats:
+def log_evidences(columns_MK: Float64s, correct_M: Flags, priors: Sequence[tuple[float, Float64s]]) -> Float64s:
     """The log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
 
     It is that of linear regression on columns of mean 0, whose weights are those of a logistic one times the outcomes'

@@ -12,10 +12,9 @@ Shapes: B rows of a batch, K positions, D numbers of a hidden state.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from curation.arrays import Float32s, Int64s
 from curation.errors import ModelError
 from train.packing import IGNORED
 from train.sft import collate, completion_loss
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 class RowGradients(NamedTuple):
     """Gradients of rows: float32 [B, D], the loss [B], and the number of tokens that it is the mean of [B]."""
 
-    gradient_BD: npt.NDArray[np.float32]
-    loss_B: npt.NDArray[np.float32]
-    num_tokens_B: npt.NDArray[np.int64]
+    gradient_BD: Float32s
+    loss_B: Float32s
+    num_tokens_B: Int64s
 
 
 def row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:

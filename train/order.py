@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from curation.arrays import Int64s
 
 GROUPED_BATCHES = 50
 """Rows are sorted by length within as many global batches, as ``transformers`` does."""
@@ -30,12 +30,12 @@ class Order:
         """Optimizer steps of an epoch; the last one may have fewer rows."""
         return -(-len(self.lengths_N) // self.global_batch_size)
 
-    def step(self, epoch: int, number: int) -> Ints:
+    def step(self, epoch: int, number: int) -> Int64s:
         """The rows of a step, the longest first."""
         return self._epoch(epoch)[number * self.global_batch_size : (number + 1) * self.global_batch_size]
 
     @lru_cache(maxsize=1)  # noqa: B019 - an order lives as long as its training
-    def _epoch(self, epoch: int) -> Ints:
+    def _epoch(self, epoch: int) -> Int64s:
         """All rows of an epoch, step after step.
 
         Rows that do not fill a step are drawn at random and come last. The others are grouped: rows of similar length
@@ -52,8 +52,8 @@ class Order:
         shuffled_N[num_grouped:] = self._longest_first(shuffled_N[num_grouped:])
         return shuffled_N
 
-    def _longest_first(self, rows: Ints) -> Ints:
-        ordered: Ints = rows[np.argsort(-self.lengths_N[rows], kind="stable")]
+    def _longest_first(self, rows: Int64s) -> Int64s:
+        ordered: Int64s = rows[np.argsort(-self.lengths_N[rows], kind="stable")]
         return ordered
 
 
@@ -77,7 +77,7 @@ class Division:
         num_full, rest = divmod(len(self.order.lengths_N), self.order.global_batch_size)
         return num_full * self.num_per_step + -(-rest // (self.micro_batch_size * self.num_workers))
 
-    def micro_batch(self, epoch: int, number: int) -> Ints:
+    def micro_batch(self, epoch: int, number: int) -> Int64s:
         """The rows of this worker's micro-batch ``number`` of an epoch; in the last step they may be fewer, or none.
 
         Rows of similar length go to the workers at the same time.

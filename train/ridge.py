@@ -5,14 +5,14 @@ with a shrunken covariance does. It has a closed form, from which the scores of 
 fit, so that the strength of the penalty costs no fit either.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Floats = npt.NDArray[np.float64]
+from curation.arrays import Bools, Float64s, Floats, Int64s
+
 STRENGTHS = tuple(10.0 ** np.arange(-1, 4.1, 0.5))
 """Strengths of the penalty, for inputs of deviation 1 and a Gram matrix that is divided by their number."""
 MOST = 4_096
@@ -22,16 +22,14 @@ MOST = 4_096
 class Probe(NamedTuple):
     """A fitted probe."""
 
-    weight_D: Floats
+    weight_D: Float64s
     bias: float
-    out_of_fold_N: Floats
+    out_of_fold_N: Float64s
     """The score of each row by the weights of a probe that was fitted on the other folds, with the bias of all rows."""
     strength: float
 
 
-def fit_probe(
-    hidden_ND: npt.NDArray[np.floating[Any]], correct_N: npt.NDArray[np.bool_], fold_N: npt.NDArray[np.int64]
-) -> Probe:
+def fit_probe(hidden_ND: Floats, correct_N: Bools, fold_N: Int64s) -> Probe:
     """Fit on all rows, with the strength of ``STRENGTHS`` whose out-of-fold scores have the least squared error.
 
     The inputs are standardised over all rows. Leaving a fold out of a quadratic problem changes its residuals r to

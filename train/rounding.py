@@ -3,9 +3,9 @@
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from curation.arrays import Bools, Float32s, Int64s
 from curation.config import TrustConfig
 from curation.metrics import auc_value
 from curation.trust.parts import VALIDATION
@@ -20,7 +20,6 @@ MOST_AUC = 0.001
 """How much the AUC may change."""
 
 Trust = TypeVar("Trust", bound=StateTrust)
-Floats = npt.NDArray[np.float32]
 
 
 def rounded(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
@@ -36,14 +35,14 @@ def rounded(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
     return trust.scoring_in(record["taken"]).noted(rounding=record)
 
 
-def decided(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_], asked: ScoreDtype) -> dict[str, Any]:
+def decided(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools, asked: ScoreDtype) -> dict[str, Any]:
     """The type that is ``taken`` in view of held-out scores in float32 and in the type ``asked``, and why, as JSON."""
     found = compared(exact_M, rounded_M, correct_M)
     kept = found["overlap"] >= LEAST_OVERLAP and found["auc_change"] <= MOST_AUC
     return {"asked": asked, "taken": asked if kept else "float32", **found}
 
 
-def compared(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_]) -> dict[str, Any]:
+def compared(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools) -> dict[str, Any]:
     """How much of the best rows stays, by how much the AUC changes, and how many rows that was looked up on."""
     num_best = max(1, round(TOP_SHARE * len(exact_M)))
     best, found = (np.argsort(-raw_M, kind="stable")[:num_best] for raw_M in (exact_M, rounded_M))
@@ -53,7 +52,7 @@ def compared(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_
     return {"overlap": len(np.intersect1d(best, found)) / num_best, "auc_change": change, "num_rows": len(exact_M)}
 
 
-def raw_at(trust: StateTrust, rows: LabelledRows, places_M: npt.NDArray[np.int64]) -> Floats:
+def raw_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Float32s:
     """The logits of the rows at these places as a scan computes them, float32 [M]."""
     parts = [
         trust.raw_of([torch.from_numpy(rows.hidden_ND[places_M[start : start + SCORE_ROWS]])])

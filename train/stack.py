@@ -11,11 +11,11 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import ray
 import torch
 
 from curation.arms import TRUST, Column, free_of
+from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
@@ -37,7 +37,6 @@ from train.rounding import decided, raw_at
 from train.trust import components_of, fit_member, labelled_rows, logits_at, neural_of, origin_of, projected
 from train.trust_loop import LabelledRows, Shard
 
-Floats = npt.NDArray[np.float64]
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STOPPING = 0.125
 """The share of the rows of the other folds that say when a fold's network stops."""
@@ -170,9 +169,9 @@ class _Stack:
             )
         self._probes: Probes | None = None
         self._networks: DeepEnsemble | None = None
-        self._members: list[tuple[str, Floats]] = []
+        self._members: list[tuple[str, Float64s]] = []
         """Names and out-of-fold logits [M]."""
-        self._rounded_M: Floats | None = None
+        self._rounded_M: Float64s | None = None
         """The networks' out-of-fold logits in the type that is asked for, if another than float32."""
 
     @cached_property
@@ -199,7 +198,7 @@ class _Stack:
             found = max(found, trees, key=lambda candidate: auc_value(candidate.raw_M, self.correct_M))
         return found
 
-    def _logistic(self, name: str, members: Sequence[tuple[str, Floats]]) -> Candidate:
+    def _logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         return self._folded.logistic(name, *self._columns(members), leads=leads, num_members=len(members))
 
@@ -267,7 +266,7 @@ class _Stack:
         used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
         return components_of(self._rows._replace(part_N=used_N), self._config)
 
-    def _columns(self, members: Sequence[tuple[str, Floats]]) -> tuple[tuple[str, ...], Floats]:
+    def _columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
         """Names and values [M, K] of what a combination reads: the numbers and the logits of members."""
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
@@ -296,7 +295,7 @@ class _Stack:
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust
 
-    def _rounding(self, taken: Candidate, rounded_M: Floats) -> dict[str, Any]:
+    def _rounding(self, taken: Candidate, rounded_M: Float64s) -> dict[str, Any]:
         """The type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
         _, exact_MK = self._columns(self._members)
         _, rounded_MK = self._columns([*self._members[:-1], (NETWORKS, rounded_M)])

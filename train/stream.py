@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
+from curation.arrays import Float64s, Int64s
 from curation.domains.pair import continuation
 from curation.refs import TableRef
 from curation.tables import io
@@ -44,11 +45,11 @@ def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
 class Survey:
     """Statistics of all rows before a training's first step; the kept ones are in the order of their row ids."""
 
-    positions_N: npt.NDArray[np.int64]
+    positions_N: Int64s
     """Where each kept row stands in the table."""
     lengths_N: npt.NDArray[np.int32]
     """Tokens of each kept row."""
-    dropped_M: npt.NDArray[np.int64]
+    dropped_M: Int64s
     """The ids of the rows with more tokens than the limit, ascending."""
     digest: str
     """Digest of all rows as they are read, whatever their order in the table."""
@@ -60,9 +61,9 @@ class Survey:
 class _Share:
     """Findings of one worker in its share of the rows."""
 
-    row_ids_N: npt.NDArray[np.int64]
+    row_ids_N: Int64s
     lengths_N: npt.NDArray[np.int32]
-    trusts_N: npt.NDArray[np.float64]
+    trusts_N: Float64s
     digest: int
 
 
@@ -164,9 +165,7 @@ class PreferenceSource(TokenSource):
 class Loader(DataLoader[Any]):
     """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
 
-    def __init__(
-        self, source: TokenSource, positions_N: npt.NDArray[np.int64], division: Division, **settings: Any
-    ) -> None:
+    def __init__(self, source: TokenSource, positions_N: Int64s, division: Division, **settings: Any) -> None:
         """``settings``: of ``torch.utils.data.DataLoader``."""
         self._numbers = _MicroBatchNumbers(division)
         super().__init__(_Blocks(source, positions_N, division, self._numbers), batch_sampler=self._numbers, **settings)
@@ -197,7 +196,7 @@ class _Blocks(Dataset[TrainingRow]):
     """Reads micro-batches in blocks, one block ahead."""
 
     def __init__(
-        self, source: TokenSource, positions_N: npt.NDArray[np.int64], division: Division, numbers: _MicroBatchNumbers
+        self, source: TokenSource, positions_N: Int64s, division: Division, numbers: _MicroBatchNumbers
     ) -> None:
         self._source, self._positions_N, self._division, self._numbers = source, positions_N, division, numbers
         self._num = max(BLOCK_ROWS // division.micro_batch_size, 1)

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from curation.arrays import Float64s
+
 LEVEL = 0.05
 """The probability that the default is replaced by a finalist that is not better, over all finalists."""
 
@@ -91,7 +93,7 @@ def choose(
     )
 
 
-def corrected_difference(difference_R: npt.NDArray[np.float64], *, share_held_out: float, level: float) -> Difference:
+def corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
     """The mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
 
     Its variance is (1 / R + n_test / n_train) times the sample's: R fits on overlapping rows tell less than R
@@ -104,7 +106,7 @@ def corrected_difference(difference_R: npt.NDArray[np.float64], *, share_held_ou
     return Difference(value=mean, low=mean - half, high=mean + half, num_pairs=num)
 
 
-def _finite(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float64]:
+def _finite(values: npt.ArrayLike, name: str) -> Float64s:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or len(found) < 2:
         raise ValueError(f"{name}: {found.size} fits; an interval needs at least two")

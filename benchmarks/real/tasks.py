@@ -28,19 +28,12 @@ class Classes(Domain):
         cue: the last line of the prompt, which a class completes.
     """
 
-    name = "classes"
-    columns = pa.schema([("text", pa.string())])
-
     def __init__(self, *, labels: Sequence[str], cue: str) -> None:
         self._completions = {label: f" {label.replace('_', ' ')}" for label in labels}
         self._cue = cue
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The text and the cue, after demonstrations."""
-        blocks = [self._block(shot) + self._completions[shot["gold"]] for shot in shots]
-        return "\n\n".join([*blocks, self._block(example)])
-
-    def _block(self, example: Example) -> str:
+    def question(self, example: Example) -> str:
+        """The text and the cue."""
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:

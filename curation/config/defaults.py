@@ -1,15 +1,14 @@
 """Defaults that depend on the domain: decoding, test runs, the trust function's preset.
 
-A table for the first domains of this package; any other class may have an attribute ``defaults``, a mapping of the
-same shape (sections ``teacher``, ``evaluation`` and ``trust``, with their keys). Values are the paper's (App. "Training
-Details", "Evaluation Details", table of NTF architectures). The maximum length of a generated multiple-choice answer is
-ours.
+They stand at the domain's class (``curation.domains.Domain``): ``defaults`` is a mapping of the sections ``teacher``,
+``evaluation`` and ``trust`` to their keys, and ``answering`` says how its rows are answered. The paper's values are in
+its App. "Training Details", "Evaluation Details", and the table of NTF architectures.
 """
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from curation.registry import DOMAINS, code
 
@@ -18,73 +17,76 @@ ENTRY_POINTS = "curation.domains"
 
 Defaults = Mapping[str, Mapping[str, Any]]
 
-_SAMPLED = {"temperature": 0.6, "top_p": 0.8, "top_k": 20, "min_p": 0.0, "presence_penalty": 1.5}
-_ONE_LINE = {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}
-_MATH = {"max_tokens": 4096, "stop": ()}
-_REASONED = {"max_tokens": 512, "temperature": 0.0, "stop": ()}
-
-CHESS: Defaults = {
-    "teacher": {"decoding": _ONE_LINE},
-    "evaluation": {"decoding": _ONE_LINE, "num_runs": 1},
-    "trust": {"preset": "strategy_games"},
-}
-MATH: Defaults = {
-    "teacher": {"decoding": {**_MATH, "temperature": 0.0}},
-    "evaluation": {"decoding": {**_MATH, **_SAMPLED}, "num_runs": 5},
-    "trust": {"preset": "quantitative_reasoning"},
-}
-MCQA: Defaults = {
-    "teacher": {"decoding": _ONE_LINE},  # options are scored; only signals of some arms generate text
-    "evaluation": {"decoding": _ONE_LINE, "num_runs": 1},
-    "trust": {"preset": "world_knowledge"},
-}
-GENERATIVE_MCQA: Defaults = {
-    "teacher": {"decoding": _REASONED},
-    "evaluation": {"decoding": _REASONED, "num_runs": 1},
-    "trust": {"preset": "world_knowledge"},
-}
-MOVES = ("chess", "chess_mate")
-"""Domains whose answer is a move."""
 GENERIC: Defaults = MappingProxyType({})
 """For a domain without defaults: the sections' own defaults apply."""
 
+Answering = Literal["by_row", "scored", "listed", "written", "reasoned"]
+"""How the rows of a domain are answered.
 
-def defaults_of(name: str, options: Mapping[str, Any]) -> Defaults:
-    """The defaults of a domain.
+``scored``: the likeliest of the options; ``listed``: written, and all possible answers are known (legal moves);
+``written``: freely; ``reasoned``: in several lines of reasoning that end with the label; ``by_row``: known only when
+the domain's method ``options`` has seen the row.
+"""
+
+
+class DomainTraits(NamedTuple):
+    """Traits of a domain's class that a configuration goes by before any row is read."""
+
+    defaults: Defaults = GENERIC
+    answering: Answering = "by_row"
+
+    @property
+    def reasons(self) -> bool:
+        """Whether answers are several lines of reasoning that end with the label."""
+        return self.answering == "reasoned"
+
+    @property
+    def generates(self) -> bool:
+        """Whether a model writes the answers itself, as far as is known before a row is read."""
+        return self.answering in ("listed", "written", "reasoned")
+
+    @property
+    def lists_answers(self) -> bool:
+        """Whether the possible answers of a row may be listed (``curation.domains.Domain.candidates``)."""
+        return self.answering in ("by_row", "scored", "listed")
+
+
+def greedy(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defaults:
+    """Defaults of a domain whose answers and tests are decoded greedily, once."""
+    decoding = {"max_tokens": max_tokens, "temperature": 0.0, "stop": stop}
+    return MappingProxyType(
+        {
+            "teacher": {"decoding": decoding},
+            "evaluation": {"decoding": decoding, "num_runs": 1},
+            "trust": {"preset": preset},
+        }
+    )
+
+
+def traits_of(name: str, options: Mapping[str, Any]) -> DomainTraits:
+    """The traits of a domain with these options; the general ones of a name that cannot be imported.
 
     Raises:
         ValueError: the ``defaults`` of a user's class have the wrong shape.
     """
-    if name == "mcqa":
-        return GENERATIVE_MCQA if options.get("generative") else MCQA
-    if name in MOVES:
-        return CHESS
-    if name == "math":
-        return MATH
-    return _own(name)
-
-
-def reasons(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether answers of this domain are several lines of reasoning that end with the label."""
-    return name == "math" or (name == "mcqa" and bool(options.get("generative")))
-
-
-def generates(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether a model writes the answers of this domain itself, as far as is known before a row is read.
-
-    A domain of one's own may: its method ``options`` decides row by row.
-    """
-    return name in (*MOVES, "text") or reasons(name, options)
-
-
-def lists_answers(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether a domain may list the possible answers of a row (``curation.domains.Domain.candidates``).
-
-    One of one's own without a method ``candidates`` may have ``options``, which are only known row by row.
-    """
-    if name in DOMAINS:
-        return name in (*MOVES, "classification", "pair") or (name == "mcqa" and not options.get("generative"))
-    return True
+    try:
+        made = class_named(name)
+    except (ImportError, AttributeError, ValueError):
+        return DomainTraits()  # constructing the domain reports the error
+    if not hasattr(made, "traits"):
+        return DomainTraits()  # no domain, as constructing it reports
+    traits: DomainTraits = made.traits(options)
+    sections, values = {"teacher", "evaluation", "trust"}, traits.defaults
+    if (
+        not isinstance(values, Mapping)
+        or not set(values) <= sections
+        or not all(isinstance(item, Mapping) for item in values.values())
+    ):
+        raise ValueError(
+            f"domain: the defaults of {name!r} must be a mapping of the sections {', '.join(sorted(sections))}, each a "
+            f"mapping of its keys; found {values!r}"
+        )
+    return traits
 
 
 def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
@@ -122,24 +124,6 @@ def class_named(name: str) -> Any:
     if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
     return code(DOMAINS.get(name, name))
-
-
-def _own(name: str) -> Defaults:
-    try:
-        values = getattr(class_named(name), "defaults", GENERIC)
-    except (ImportError, AttributeError, ValueError):
-        return GENERIC  # constructing the domain reports the error
-    sections = {"teacher", "evaluation", "trust"}
-    if (
-        not isinstance(values, Mapping)
-        or not set(values) <= sections
-        or not all(isinstance(item, Mapping) for item in values.values())
-    ):
-        raise ValueError(
-            f"domain: the defaults of {name!r} must be a mapping of the sections {', '.join(sorted(sections))}, each a "
-            f"mapping of its keys; found {values!r}"
-        )
-    return values
 
 
 def _under(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from curation.config.base import Section, TrainSection
-from curation.config.defaults import GENERIC, Defaults, defaults_of, filled, generates, reasons
+from curation.config.defaults import GENERIC, Defaults, DomainTraits, filled, traits_of
 from curation.config.endpoint import described, unready
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig
@@ -23,7 +23,7 @@ _ALWAYS = ("temperature", "max_tokens", "stop")
 
 def resolved(config: RunConfig) -> Iterator[str]:
     """A line for each group of settings with domain defaults and its origin, and a line on chat templates."""
-    domain = defaults_of(config.domain.name, config.domain.options)
+    domain = _traits(config.domain).defaults
     if (given := config.teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
         yield (
@@ -54,7 +54,7 @@ def resolved(config: RunConfig) -> Iterator[str]:
 def warnings(config: RunConfig) -> Iterator[str]:
     """Warnings about valid settings that cannot work: answers cut before their label, or too long for the model."""
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
-    labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _reasons(domain)}
+    labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _traits(domain).reasons}
     yield from unready(config.teacher.endpoint)
     model = config.teacher.model
     init, brief = None if model is None else model.init, config.teacher.adapt is not None
@@ -63,7 +63,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
     for name in labelled:
         if init is None and config.teacher.given is None:
             yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)
-    if _generates(config.domain_of("pool")) and init is not None:
+    if _traits(config.domain_of("pool")).generates and init is not None:
         yield from _room("teacher", config.teacher.decoding, init)
     limit, by = config.selection.max_per_label, config.selection.max_per_label_by
     if limit is not None and by == "label" and config.domain_of("pool").name == "mcqa":
@@ -81,9 +81,10 @@ def warnings(config: RunConfig) -> Iterator[str]:
         return
     inits = [base.init for base, _ in config.students.values()]
     tested, decoding = config.domain_of("test"), config.evaluation.decoding
-    if _reasons(tested) and None in inits:
+    answers = _traits(tested)
+    if answers.reasons and None in inits:
         yield from _cut("evaluation.decoding", decoding, tested.name, brief=brief)
-    if _generates(tested) and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
+    if answers.generates and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
         yield from _room("evaluation", decoding, smallest)
 
 
@@ -110,12 +111,8 @@ def _room(section: str, decoding: DecodingConfig, init: InitConfig) -> Iterator[
         )
 
 
-def _reasons(domain: DomainConfig) -> bool:
-    return reasons(domain.name, domain.options)
-
-
-def _generates(domain: DomainConfig) -> bool:
-    return generates(domain.name, domain.options)
+def _traits(domain: DomainConfig) -> DomainTraits:
+    return traits_of(domain.name, domain.options)
 
 
 def _text(decoding: DecodingConfig) -> str:

@@ -9,7 +9,7 @@ from curation.arms import ARMS, fitted_of, signals_of
 from curation.config.analysis import AnalyzeConfig
 from curation.config.base import PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
-from curation.config.defaults import defaults_of, filled, generates, lists_answers
+from curation.config.defaults import filled, traits_of
 from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
 from curation.config.evaluation import EvaluationConfig
 from curation.config.given import arms_of, is_given, unknown_number, with_given
@@ -168,7 +168,7 @@ class RunConfig(RowsConfig):
             domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
         except ValidationError:
             return value  # refused as such
-        return filled(value, defaults_of(domain.name, domain.options))
+        return filled(value, traits_of(domain.name, domain.options).defaults)
 
     @model_validator(mode="before")
     @classmethod
@@ -226,7 +226,7 @@ class RunConfig(RowsConfig):
             problem = generated(self.teacher.states, f"splits.{labelled} of domain {domain.name}")
             constrained = self.teacher.decoding.constrained
             if problem is not None and (
-                constrained == "stepwise" or (generates(domain.name, domain.options) and not constrained)
+                constrained == "stepwise" or (traits_of(domain.name, domain.options).generates and not constrained)
             ):
                 raise ValueError(problem)
         self._given_labels_suffice()
@@ -278,7 +278,7 @@ class RunConfig(RowsConfig):
             asked += [(f"evaluation.also.{name}", decoding, "test") for name, decoding in self.evaluation.also.items()]
         for key, decoding, split in asked:
             domain = self.domain_of(split)
-            if decoding.constrained and not lists_answers(domain.name, domain.options):
+            if decoding.constrained and not traits_of(domain.name, domain.options).lists_answers:
                 raise ValueError(
                     f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list "
                     "the possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a "

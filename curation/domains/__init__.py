@@ -5,17 +5,16 @@ or by name through an entry point of the group ``curation.domains``.
 """
 
 import difflib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from curation import own_modules
 from curation.config import DomainConfig
-from curation.config.defaults import ENTRY_POINTS, class_named
+from curation.config.defaults import ENTRY_POINTS, GENERIC, Answering, Defaults, DomainTraits, class_named
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
 from curation.escaping import message
@@ -61,19 +60,37 @@ class Preference(NamedTuple):
     rejected: str
 
 
-class Domain(ABC):
+class Domain:
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
-    A domain derives from this class. It has at least ``name``, ``columns`` and :meth:`prompt`; the other members have
-    defaults, which suit short texts with a fixed label. A class may also have ``defaults`` for decoding, tests and
-    trust (``curation.config.defaults``), a method ``position`` if its labels are chess moves in UCI notation
-    (:func:`position_of`), and a method ``preference`` if they choose one of two answers (:func:`preference_of`).
-    Methods raise ``RowError`` for a row that they cannot handle.
+    A domain derives from this class. All members have defaults, which suit short texts with a label that the teacher
+    writes; most domains say at least :meth:`question`, and :meth:`options` or :meth:`parse`. A class may also have a
+    method ``position`` if its labels are chess moves in UCI notation (:func:`position_of`), and a method ``preference``
+    if they choose one of two answers (:func:`preference_of`). Methods raise ``RowError`` for a row that they cannot
+    handle.
     """
 
-    name: str
-    columns: pa.Schema
-    """The domain's own columns in source, pool and test tables."""
+    name: ClassVar[str]
+    """The domain's name in messages and reports; by default the class's in small letters."""
+    columns: pa.Schema = pa.schema([("text", pa.string())])
+    """The domain's own columns in source, pool and test tables; by default ``text``."""
+    defaults: ClassVar[Defaults] = GENERIC
+    """The run's decoding, tests and trust function where the file does not give them, by section and key."""
+    answering: ClassVar[Answering] = "by_row"
+    """How rows are answered, as far as it is known before one is read (``curation.config.defaults``)."""
+    head: str = ""
+    """The prompt's first paragraph, before demonstrations; empty: none."""
+
+    def __init_subclass__(cls) -> None:
+        """Name the class."""
+        super().__init_subclass__()
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__.lower()
+
+    @classmethod
+    def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
+        """The traits of the domain with these options, which are not checked yet; by default the class's own."""
+        return DomainTraits(cls.defaults, cls.answering)
 
     @cached_property
     def forms(self) -> tuple[tuple[str, ...], ...]:
@@ -114,9 +131,20 @@ class Domain(ABC):
         """
         return None
 
-    @abstractmethod
+    def question(self, example: Example) -> str:
+        """The part of the prompt that asks about one row, up to where the completion begins.
+
+        By default the values of ``columns``, a line each.
+        """
+        return "\n".join(str(example[column]) for column in self.columns.names)
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The prompt's text, after the demonstrations ``shots`` (examples with ``gold``)."""
+        """The prompt's text: ``head``, the demonstrations ``shots`` (examples with ``gold``), then the row.
+
+        By default paragraphs, of :meth:`question`, with :meth:`answer` after a demonstration's.
+        """
+        blocks = [self.question(shot) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
     def identity(self, example: Example) -> Identity:
         """The identity of the question: equal for two rows that ask the same question, however they are written.

@@ -7,13 +7,14 @@ square is given after every double step), the cue line, and SAN accepted as an a
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import chess
 import pyarrow as pa
 
+from curation.config.defaults import greedy
 from curation.domains import Domain, Example, Identity, Vocabulary
 from curation.errors import RowError
 from curation.escaping import quoted
@@ -39,6 +40,8 @@ class Chess(Domain):
     name = "chess"
     forms: tuple[tuple[str, ...], ...] = (("fen", "moves"), ("FEN", "Moves"))
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
+    defaults = greedy(8, "strategy_games", stop=("\n",))
+    answering = "listed"
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The position that the solver sees, as FEN, and the puzzle's rating if the row has one.
@@ -63,12 +66,8 @@ class Chess(Domain):
         _push(board, moves[0], "the opponent's move")
         return _push(board, moves[1], "the gold move").uci()
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+    def question(self, example: Example) -> str:
         """The position in the paper's wording, one line per field, then the cue line."""
-        blocks = [self._position(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*blocks, self._position(example)])
-
-    def _position(self, example: Example) -> str:
         board = read_fen(example["fen"])
         fields = example["fen"].split()
         lists = {

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.arrays import Int64s
 from curation.domains.grading import read_grades
-from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.tables import io, scans
 

@@ -5,12 +5,11 @@ classes, so it writes nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
-from curation.config.defaults import Defaults
+from curation.config.defaults import greedy
 from curation.domains import Domain, Example, cell
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -39,13 +38,8 @@ class Classification(Domain):
 
     name = "classification"
     columns = pa.schema([("text", pa.string())])
-    defaults: ClassVar[Defaults] = MappingProxyType(
-        {
-            "teacher": {"decoding": {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}},
-            "evaluation": {"decoding": {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}, "num_runs": 1},
-            "trust": {"preset": "world_knowledge"},
-        }
-    )
+    defaults = greedy(8, "world_knowledge", stop=("\n",))
+    answering = "scored"
 
     def __init__(
         self,

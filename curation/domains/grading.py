@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.arrays import Bools, Int64s
 from curation.domains import Domain, Example, attempt
 from curation.domains.identity import Identity, question_of
 from curation.errors import RowError, UserError
@@ -15,17 +15,15 @@ from curation.escaping import message
 from curation.refs import TableRef
 from curation.tables import io
 
-Bools = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
     """Rows that were labelled without error and have a gold label, ascending by row id."""
 
-    row_ids_N: npt.NDArray[np.int64]
+    row_ids_N: Int64s
     correct_N: Bools
     """Unparsed labels are wrong."""
-    question_N: npt.NDArray[np.int64]
+    question_N: Int64s
     """Equal for rows that ask the same question; of a row whose question is not known, its own id."""
 
 

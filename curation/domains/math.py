@@ -10,10 +10,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from curation.config.defaults import Defaults
 from curation.domains import Domain, Example, Identity
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
@@ -21,6 +23,8 @@ from curation.errors import ConfigError, RowError
 
 INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."
 CUE = "Solution:"
+_LONG = {"max_tokens": 4096, "stop": ()}
+_SAMPLED = {"temperature": 0.6, "top_p": 0.8, "top_k": 20, "min_p": 0.0, "presence_penalty": 1.5}
 
 _PROBLEMS = ("problem", "Problem", "question", "Question")
 _ANSWERS = ("answer", "Answer")
@@ -53,6 +57,14 @@ class Math(Domain):
     name = "math"
     forms = tuple((problem,) for problem in _PROBLEMS)
     columns = pa.schema([("problem", pa.string()), ("difficulty", pa.float64())])
+    defaults: ClassVar[Defaults] = MappingProxyType(
+        {
+            "teacher": {"decoding": {**_LONG, "temperature": 0.0}},
+            "evaluation": {"decoding": {**_LONG, **_SAMPLED}, "num_runs": 5},
+            "trust": {"preset": "quantitative_reasoning"},
+        }
+    )
+    answering = "reasoned"
 
     def __init__(
         self,
@@ -65,7 +77,7 @@ class Math(Domain):
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
         self.equivalence = Equivalence(timeout=timeout)
-        self._head = [instruction] if instruction else []
+        self.head = instruction
         self._problems = _PROBLEMS if problem is None else (problem,)
         self._answers = _ANSWERS if answer is None else (answer,)
         if problem is not None:
@@ -113,12 +125,8 @@ class Math(Domain):
             return None
         return f" {text}" if last_box(text) else f" {text}{self.answer(gold, {})}"
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The instruction, the shots' problems and answers, the problem, and the cue."""
-        blocks = [self._problem(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*self._head, *blocks, self._problem(example)])
-
-    def _problem(self, example: Example) -> str:
+    def question(self, example: Example) -> str:
+        """The problem and the cue."""
         return f"Problem: {example['problem']}\n{CUE}"
 
     def identity(self, example: Example) -> Identity:

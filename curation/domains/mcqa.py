@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from curation.config.defaults import DomainTraits, greedy
 from curation.domains import Domain, Example, Identity, cell, plain_identity
 from curation.errors import ConfigError, RowError
 
@@ -48,6 +49,15 @@ class Mcqa(Domain):
         ("context", "question", "answerA", "answerB", "answerC"),
     )
     columns = pa.schema([("question", pa.string()), ("choices", pa.list_(pa.string()))])
+    defaults = greedy(8, "world_knowledge", stop=("\n",))  # options are scored; only signals of some arms generate text
+    answering = "scored"
+
+    @classmethod
+    def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
+        """With ``generative``, several lines of at most 512 tokens (the paper gives no limit)."""
+        if options.get("generative"):
+            return DomainTraits(greedy(512, "world_knowledge"), "reasoned")
+        return super().traits(options)
 
     def __init__(
         self,
@@ -65,7 +75,7 @@ class Mcqa(Domain):
         if isinstance(choices, str) or (choices and not 2 <= len(choices) <= len(LETTERS)):
             raise ConfigError(f"choices is {choices!r}; give a list of 2 to {len(LETTERS)} columns")
         self._letters = option_style == "letters"
-        self._generative = generative
+        self._generative, self.head = generative, INSTRUCTION if generative else ""
         self._choices, self._question_in, self._answer_in = tuple(choices), question, answer
         if choices:
             self.forms = ((question, *choices),)
@@ -103,13 +113,8 @@ class Mcqa(Domain):
         key = given if place is None else self._choices[place]
         return _checked(_ChoiceRow(_text(raw, self._question_in), texts, list(self._choices), key))
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+    def question(self, example: Example) -> str:
         """The question, the lettered options (if the answer is a letter), and the cue line."""
-        head = [INSTRUCTION] if self._generative else []
-        blocks = [self._question(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*head, *blocks, self._question(example)])
-
-    def _question(self, example: Example) -> str:
         if not self._letters:
             return f"Question: {example['question']}\n{CUE}"
         options = [f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, example["choices"], strict=False)]

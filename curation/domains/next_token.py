@@ -8,7 +8,7 @@ domain's own vocabulary, so that rows do not depend on the teacher.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ class NextToken(Domain):
     """
 
     name = "next_token"
+    answering = "written"
 
     def __init__(self, *, of: str | Mapping[str, object]) -> None:
         config = DomainConfig.model_validate(of)
@@ -69,10 +70,9 @@ class NextToken(Domain):
         token = tokens[derive(0, self._of.prompt(example)) % len(tokens)]
         return answer[: token.start()].rstrip(), token.group()
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+    def question(self, example: Example) -> str:
         """The other domain's prompt and the part of its answer that is given."""
-        blocks = [self.prompt(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*blocks, self._of.prompt(example) + example[BEGUN]])
+        return self._of.prompt(example) + str(example[BEGUN])
 
     def identity(self, example: Example) -> Identity:
         """The other domain's identity: a puzzle and its text are one question, so that no split knows another's."""

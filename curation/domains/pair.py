@@ -10,12 +10,11 @@ their texts, so that the order does not tell; others keep the order of their col
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from curation.config.defaults import Defaults
+from curation.config.defaults import greedy
 from curation.domains import Domain, Example, Identity, Preference, cell, plain_identity
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -25,7 +24,6 @@ FIRST, SECOND = "first", "second"
 """The labels, which are columns of the example."""
 _LETTERS = {FIRST: "A", SECOND: "B"}
 _OTHER = {FIRST: SECOND, SECOND: FIRST}
-_DECODING = {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}
 
 
 class AnswerPair(Domain):
@@ -54,13 +52,8 @@ class AnswerPair(Domain):
 
     name = "pair"
     columns = pa.schema([("question", pa.string()), (FIRST, pa.string()), (SECOND, pa.string())])
-    defaults: ClassVar[Defaults] = MappingProxyType(
-        {
-            "teacher": {"decoding": _DECODING},
-            "evaluation": {"decoding": _DECODING, "num_runs": 1},
-            "trust": {"preset": "world_knowledge"},
-        }
-    )
+    defaults = greedy(8, "world_knowledge", stop=("\n",))
+    answering = "scored"
 
     def __init__(
         self,
@@ -96,7 +89,8 @@ class AnswerPair(Domain):
             self._check_columns({key: named[key] for key in keys}, texts)
         if preferred in (first, second, *texts):
             raise ConfigError(f"domain.preferred: {preferred!r} is a column that the teacher sees; name another")
-        self._by, self._guidelines, self._cue = by, guidelines.strip(), cue.strip()
+        self._by, self._cue = by, cue.strip()
+        self.head = guidelines.strip() if by == "judge" else ""
         self.both_orders = both_orders and by == "judge"
         self.forms = ((*texts, chosen, rejected), (*texts, first, second))
 
@@ -156,15 +150,10 @@ class AnswerPair(Domain):
             raise RowError(f"same_answers: {' and '.join(names)} hold the same answer, of which none is better")
         return question, one, other
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The guidelines, demonstrations, then the prompt, both answers and the cue; or the prompt alone."""
+    def question(self, example: Example) -> str:
+        """The row's prompt, both answers and the cue; by likelihood the row's prompt alone."""
         if self._by == "likelihood":
-            blocks = [str(shot["question"]) + self.answer(shot["gold"], shot) for shot in shots]
-            return "\n\n".join([*blocks, str(example["question"])])
-        blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*filter(None, [self._guidelines]), *blocks, self._block(example)])
-
-    def _block(self, example: Example) -> str:
+            return str(example["question"])
         answers = [f"Answer {letter}: {example[place]}" for place, letter in _LETTERS.items()]
         return "\n\n".join([f"Question: {example['question']}", *answers, self._cue])
 

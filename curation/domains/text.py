@@ -6,20 +6,17 @@ right (:mod:`curation.domains.checks`); a command is run by the grade stage, by 
 
 import json
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
-from curation.config.defaults import Defaults
+from curation.config.defaults import greedy
 from curation.domains import Domain, Example, cell
 from curation.domains.checks import Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
 from curation.domains.identity import plain_text
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
-
-_DECODING = {"max_tokens": 256, "temperature": 0.0, "stop": ()}
 
 
 class Text(Domain):
@@ -38,13 +35,8 @@ class Text(Domain):
     name = "text"
     columns = pa.schema([("question", pa.string()), ("fields", pa.string())])
     """``question``: the rendered prompt. ``fields``: the columns that the template reads, as a JSON object."""
-    defaults: ClassVar[Defaults] = MappingProxyType(
-        {
-            "teacher": {"decoding": _DECODING},
-            "evaluation": {"decoding": _DECODING, "num_runs": 1},
-            "trust": {"preset": "quantitative_reasoning"},
-        }
-    )
+    defaults = greedy(256, "quantitative_reasoning")
+    answering = "written"
 
     def __init__(self, *, prompt: str, reference: str, check: object = "equal") -> None:
         if not isinstance(reference, str) or not reference:
@@ -85,10 +77,9 @@ class Text(Domain):
             return None
         return json.dumps(value, default=str) if isinstance(value, Mapping | list | bool) else cell(value)
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The rendered prompt, after demonstrations."""
-        blocks = [str(shot["question"]) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*blocks, str(example["question"])])
+    def question(self, example: Example) -> str:
+        """The rendered prompt."""
+        return str(example["question"])
 
     def answer(self, label: str, example: Example) -> str:
         """The label, after a space where the prompt does not end in white space."""

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Floats
 from curation.metrics.shift import CLEAR_AUC, MIN_ROWS, Shift, two_sample
 from curation.tables.schemas import state_column
 
-Arrays = Mapping[str, npt.NDArray[np.floating[Any]]]
+Arrays = Mapping[str, Floats]
 
 
 class ShiftWatch:

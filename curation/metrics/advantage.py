@@ -10,12 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Floats, Int64s
 from curation.metrics.estimates import over_seeds, proportion
-from curation.metrics.inputs import Floats
-
-Ints = npt.NDArray[np.int64]
 
 MATE = 10_000
 """Centipawns of a mate."""
@@ -25,18 +22,18 @@ BIN = 100
 """Centipawns of a bin of the histogram."""
 
 
-def values(centipawns_N: Floats, mate_N: Floats) -> Ints:
+def values(centipawns_N: Floats, mate_N: Floats) -> Int64s:
     """The value of each move in centipawns, int64 [N]; of both columns one is NaN.
 
     ``mate_N``: moves until mate, negative where the mover is mated, 0 where the move itself is mate.
     """
     is_mate_N = ~np.isnan(mate_N)
     decided_N = np.where(mate_N >= 0, MATE, -MATE)
-    value_N: Ints = np.where(is_mate_N, decided_N, np.nan_to_num(centipawns_N)).astype(np.int64)
+    value_N: Int64s = np.where(is_mate_N, decided_N, np.nan_to_num(centipawns_N)).astype(np.int64)
     return np.clip(value_N, -MATE, MATE)
 
 
-def compared(gold_N: Ints, chosen_N: Ints, *, equal_within: int) -> Mapping[str, Any]:
+def compared(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> Mapping[str, Any]:
     """Gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
 
     ``gold_N``, ``chosen_N``: centipawns by :func:`values`. ``stronger`` is the paper's "optimal alternatives", any gap

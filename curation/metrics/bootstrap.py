@@ -10,14 +10,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from curation.arrays import Floats, Int64s
 from curation.metrics.estimates import TAIL, Estimate
-from curation.metrics.inputs import Counts, Floats
 
 RESAMPLES = 1000
 _CHUNK = 50
 
 
-def resample(counts: Counts, statistic: Callable[[Counts], Floats], seed: int, resamples: int = RESAMPLES) -> Floats:
+def resample(counts: Int64s, statistic: Callable[[Int64s], Floats], seed: int, resamples: int = RESAMPLES) -> Floats:
     """The statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...]."""
     filled = np.flatnonzero(counts)
     drawn_RF = _drawn(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
@@ -30,7 +30,7 @@ def resample(counts: Counts, statistic: Callable[[Counts], Floats], seed: int, r
 
 
 @lru_cache(maxsize=1)
-def _drawn(counts: bytes, seed: int, resamples: int) -> Counts:
+def _drawn(counts: bytes, seed: int, resamples: int) -> Int64s:
     """Draws from the F cells that have rows, [R, F]; kept for the next statistic, as drawing takes most of the time."""
     counts_F = np.frombuffer(counts, dtype=np.int64)
     num_rows = int(counts_F.sum())

@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import percentiles, reflected, resample
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, proportion, undefined
-from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_trust, as_weights, same_length
+from curation.metrics.inputs import as_flags, as_trust, as_weights, same_length
 
 NUM_BINS = 15
 """Bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
@@ -187,7 +188,7 @@ def _uncertainty(share: Estimate) -> Estimate:
     return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
 
 
-def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Counts) -> Floats:
+def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) -> Floats:
     """The edges between the bins, ascending, float64 [bins - 1].
 
     With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
@@ -203,7 +204,7 @@ def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Counts) 
     return np.asarray(trust_N[order_N][np.searchsorted(rows_N, -(-ranks_E * rows_N[-1] // bins))])
 
 
-def _bin_of(trust_N: Floats, inner_E: Floats) -> Counts:
+def _bin_of(trust_N: Floats, inner_E: Floats) -> Int64s:
     """The bin (low, high] of each trust score, int64 [N]."""
     return np.searchsorted(inner_E, trust_N, side="left")
 
@@ -215,24 +216,24 @@ class _Cells(NamedTuple):
     and bins with rows are stored; ``starts_B`` is the first cell of each bin.
     """
 
-    counts_C: Counts
+    counts_C: Int64s
     mean_trust_C: Floats
     right_C: Floats
-    starts_B: Counts
+    starts_B: Int64s
 
     def by_bin(self, values: npt.NDArray[Any]) -> Floats:
         """Sums of values [..., C] over each bin, [..., B]."""
         return np.asarray(np.add.reduceat(values, self.starts_B, axis=-1))
 
-    def gap_sums(self, counts: Counts) -> Floats:
+    def gap_sums(self, counts: Int64s) -> Floats:
         """The sum of correctness minus trust over the rows of each bin, [..., B]."""
         return self.by_bin(counts * (self.right_C - self.mean_trust_C))
 
-    def brier(self, counts: Counts) -> Floats:
+    def brier(self, counts: Int64s) -> Floats:
         """The Brier score of the counts, [...]."""
         return np.asarray(counts @ (self.mean_trust_C - self.right_C) ** 2 / counts.sum(axis=-1))
 
-    def parts(self, counts: Counts) -> Floats:
+    def parts(self, counts: Int64s) -> Floats:
         """Reliability, resolution and the remainder within bins, of the counts, [..., 3]."""
         n = counts.sum(axis=-1)
         rows, right = self.by_bin(counts), self.by_bin(counts * self.right_C)
@@ -243,7 +244,7 @@ class _Cells(NamedTuple):
         return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
 
 
-def _cells(trust_N: Floats, correct_N: Flags, inner_E: Floats, weights_N: Counts) -> _Cells:
+def _cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s) -> _Cells:
     bin_N = _bin_of(trust_N, inner_E)
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)

@@ -22,15 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
+from curation.arrays import Float32s, Floats, Int64s
 from curation.hashing import hash64
 from curation.metrics.estimates import TAIL, Estimate
-from curation.metrics.inputs import Floats
 
-Ints = npt.NDArray[np.int64]
-Batches = Callable[[], Iterable[tuple[Ints, npt.NDArray[np.float32]]]]
+Batches = Callable[[], Iterable[tuple[Int64s, Float32s]]]
 """Reads the row ids [B] and the gradients [B, D] of all rows, some at a time; called several times."""
 
 MOST = 32
@@ -175,14 +173,14 @@ def _without(batches: Batches, total_DD: Floats, group: int, most: int) -> tuple
     return sum_k / num, value_k / np.trace(left_DD)
 
 
-def _kept(batches: Batches) -> Iterable[tuple[Ints, Floats]]:
+def _kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:
     for ids_N, gradient_ND in batches():
         wide_ND = gradient_ND.astype(np.float64)
         kept_N = np.isfinite(wide_ND).all(axis=1) & (wide_ND != 0).any(axis=1)
         yield ids_N[kept_N], wide_ND[kept_N]
 
 
-def _groups(ids_N: Ints) -> Ints:
+def _groups(ids_N: Int64s) -> Int64s:
     """The group of each row."""
     return (hash64(ids_N, 0) % np.uint64(GROUPS)).astype(np.int64)
 

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Flags = npt.NDArray[np.bool_]
-Counts = npt.NDArray[np.int64]
+from curation.arrays import Bools, Floats, Int64s
 
 
 def as_scores(values: npt.ArrayLike) -> Floats:
@@ -28,7 +26,7 @@ def as_trust(values: npt.ArrayLike) -> Floats:
     return trust_N
 
 
-def as_flags(values: npt.ArrayLike) -> Flags:
+def as_flags(values: npt.ArrayLike) -> Bools:
     """Correctness [N] as booleans."""
     given_N = np.asarray(values)
     flags_N = given_N.astype(np.bool_)
@@ -37,7 +35,7 @@ def as_flags(values: npt.ArrayLike) -> Flags:
     return flags_N
 
 
-def as_weights(values: npt.ArrayLike | None, length: int) -> Counts:
+def as_weights(values: npt.ArrayLike | None, length: int) -> Int64s:
     """How many rows each entry stands for, int64 [N], at least 1; one row each if nothing is given."""
     if values is None:
         return np.ones(length, dtype=np.int64)

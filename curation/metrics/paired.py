@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from curation.arrays import Floats
 from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
-from curation.metrics.inputs import Floats, as_flags, same_length
+from curation.metrics.inputs import as_flags, same_length
 
 ALPHA = 0.05
 MARGIN = 0.02

@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from curation.arrays import Bools, Floats
 from curation.metrics.estimates import CONFIDENCE, Estimate, proportion, undefined
-from curation.metrics.inputs import Flags, Floats, as_flags, as_scores, same_length
+from curation.metrics.inputs import as_flags, as_scores, same_length
 
 
 def auc_difference(
@@ -65,7 +66,7 @@ def purity_difference(
     return Estimate(value=weight * value, low=weight * (value - below), high=weight * (value + above), n=len(first))
 
 
-def _placements(scores_N: Floats, correct_N: Flags) -> tuple[Floats, Floats]:
+def _placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
     """The share of wrong rows below each right row, and of right rows above each wrong row.
 
     Ties count half. The mean of either is the AUC.

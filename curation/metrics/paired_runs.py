@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import Estimate, undefined
-from curation.metrics.inputs import Counts, Flags, Floats, same_length
+from curation.metrics.inputs import same_length
 from curation.metrics.paired import (
     MARGIN,
     Comparison,
@@ -52,7 +53,7 @@ class RowDifferences:
     Differences are whole numbers of steps of 1 / ``per_unit``, so that equal differences compare equal.
     """
 
-    steps_N: Counts
+    steps_N: Int64s
     per_unit: int
     shift_variance: float
     """The variance of the mean difference from shifts of whole runs, beyond what their rows explain."""
@@ -137,7 +138,7 @@ def recovery_of_runs(
     return recovery_between(value, arm_R - base_R, truth_R - base_R, n)
 
 
-def run_shifts(correct_NJ: Flags) -> Floats:
+def run_shifts(correct_NJ: Bools) -> Floats:
     """The difference of each run to the mean of all J, reduced to the part that its rows do not explain; [J].
 
     The variance of whole runs is that of two-way analysis of variance without replication, never below zero.
@@ -157,7 +158,7 @@ def run_shifts(correct_NJ: Flags) -> Floats:
     return shrunk
 
 
-def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
+def sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
     """The probability that random signs make the sum of [N] whole numbers at least its observed absolute value.
 
     One-sided. Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) from drawn signs.
@@ -218,7 +219,7 @@ def _resampled(shift_J: Floats, rng: np.random.Generator) -> Floats:
     return drawn_R
 
 
-def _as_runs(values: npt.ArrayLike) -> Flags:
+def _as_runs(values: npt.ArrayLike) -> Bools:
     """Correctness [N, J] as booleans, at least one run."""
     given_NJ = np.asarray(values)
     flags_NJ = given_NJ.astype(np.bool_)

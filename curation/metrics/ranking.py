@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES, percentiles, resample
 from curation.metrics.estimates import TAIL, Estimate, proportion, undefined
-from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_scores, as_weights, same_length
+from curation.metrics.inputs import as_flags, as_scores, as_weights, same_length
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _NUM_SCORE_CELLS = 4096
@@ -79,7 +80,7 @@ def purity_curve(correct_N: npt.ArrayLike, points: Sequence[int]) -> list[Estima
     return [proportion(int(right_N[n - 1]), n) for n in points]
 
 
-def purity_of_cells(counts_2G: Counts, points: Sequence[int]) -> list[Estimate]:
+def purity_of_cells(counts_2G: Int64s, points: Sequence[int]) -> list[Estimate]:
     """The curve of :func:`purity_curve` for wrong and right rows in cells, int64 [2, G], the best cell first.
 
     Within a cell right rows are taken to be spread evenly, so a count of right rows is off by at most a cell's.
@@ -124,7 +125,7 @@ def purity_area(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int 
     # H(m) = 1 + 1/2 + ... + 1/m
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, len(scores) + 1))])
 
-    def area_of_counts(counts_2G: Counts) -> Floats:
+    def area_of_counts(counts_2G: Int64s) -> Floats:
         rows, right = counts_2G.sum(axis=-2), counts_2G[..., 1, :]
         rows_before, right_before = np.cumsum(rows, axis=-1) - rows, np.cumsum(right, axis=-1) - right
         share = right / np.maximum(rows, 1)
@@ -137,7 +138,7 @@ def purity_area(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int 
 
 
 def _bootstrapped(
-    value: float, counts_2G: Counts, statistic: Callable[[Counts], Floats], seed: int, resamples: int
+    value: float, counts_2G: Int64s, statistic: Callable[[Int64s], Floats], seed: int, resamples: int
 ) -> Estimate:
     """The value with the percentiles of its resamples, shifted by the change that grouping the scores makes in it."""
     cells_2C = _grouped_by_rank(counts_2G)
@@ -145,7 +146,7 @@ def _bootstrapped(
     return percentiles(value, resample(cells_2C, statistic, seed, resamples) + shift, int(counts_2G.sum()))
 
 
-def _counts_by_score(scores_N: Floats, correct_N: Flags, weights_N: Counts | None = None) -> Counts:
+def _counts_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | None = None) -> Int64s:
     """Wrong and right rows at each distinct score, in ascending order of the score, int64 [2, G]."""
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
@@ -153,7 +154,7 @@ def _counts_by_score(scores_N: Floats, correct_N: Flags, weights_N: Counts | Non
     return counts.reshape(2, num_groups).astype(np.int64)
 
 
-def _grouped_by_rank(counts_2G: Counts) -> Counts:
+def _grouped_by_rank(counts_2G: Int64s) -> Int64s:
     """The counts in at most 4,096 cells of about equal size that keep the order of the scores, [2, C]."""
     if counts_2G.shape[1] <= _NUM_SCORE_CELLS:
         return counts_2G
@@ -163,7 +164,7 @@ def _grouped_by_rank(counts_2G: Counts) -> Counts:
     return np.asarray(np.add.reduceat(counts_2G, starts, axis=1))
 
 
-def _auc_of_counts(counts_2G: Counts) -> Floats:
+def _auc_of_counts(counts_2G: Int64s) -> Floats:
     """AUC of each set of counts [..., 2, G]; NaN if a class is missing, [...]."""
     wrong, right = counts_2G[..., 0, :], counts_2G[..., 1, :]
     below = np.cumsum(wrong, axis=-1) - wrong

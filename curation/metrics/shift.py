@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from curation.hashing import Int64s, derive, hash_unit
+from curation.arrays import Bools, Float32s, Int64s
+from curation.hashing import derive, hash_unit
 from curation.metrics import ALPHA, Estimate, auc, auc_value
 
-Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 Strength = Literal["untested", "none shown", "slight", "clear", "severe"]
 
 MAX_ROWS = 5000
@@ -93,12 +92,12 @@ class Shift:
         }
 
 
-def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Flags:
+def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
     """The rows of a split to compare, bool [N]: about ``MAX_ROWS`` of its ``num_rows``, by a hash of the row id.
 
     The choice depends on each row alone, so that the labelling actor knows which rows' states to keep.
     """
-    marked_N: Flags = hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS
+    marked_N: Bools = hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS
     return marked_N
 
 
@@ -128,13 +127,13 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
     )
 
 
-def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Floats:
+def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:
     """At most ``max_rows`` finite rows, in random order, float32 [N, D]."""
     finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))
     return np.asarray(states_ND[rng.permutation(finite)[:max_rows]], dtype=np.float32)
 
 
-def _stratified(is_pool_N: Flags, share: float, rng: np.random.Generator) -> Flags:
+def _stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
     """A mask of a random share of the rows of each side."""
     marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
     for side in (False, True):
@@ -143,7 +142,7 @@ def _stratified(is_pool_N: Flags, share: float, rng: np.random.Generator) -> Fla
     return marked_N
 
 
-def _scores(fit_FD: Floats, is_pool_F: Flags, held_HD: Floats, rng: np.random.Generator) -> Floats:
+def _scores(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
     """How much each held-out row looks like the pool's, float32 [H]."""
     inner_F = _stratified(is_pool_F, _INNER_SHARE, rng)
     reached = []
@@ -154,7 +153,7 @@ def _scores(fit_FD: Floats, is_pool_F: Flags, held_HD: Floats, rng: np.random.Ge
     return np.asarray(held @ _ridge(fit, is_pool_F))
 
 
-def _features(fit_FD: Floats, held_HD: Floats, squares: bool) -> tuple[Floats, Floats]:
+def _features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:
     """Both parts, standardised by the fitted part and clipped; with ``squares``, their centred squares are appended."""
     mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
     scale_D = np.where(sd_D > 0, sd_D, 1)
@@ -165,7 +164,7 @@ def _features(fit_FD: Floats, held_HD: Floats, squares: bool) -> tuple[Floats, F
     return fit, held
 
 
-def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
+def _ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
     """The weights [D] of ridge regression, by conjugate gradients, without a matrix of D x D or F x F."""
     penalty = _PENALTY * features_FD.shape[1]
     residual_F = is_pool_F - is_pool_F.mean(dtype=np.float32)
@@ -185,6 +184,6 @@ def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
     return np.asarray(weights_D)
 
 
-def _rank_test(scores_H: Floats, is_pool_H: Flags) -> float:
+def _rank_test(scores_H: Float32s, is_pool_H: Bools) -> float:
     scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
     return float(scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)

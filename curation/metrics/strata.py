@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from curation.arrays import Float64s
 from curation.metrics.estimates import TAIL, Estimate, over_seeds, undefined
 
 
@@ -64,6 +65,6 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     return Estimate(value=mean, low=mean - margin, high=mean + margin, n=len(values))
 
 
-def _weights(strata: Sequence[str]) -> npt.NDArray[np.float64]:
+def _weights(strata: Sequence[str]) -> Float64s:
     names = list(strata)
     return np.array([1 / names.count(name) for name in names]) / len(set(names))

@@ -92,6 +92,7 @@ def _signal(
     required = {arm: key for arm in reading if (key := config.selection.required_by(arm)) is not None}
     return MeasureSignal(
         name=_stage(generation, signal, split),
+        at=generation.at(split, of=signal.column),
         signal=_named(signal),
         examples=generation.tables[split],
         labels=labels,

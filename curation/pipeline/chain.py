@@ -16,7 +16,7 @@ from curation.pipeline.generation import GenerationStages, describe_generation, 
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.growth import Deals, Files, begun, prepare_name
 from curation.report.record import PREDECESSOR
-from curation.rundir.graph import Model, Out, Stage, Table, ordered
+from curation.rundir.graph import Model, Out, Position, Stage, Table, ordered
 from curation.sources import split_sizes
 from curation.stages.go_on import GoOn
 from curation.stages.held_out import HoldOut
@@ -173,6 +173,7 @@ class _Describing:
         record, ranks = described.record, ARMS[arm].ranked and not ARMS[arm].gold
         stage = GoOn(
             name=f"gen-{len(self._main) - 1}/go-on",
+            at=Position(generation=len(self._main) - 1),
             functions=list(dict.fromkeys([*([ARMS[arm].trust] if ranks else []), REFERENCE_ARM])),
             source=record["labels"]["source"],
             grades=record["grades"]["source"],
@@ -216,6 +217,7 @@ class _Describing:
         pool = self._config.splits.pool.source
         held_out = HoldOut(
             name=generation.name("held-out"),
+            at=generation.at("pool"),
             trained={
                 f"the {arm} student of generation {at}": line[at].record["selections"][arm] for at in range(index)
             },

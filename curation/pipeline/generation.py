@@ -93,6 +93,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     scored = {
         split: Score(
             name=generation.name(f"score-{split}"),
+            at=generation.at(split),
             labels=labels[split],
             fitted={} if scored_as_labelled and split != "source" else fitted,
             signals={name: stage.out("signal") for name, stage in signals[split].items()},
@@ -103,6 +104,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     }
     shift = MeasureShift(
         name=generation.name("shift"),
+        at=generation.at("pool"),
         pool=labels["pool"],
         compared={split: labels[split] for split in ("source", "calibration") if split in labels},
         states=list(config.compared),
@@ -181,6 +183,7 @@ def _labelling(
     config = generation.config
     return Label(
         name=generation.name(f"label-{split}"),
+        at=generation.at(split),
         examples=generation.tables[split],
         teacher=teacher,
         decoding=config.teacher.decoding,
@@ -215,6 +218,7 @@ def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
         return None
     return Project(
         name=generation.name("pca"),
+        at=generation.at("source"),
         labels=labels,
         size=config.teacher.store_states.pca,
         trust=config.trust.only({"states", *ROW_KEYS}),
@@ -233,6 +237,7 @@ def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
         groups = {"column": tune.groups, "id_column": id_column, "files": files}
     return Search(
         name=generation.name("search"),
+        at=generation.at("source", of=arms.REFERENCE_ARM),
         labels=labels,
         grades=grades,
         groups=groups,
@@ -251,10 +256,11 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
     """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
     config, trust = generation.config, generation.config.fitting
 
-    def fitted(name: str, kind: str) -> Stage:
+    def fitted(name: str, kind: str, of: str) -> Stage:
         function = arms.fitted_of([kind])[kind]
         return FitTrust(
             name=generation.name(name),
+            at=generation.at("source", of=of),
             function=kind,
             made_by=function.made_by,
             fit_by=function.fit,
@@ -267,8 +273,8 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
         )
 
     others = arms.fitted_of(config.selection.used)
-    own = search if config.trust.search else fitted("trust", config.trust.kind)
-    return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name) for name in others}}
+    own = search if config.trust.search else fitted("trust", config.trust.kind, arms.REFERENCE_ARM)
+    return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name, name) for name in others}}
 
 
 def _lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
@@ -283,6 +289,7 @@ def _lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Lim
         rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
         found[split] = MeasureLength(
             name=generation.name(f"length-{split}"),
+            at=generation.at(split),
             examples=generation.tables[split],
             labels=labels[split],
             weak=not all(by_gold) or longest.completions is not True,
@@ -303,6 +310,7 @@ def _kept(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
         return {}
     stage = Keep(
         name=generation.name("keep"),
+        at=generation.at("pool"),
         selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
         columns=list(config.selection.keep),
         id_column=config.sources[config.splits.pool.source].id_column,
@@ -376,6 +384,7 @@ def _selected(
         texts = {"source": "label", "samples": None}
     return Select(
         name=generation.name("select"),
+        at=generation.at("pool"),
         choice=chosen,
         texts=texts,
         teacher=generation.teacher,

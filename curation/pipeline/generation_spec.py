@@ -7,7 +7,7 @@ from typing import Any
 from curation.config import RunConfig
 from curation.hashing import derive
 from curation.refs import ModelRef
-from curation.rundir.graph import Model, Out, Table
+from curation.rundir.graph import Model, Out, Position, Table
 from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
 from curation.stages.training import Training
@@ -53,6 +53,10 @@ class GenerationSpec:
     def name(self, stage: str) -> str:
         """The name of one of its stages, e.g. ``gen-0/select``."""
         return f"gen-{self.index}-{self.branch}/{stage}" if self.branch else f"gen-{self.index}/{stage}"
+
+    def at(self, split: str | None = None, *, of: str = "") -> Position:
+        """The position of one of its stages: the split whose rows it works on, and what tells it from others there."""
+        return Position(generation=self.index, branch=self.branch, split=split, of=of)
 
     def seed(self, what: str) -> int:
         """The seed of something that this generation alone draws, equal in all chains."""

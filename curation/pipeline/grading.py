@@ -42,6 +42,7 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
     gold, examples = generation.gold(split), generation.tables[split]
     arguments: dict[str, Any] = {
         "name": generation.name(f"grade-{stage}"),
+        "at": generation.at(split, of="" if stage == split else stage),
         "labels": labels,
         "gold": gold,
         "examples": examples,
@@ -60,6 +61,7 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
     assert generation.helpers.judge is not None, "a judge that is configured is among the models"
     return Judge(
         name=generation.name(f"judge-{stage}"),
+        at=made.at,
         grades=grades,
         examples=examples,
         labels=labels,

@@ -74,6 +74,7 @@ def preferences(generation: GenerationSpec, selected: Select) -> WritePreference
         return None
     return WritePreferences(
         name=generation.name("preferences"),
+        at=generation.at("pool"),
         selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
         dropped=selected.value("dropped"),
         pool=generation.tables["pool"],

@@ -63,7 +63,7 @@ def taught(
     if generation.base is None:
         return Students({}, {}, Tested({}, {}, {}))
     check_students(generation.config)
-    stages = {arm: _student(generation, selected, arm, f"student-{prefix}{arm}") for arm in of}
+    stages = {arm: _student(generation, selected, arm, prefix) for arm in of}
     models = {arm: stage.out("model") for arm, stage in stages.items()}
     tests = testing(generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()})
     return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
@@ -93,7 +93,7 @@ def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) ->
     return found
 
 
-def _student(generation: GenerationSpec, selected: Stage, arm: str, name: str) -> TrainStudent:
+def _student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str) -> TrainStudent:
     """The student of an arm; the digest of its rows says whether they changed."""
     config, recipe = generation.config, generation.config.student
     method, base = METHODS[recipe.method], generation.base
@@ -101,7 +101,8 @@ def _student(generation: GenerationSpec, selected: Stage, arm: str, name: str) -
     if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
         recipe = recipe.without({"weight_by_trust"})
     return TrainStudent(
-        name=generation.name(name),
+        name=generation.name(f"student-{prefix}{arm}"),
+        at=generation.at(of=f"{prefix}{arm}"),
         base=base,
         digest=selected.out("arms", arm, "digest"),
         recipe=trained(recipe, base),

@@ -95,6 +95,7 @@ def _tests(
     for stage in [f"test-{name}{kind}{run}" for run in runs]:
         arguments = {
             "name": generation.name(stage),
+            "at": generation.at("test", of=stage),
             "examples": generation.tables["test"],
             "teacher": answering,
             "decoding": drawn,

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curation.config import DecodingConfig, DomainConfig
-from curation.config.defaults import generates, lists_answers
+from curation.config.defaults import traits_of
+from curation.registry import DOMAINS
 from curation.report.headline import name_of
 from curation.report.record import GROUND_TRUTH
 
@@ -51,7 +52,7 @@ def way(config: Json, section: str) -> str:
     """How a run's ``teacher`` or ``evaluation`` asks for answers, in words; options of a domain are scored anyhow."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
     domain = DomainConfig.model_validate(config.get("domain", "chess"))
-    scored = lists_answers(domain.name, domain.options) and not generates(domain.name, domain.options)
+    scored = domain.name not in DOMAINS or traits_of(domain.name, domain.options).answering == "scored"
     return WAYS[decoding.constrained or ("scored" if scored else False)]
 
 

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import ARMS, TRUST, Configured, Fitted
+from curation.arrays import Int64s, Uint64s
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord
 from curation.tables import io, scans
-from curation.tables.text_hashes import BITS, Hashes, hashed
+from curation.tables.text_hashes import BITS, hashed
 from curation.trust import get_trust
 
 MOST_LABELS = 1 << 20
@@ -34,12 +34,12 @@ CAP = ("max_per_label", "asked", "limited_by")
 class LabelFrequencies:
     """How often each label occurs."""
 
-    label_G: Hashes = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
-    count_G: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    label_G: Uint64s = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+    count_G: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     bits: int = BITS
     """Bits of the labels' hashes that tell them apart."""
 
-    def add(self, label_N: Hashes, count_N: npt.NDArray[np.int64] | None = None, bits: int = BITS) -> None:
+    def add(self, label_N: Uint64s, count_N: Int64s | None = None, bits: int = BITS) -> None:
         """Count labels, each once, or as often as ``count_N`` says."""
         if bits > self.bits:
             label_N = label_N >> np.uint64(bits - self.bits)

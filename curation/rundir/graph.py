@@ -67,6 +67,19 @@ class Inputs:
         dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """The place of a stage in its run; the manifest's records have it, and are found by it and the stage's class."""
+
+    generation: int | None = None
+    branch: str = ""
+    """The chain or the further student that it belongs to; empty: the main chain."""
+    split: str | None = None
+    """The split whose rows it works on."""
+    of: str = ""
+    """The mark that tells it from others of its class there: a trust function, an arm, a tested model."""
+
+
 class Stage(Inputs):
     """One piece of a run. The fields of a subclass are its arguments and, but for settings, its cache key.
 
@@ -75,7 +88,9 @@ class Stage(Inputs):
     """
 
     name: str
-    """The name to show and store, e.g. ``gen-0/label-pool``; unique in its graph."""
+    """The name to show and store, e.g. ``gen-0/label-pool``; unique in its graph, and never taken apart."""
+    at: Position = Position()
+    """Where in the run it stands."""
     needs: Sequence["Out"] = ()
     """Outputs that the stage requires but does not take as arguments; without them it has nothing to do."""
     num_rows: int | None = None

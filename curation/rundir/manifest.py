@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from curation.escaping import escaped
 from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
-from curation.rundir.graph import Recorded
+from curation.rundir.graph import Position, Recorded, Stage
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
@@ -49,6 +49,10 @@ class StageRecord:
     started: str
     sealed: dict[str, Any] = field(default_factory=dict)
     """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
+    kind: str = ""
+    """The name of its class; empty where an earlier version recorded it."""
+    at: dict[str, Any] = field(default_factory=dict)
+    """Where in the run it stands (:class:`curation.rundir.graph.Position`)."""
 
 
 def record_in(folder: Place) -> Place | None:
@@ -167,6 +171,34 @@ class Manifest:
         if not self._is_saved:
             self.write()
 
+    def place_stages(self, stages: Iterable[Stage]) -> None:
+        """Record class and position of the stages that are done, where the records do not have them yet."""
+        placed = False
+        for stage in stages:
+            record, own = self.stages.get(stage.name), (stage.kind, asdict(stage.at))
+            if record is not None and (record.kind, record.at) != own:
+                self.stages[stage.name] = replace(record, kind=own[0], at=own[1])
+                placed = True
+        if placed:
+            self.write()
+
+    def find(self, at: Position, *classes: type[Stage]) -> StageRecord | None:
+        """The record of the stage at a position, of the first of the classes of which one is done; ``None``: of none.
+
+        Raises:
+            RunDirError: an earlier version recorded the stages, without class and position.
+        """
+        if self.stages and not any(record.kind for record in self.stages.values()):
+            raise RunDirError(
+                f"{self.directory}: was recorded by an earlier version, without the classes of its stages; `curate run "
+                f"{self.directory}/config.yaml --set run_dir={self.directory}` adds them, and repeats no finished stage"
+            )
+        for kind in classes:
+            for record in self.stages.values():
+                if record.kind == kind.__name__ and record.at == asdict(at):
+                    return record
+        return None
+
     @property
     def source_files(self) -> dict[str, list[SourceFile]]:
         """The input files by source, as numbered when first seen."""
@@ -227,6 +259,8 @@ class Manifest:
         rows: int,
         seconds: float,
         sealed: Sealed | None = None,
+        kind: str = "",
+        at: Position | None = None,
     ) -> StageRecord:
         """Record that a stage is done, and save.
 
@@ -242,6 +276,8 @@ class Manifest:
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
             sealed={} if sealed is None else sealed.to_json(),
+            kind=kind,
+            at=asdict(at or Position()),
         )
         self.stages[name] = record
         self._lost = {other: lost for other, lost in self.lost.items() if other != name}

@@ -148,6 +148,7 @@ class Run:
             RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
+        self.manifest.place_stages(stages)
         left, working = self._settled(stages, known), dict[str, _Working]()
         for status in left:
             self._refuse_broken(status)
@@ -311,7 +312,16 @@ class Run:
         if end.done is None:
             raise RuntimeError(f"its work ended by {type(end.error).__name__}: {end.error}") from end.error
         name, done, seconds = end.stage.name, end.done, end.seconds
-        record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds, sealed=end.sealed)
+        record = self.manifest.record(
+            name,
+            end.key,
+            done.outputs,
+            rows=done.rows,
+            seconds=seconds,
+            sealed=end.sealed,
+            kind=end.stage.kind,
+            at=end.stage.at,
+        )
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         if end.is_whole:
             self._on_done(end.stage, done.rows, seconds)

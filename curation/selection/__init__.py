@@ -1,12 +1,9 @@
 """Selection: which rows an arm trains on. Pure functions of scores, row ids and a seed; the select stage writes."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from curation.hashing import Int64s
+from curation.arrays import Float64s, Floats, Int64s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,11 +16,11 @@ class Candidates:
     """
 
     row_ids_N: Int64s
-    raw_score_N: npt.NDArray[np.floating[Any]]
+    raw_score_N: Floats
     stratum_N: Int64s | None = None
     """The difficulty bin of each row, from 0, the easiest; the last one is that of unknown difficulty."""
     num_strata: int = 0
-    accuracy_S: npt.NDArray[np.float64] | None = None
+    accuracy_S: Float64s | None = None
     """The share of right labels in each bin; what is cut by it is an oracle's."""
     reference_M: Int64s | None = None
     """The rows that the budget's reference arm selects."""

@@ -19,14 +19,12 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 
-from curation.hashing import Int64s, hash64
-from curation.selection.score_keys import Floats, Unsigned, highest, keys, lowest, score_of, without_minus_zero
+from curation.arrays import Bools, Floats, Int64s, Uint64s
+from curation.hashing import hash64
+from curation.selection.score_keys import Unsigned, highest, keys, lowest, score_of, without_minus_zero
 from curation.selection.top_n import check
 
-Bools = npt.NDArray[np.bool_]
-Hashes = npt.NDArray[np.uint64]
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]."""
 Scan = Callable[[], Iterable[Batch]]
@@ -96,7 +94,7 @@ class PassCounts:
     """Rows ahead of the window."""
     counts_B: Int64s
     """Rows by bin of the window, or sampled rows by the first bits of their keys; ascending."""
-    keys_M: Hashes | None
+    keys_M: Uint64s | None
     """Keys (or hashes) and ids of all rows in the window; None if they are too many."""
     row_ids_M: Int64s
 
@@ -265,7 +263,7 @@ def _in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple
     return int(np.count_nonzero(score_S > high)), keys(score_S[place_M]), place_M
 
 
-def _of_collected(asked: CountingPass, keys_M: Hashes, row_ids_M: Int64s, wanted: int) -> Bound:
+def _of_collected(asked: CountingPass, keys_M: Uint64s, row_ids_M: Int64s, wanted: int) -> Bound:
     """The bound among all rows of a window."""
     if asked.tied_at is not None:
         return _bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))

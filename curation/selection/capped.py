@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from curation.hashing import Int64s, hash64
-from curation.selection.score_keys import Floats, keys, scores
+from curation.arrays import Floats, Int64s, Uint64s
+from curation.hashing import hash64
+from curation.selection.score_keys import keys, scores
 
 Labels = npt.NDArray[np.uint64]
 """Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of :func:`labels_apart`,
@@ -75,7 +76,7 @@ def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
     if not n:
         return Capped(rows_n=best, num_scored=0, num_rows=0)
     num_rows = num_scored = num_held = 0
-    last_S: npt.NDArray[np.uint64] | None = None
+    last_S: Uint64s | None = None
     for row_ids_B, score_B, label_of in batches:
         place_M = np.flatnonzero(score_B > -np.inf)  # false for NaN, too
         num_rows, num_scored = num_rows + len(row_ids_B), num_scored + len(place_M)
@@ -119,7 +120,7 @@ def num_before(label_N: npt.NDArray[Any]) -> Int64s:
     return before_N
 
 
-def _last(best: npt.NDArray[np.void], cap: Int64s) -> npt.NDArray[np.uint64]:
+def _last(best: npt.NDArray[np.void], cap: Int64s) -> Uint64s:
     """The key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
     label_M = best["label"].astype(np.int64)
     last_S = np.full(len(cap), np.iinfo(np.uint64).max)

@@ -24,15 +24,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
+from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import ConfigError, UserError
 from curation.metrics.estimates import TAIL, Estimate, proportion
 from curation.selection.risk.ours import exact_upper
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 COUNT_SHARE = 0.1
 """The part of delta for the unknown number of held-out rows that the full cut of a share of the pool selects."""
@@ -47,12 +44,12 @@ CHECK_ROWS = 1000
 class HeldOut:
     """Labelled rows, drawn as the pool's are, on which neither function was fitted; M of them in any order."""
 
-    first_M: Floats
+    first_M: Float64s
     """The raw score that is known after the prompt; NaN for a row that has none and always passes."""
-    full_M: Floats
+    full_M: Float64s
     """The raw score by which the full pass selects; NaN or -inf for a row that it never selects."""
-    prompt_tokens_M: Ints
-    output_tokens_M: Ints
+    prompt_tokens_M: Int64s
+    output_tokens_M: Int64s
 
     def __post_init__(self) -> None:
         """Refuse what is no set of rows.
@@ -76,7 +73,7 @@ class AnswerLengths:
     sd: float
 
     @classmethod
-    def of(cls, tokens_M: Ints) -> "AnswerLengths":
+    def of(cls, tokens_M: Int64s) -> "AnswerLengths":
         """The statistics of these lengths; zeros for none."""
         num_rows = len(tokens_M)
         sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
@@ -223,9 +220,7 @@ def first_cut(
     )
 
 
-def _num_selected(
-    rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float
-) -> tuple[int, npt.NDArray[np.int64]]:
+def _num_selected(rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float) -> tuple[int, Int64s]:
     """How many of the held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
 
     A threshold selects a known number; of a share of the pool, how many rows are held out is chance.
@@ -239,7 +234,7 @@ def _num_selected(
     return min(round(keep * num_rows), num_selectable), counts
 
 
-def _too_little(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], saved: Estimate) -> str | None:
+def _too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
     """Why a cut that may be made is not worth it; ``None`` if it is."""
     if not dropped_M.any():
         return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
@@ -260,7 +255,7 @@ def still_pays(num_asked: int, num_dropped: int, break_even: float) -> bool:
     return proportion(num_dropped, num_asked).high >= break_even
 
 
-def _tolerance_limit(first_K: Floats, loss: float, delta: float) -> float:
+def _tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
     """The largest of K first scores below which, with confidence 1 - delta, at most ``loss`` of their kind are."""
     rank = tolerance_rank(len(first_K), loss, delta)
     return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
@@ -271,7 +266,7 @@ def tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
     return int((scipy.special.bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
 
 
-def _counts(num_rows: int, keep: float, delta: float) -> Ints:
+def _counts(num_rows: int, keep: float, delta: float) -> Int64s:
     """The numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
     low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
@@ -293,7 +288,7 @@ def _needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, 
     return needed
 
 
-def _saved(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], fed_twice: float) -> Estimate:
+def _saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
     """The share of tokens that is saved: a ratio of means, with its interval by the delta method."""
     tokens_M = (rows.prompt_tokens_M + rows.output_tokens_M).astype(np.float64)
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
@@ -306,7 +301,7 @@ def _saved(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], fed_twice: float) ->
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
-def _selectable(full_M: Floats) -> Floats:
+def _selectable(full_M: Float64s) -> Float64s:
     """The full scores with -inf for rows that are never selected."""
     return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))
 

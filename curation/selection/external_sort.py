@@ -12,13 +12,13 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from curation.hashing import Int64s, hash64
-from curation.selection.score_keys import Floats, keys
+from curation.arrays import Floats, Int64s, Uint64s
+from curation.hashing import hash64
+from curation.selection.score_keys import keys
 
 RUN_ROWS = 1 << 18
 LEAST_BLOCK = 256
 
-Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 
 
@@ -27,7 +27,7 @@ def ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int6
     return sorted_by((ids_B, score_B, hash64(ids_B, seed)) for ids_B, score_B in batches)
 
 
-def sorted_by(batches: Iterable[tuple[Int64s, Floats, Hashes]]) -> Iterator[Int64s]:
+def sorted_by(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int64s]:
     """Some numbers in the order of their rows' ranks, in parts.
 
     ``batches`` are the numbers, the scores, of one type and none NaN, and the hashes of the row ids [B].
@@ -96,7 +96,7 @@ class _Runs:
         self._sorted().tofile(self._file)
 
 
-def _records(value_B: Int64s, score_B: Floats, tie_B: Hashes) -> Records:
+def _records(value_B: Int64s, score_B: Floats, tie_B: Uint64s) -> Records:
     """Rows as records that sort by rank: the score's key with all its bits turned, the hash, the number."""
     key_B = ~keys(score_B)
     records: Any = np.empty(len(value_B), dtype=[("key", key_B.dtype), ("tie", np.uint64), ("value", np.int64)])

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from curation.hashing import Int64s
-from curation.selection.score_keys import Floats, keys, scores
+from curation.arrays import Floats, Int64s
+from curation.selection.score_keys import keys, scores
 
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]; NaN or -inf for a row that may not be selected."""
@@ -103,7 +103,7 @@ class Streamed:
         return found
 
 
-def _keys(batches: Iterable[Batch]) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
+def _keys(batches: Iterable[Batch]) -> Iterable[tuple[int, Int64s]]:
     """The number of rows of each batch, and the keys of those with a score."""
     for _, score_B in batches:
         single_B = score_B.astype(np.float32, copy=False)

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import BudgetError
-from curation.hashing import Int64s
 from curation.selection import Candidates, Cut
 from curation.selection.top_n import TopN
 
-Floats = npt.NDArray[np.float64]
 
-
-def strata(difficulty_N: Floats, num_bins: int) -> Int64s:
+def strata(difficulty_N: Float64s, num_bins: int) -> Int64s:
     """The difficulty bin of each row, int64 [N]; bins have about equal size, and equal difficulties share a bin.
 
     Bins count from 0, the easiest; rows of unknown difficulty (NaN) are the bin ``num_bins``.
@@ -129,7 +127,7 @@ class Matched(ByStratum):
         return _count(candidates, np.isin(candidates.row_ids_N, candidates.reference_M))
 
 
-def _count(candidates: Candidates, which_N: npt.NDArray[np.bool_]) -> Int64s:
+def _count(candidates: Candidates, which_N: Bools) -> Int64s:
     """How many of some candidates are in each bin, int64 [S]."""
     assert candidates.stratum_N is not None, "curation.arms declares that the rule reads it"
     return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)

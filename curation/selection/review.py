@@ -21,14 +21,11 @@ the hashes keep the command's first name, ``audit``, so that a seed draws the ro
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Bools, Float64s, Floats, Int64s, Uint64s
 from curation.errors import ReviewError
-from curation.hashing import Int64s, derive, hash64
+from curation.hashing import derive, hash64
 from curation.selection.quotas import allocate
-
-Floats = npt.NDArray[np.floating]
-Bools = npt.NDArray[np.bool_]
 
 REACH = 2
 """The number of rows of the region, in sizes of the selection."""
@@ -73,7 +70,7 @@ class Drawn:
     """The positions in the rows that were drawn from."""
     stratum_M: Int64s
     """The indices in ``strata``."""
-    inclusion_M: npt.NDArray[np.float64]
+    inclusion_M: Float64s
     """The probability with which the row's stratum gave it."""
     uniform_M: Bools
     """Whether the row belongs to the uniform part."""
@@ -151,7 +148,7 @@ def _strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
     return stratum_R
 
 
-def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> npt.NDArray[np.float64]:
+def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
     """The mean trust of each stratum, kept away from 0 and 1, where it would claim to know the answer."""
     known_R = np.isfinite(trust_R)
     count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
@@ -159,7 +156,7 @@ def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> npt.NDArray[
     return np.clip(np.where(count_S > 0, total_S / np.maximum(count_S, 1), 0.5), 0.05, 0.95)
 
 
-def _extra(size_S: Int64s, prior_S: npt.NDArray[np.float64], uniform_S: Int64s, num: int) -> Int64s:
+def _extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> Int64s:
     """How many further rows to draw from each stratum."""
     num_extra = num - int(uniform_S.sum())
     least_S = np.minimum(np.clip(FEWEST - uniform_S, 0, None), size_S - uniform_S)
@@ -169,7 +166,7 @@ def _extra(size_S: Int64s, prior_S: npt.NDArray[np.float64], uniform_S: Int64s, 
     return extra_S
 
 
-def _smallest(hash_N: npt.NDArray[np.uint64], count: int) -> Bools:
+def _smallest(hash_N: Uint64s, count: int) -> Bools:
     """Which rows have the ``count`` smallest hashes, bool [N]."""
     found_N = np.zeros(len(hash_N), dtype=np.bool_)
     if count >= len(hash_N):

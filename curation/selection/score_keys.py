@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from curation.arrays import Floats
+
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 

@@ -1,16 +1,13 @@
 """Exact top-n on the raw score; a seeded hash of the row id breaks ties."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Floats, Int64s
 from curation.errors import BudgetError
-from curation.hashing import Int64s, hash64
+from curation.hashing import hash64
 from curation.selection import Candidates, Cut
-
-Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)

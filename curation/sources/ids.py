@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.errors import SourceError
 from curation.escaping import message
 from curation.sources.missing import present
@@ -16,7 +16,7 @@ from curation.tables.row_ids import include
 from curation.tables.schemas import FILE_SHIFT
 
 
-def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> npt.NDArray[np.int64]:
+def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> Int64s:
     """The ids of the rows ``start`` to ``stop`` of a file, int64 [N].
 
     Raises:
@@ -66,7 +66,7 @@ def check_some(file: SourceFile, values: Sequence[object], id_column: str) -> No
     _integers(file, ids, id_column)
 
 
-def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray[np.int64]:
+def _integers(file: SourceFile, values: pa.Array, id_column: str) -> Int64s:
     where = f"{file.path}: {id_column}"
     if file.format == "csv":
         values = pa.array([present(value) for value in values.to_pylist()], values.type)
@@ -75,7 +75,7 @@ def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray
     if not (pa.types.is_integer(values.type) or file.format == "csv"):
         raise SourceError(f"{where}: ids are {values.type}, not integers; give integers, or leave id_column out")
     try:
-        ids_N: npt.NDArray[np.int64] = values.cast(pa.int64()).to_numpy()
+        ids_N: Int64s = values.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid as error:
         raise SourceError(f"{where}: {message(error)}; give integers below 2**63, or leave id_column out") from error
     if len(ids_N) and ids_N.min() < 0:

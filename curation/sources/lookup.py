@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.errors import SourceError
 from curation.sources.ids import row_ids
 from curation.sources.missing import raw_rows
@@ -13,9 +13,7 @@ from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 
 
-def values_of(
-    files: Iterable[SourceFile], column: str, wanted_N: npt.NDArray[np.int64], id_column: str | None
-) -> dict[int, str]:
+def values_of(files: Iterable[SourceFile], column: str, wanted_N: Int64s, id_column: str | None) -> dict[int, str]:
     """The value of a column as text, by row id, of the ``wanted_N`` rows; a missing value is the empty text.
 
     Raises:

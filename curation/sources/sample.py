@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
@@ -28,9 +28,7 @@ class SampledRow(NamedTuple):
     raw: dict[str, Any]
 
 
-def rows_at(
-    files: Sequence[SourceFile], positions_N: npt.NDArray[np.int64], columns: Sequence[str] | None = None
-) -> list[SampledRow]:
+def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None) -> list[SampledRow]:
     """The rows at these positions of a source, in the order asked for.
 
     A source's positions go through its files in the order of their numbers. Only what holds a wanted row is read: of
@@ -61,7 +59,7 @@ def rows_at(
     return [read_all[place] for place in np.argsort(order_N).tolist()]
 
 
-def _spans(file_N: npt.NDArray[np.int64], row_N: npt.NDArray[np.int64]) -> Iterator[slice]:
+def _spans(file_N: Int64s, row_N: Int64s) -> Iterator[slice]:
     """Runs of sorted rows that are in one file and near each other."""
     breaks = np.flatnonzero((np.diff(file_N) != 0) | (np.diff(row_N) > NEAR_ROWS)) + 1
     edges = [0, *breaks.tolist(), len(row_N)]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Int64s
 from curation.config import RowsConfig, SplitConfig
 from curation.config.base import rows_in
 from curation.errors import ConfigError, SourceError
@@ -21,7 +21,6 @@ from curation.sources.source_file import SourceFile
 NOTHING: Mapping[str, int] = MappingProxyType({})
 """The rows of splits that were dealt before, where none were."""
 _ROUNDS = 8
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

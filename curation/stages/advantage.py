@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig, EngineConfig
 from curation.domains import attempt, get_domain, position_of
 from curation.domains.uci import UciEngine, Value
 from curation.errors import RowError
-from curation.hashing import Int64s, first_by_hash
+from curation.hashing import first_by_hash
 from curation.metrics.advantage import compared, values
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.arrays import Int64s
 from curation.domains import Domain, attempt
 from curation.errors import ConfigError
-from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.registry import code
 from curation.selection.capped import Labels, labels_apart

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.errors import CommitError
-from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io

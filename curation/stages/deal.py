@@ -6,9 +6,9 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError
@@ -60,7 +60,7 @@ def targets(job: DealJob, source: DealtSource) -> dict[str, int]:
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 
-def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
     """The row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
     ids_N = np.concatenate([row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))

@@ -9,15 +9,14 @@ order of the work; what is answered does not.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config.states import parse
 from curation.errors import ConfigError, UserError
-from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
 from curation.tables import io, schemas
@@ -26,7 +25,6 @@ from curation.trust import FittedTrust, Scores, load_fitted
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
 
-Bools = npt.NDArray[np.bool_]
 
 KNOWN_OF_PROMPTS = ("num_prompt_tokens",)
 """Numbers beside the states that are known once a prompt is fed."""
@@ -98,7 +96,7 @@ class Passing:
     function: "StateTrust"
     threshold: float
 
-    def __call__(self, states: Mapping[str, npt.NDArray[np.floating[Any]]]) -> Bools:
+    def __call__(self, states: Mapping[str, Floats]) -> Bools:
         """Whether each row passes, bool [N], given each state [N, D] by name."""
         import torch
 
@@ -147,7 +145,7 @@ def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *
         UserError: no row is taken.
     """
     ids: list[Int64s] = [np.zeros(0, dtype=np.int64)]
-    raw: list[npt.NDArray[np.float64]] = [np.zeros(0)]
+    raw: list[Float64s] = [np.zeros(0)]
     function = load_fitted(full)
     for batch in _answered(labels, [function], takes):
         ids.append(batch.column("row_id").to_numpy())
@@ -174,7 +172,7 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
         UserError: no row is taken.
     """
     functions = [load_fitted(ref) for ref in (first, full)]
-    parts: list[list[npt.NDArray[np.float64]]] = [[np.zeros(0)] * 4]
+    parts: list[list[Float64s]] = [[np.zeros(0)] * 4]
     for batch in _answered(labels, functions, takes):
         tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
         full_B = _selectable(batch, functions[1].source_score(batch))
@@ -198,8 +196,8 @@ def _answered(
         yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
 
 
-def _selectable(batch: pa.RecordBatch, score_N: Scores) -> npt.NDArray[np.float64]:
+def _selectable(batch: pa.RecordBatch, score_N: Scores) -> Float64s:
     """The full raw score; NaN for a row that is never selected."""
-    raw_N: npt.NDArray[np.float64] = score_N.astype(np.float64)
+    raw_N: Float64s = score_N.astype(np.float64)
     raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
     return raw_N

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
 from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, gold_source, is_bare
-from curation.hashing import Int64s, derive, hash64
+from curation.hashing import derive, hash64
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing

@@ -9,12 +9,12 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Float32s, Int64s
 from curation.config import GradientsConfig
 from curation.errors import ConfigError
-from curation.hashing import Int64s, first_by_hash
+from curation.hashing import first_by_hash
 from curation.metrics.coherence import Coherence, coherence, difference
 from curation.models import check_tokens, load_model, load_tokenizer, state_size
 from curation.models.dtypes import HALF_TRAINING, taken
@@ -153,7 +153,7 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
     }
 
 
-def batches(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, npt.NDArray[np.float32]]]:
+def batches(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:
     """The ids and gradients of those rows, some at a time."""
     scanner = io.open_table(ref).scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
     for batch in scanner.to_batches():

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.errors import SourceError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.stages.label import RowShare
 from curation.tables import io
-from curation.tables.row_ids import Int64s, include, missing
+from curation.tables.row_ids import include, missing
 
 if TYPE_CHECKING:
     from curation.stages.label import RowShare

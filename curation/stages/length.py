@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.errors import SourceError
-from curation.hashing import Int64s
 from curation.models import load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Inputs, Stage, setting

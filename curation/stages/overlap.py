@@ -20,15 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Identity, attempt, get_domain
 from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError
 from curation.refs import TableRef
 from curation.tables import io
-
-Int64s = npt.NDArray[np.int64]
-Uint64s = npt.NDArray[np.uint64]
 
 TASK_ROWS = 100_000
 """The number of rows that a task reads, or one fragment if that has more."""

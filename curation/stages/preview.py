@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
@@ -181,7 +181,7 @@ def _in_words(row: SampledRow, path: str, problem: str, sought: str) -> str:
     return f"the first: row {row.row + 1} of {path}: {problem}{sought} (its columns: {words})"
 
 
-def _drawn(num_rows: int, seed: int) -> npt.NDArray[np.int64]:
+def _drawn(num_rows: int, seed: int) -> Int64s:
     if num_rows <= RUNS * RUN_ROWS:
         return np.arange(num_rows)
     starts = np.sort(np.random.default_rng(seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)) * RUN_ROWS

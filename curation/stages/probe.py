@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,8 +29,6 @@ SECONDS = 30.0
 """About the time that a probe labels, its actors' start aside, unless the number of its rows was asked for."""
 FIRST_ROWS = 8
 """Rows of the chunks that say how many more are labelled in that time; each actor has two, one to warm it up."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

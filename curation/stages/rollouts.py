@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import ARMS, Arm
+from curation.arrays import Int64s
 from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.grading import checked
-from curation.hashing import Int64s, derive
+from curation.hashing import derive
 from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.refs import TableRef

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from curation.hashing import Int64s
+from curation.arrays import Int64s
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curation.arrays import Float32s, Int64s
 from curation.domains import Domain, Example
 from curation.errors import CurationError
-from curation.hashing import Int64s
 from curation.refs import ListDigest, TableRef
 from curation.stages.gold import Gold
 from curation.storage.cache import staged
@@ -112,7 +111,7 @@ class SelectedRows:
             }
         return pa.table([_column(values[field.name], field.type) for field in schemas.SELECTION], schemas.SELECTION)
 
-    def _scored(self, weak: pa.Table) -> npt.NDArray[np.float32]:
+    def _scored(self, weak: pa.Table) -> Float32s:
         trust_M = self._trust.score(weak.to_batches()[0])
         if not ((trust_M >= 0) & (trust_M <= 1)).all():
             raise CurationError(

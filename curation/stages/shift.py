@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from curation.metrics.shift import Floats, sampled, two_sample
+from curation.arrays import Float32s
+from curation.metrics.shift import sampled, two_sample
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
@@ -43,7 +44,7 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
     return two_sample(*sides, seed=seed).to_json()
 
 
-def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Floats]:
+def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:
     """The states of the sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
     columns = {state: input_column(state) for state in states}
     table = io.open_table(ref)
@@ -60,12 +61,12 @@ def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, 
     return {state: _matrix(taken[column].combine_chunks()) for state, column in columns.items()}
 
 
-def _matrix(states: pa.Array) -> Floats:
+def _matrix(states: pa.Array) -> Float32s:
     """Lists of one size, fixed or not, or numbers, as float32 [N, D]."""
     if not pa.types.is_nested(states.type):
-        numbers_N1: Floats = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]
+        numbers_N1: Float32s = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]
         return numbers_N1
     size = len(states[0]) if len(states) else 1
     values = states.flatten().to_numpy(zero_copy_only=False)
-    hidden_ND: Floats = values.astype(np.float32).reshape(-1, size)
+    hidden_ND: Float32s = values.astype(np.float32).reshape(-1, size)
     return hidden_ND

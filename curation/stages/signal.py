@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
-from curation.hashing import Int64s
 from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.refs import TableRef

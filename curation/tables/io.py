@@ -6,10 +6,10 @@ from functools import partial
 
 import lance
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
+from curation.arrays import Int64s
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage import durable
@@ -127,7 +127,7 @@ def num_dropped(ref: TableRef) -> int:
     return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
 
 
-def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
     """The rows with the given ids, each once, in the order of ``row_ids_N``; the id column is scanned in batches.
 
     Raises:
@@ -136,7 +136,7 @@ def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[st
     return _take(ref, row_ids_N, offsets(ref, row_ids_N), columns)
 
 
-def offsets(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
+def offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
     """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
 
     The ids are different. The id column is scanned in batches.
@@ -160,7 +160,7 @@ class Lookup:
     24 bytes a run: few for ids by position in a file, one a row for ids without any order.
     """
 
-    def __init__(self, ref: TableRef, runs: "Iterable[npt.NDArray[np.int64]] | None" = None) -> None:
+    def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
         """``runs``: those of the table, if they were read already (:func:`finder`)."""
         self._ref = ref
         parts = [np.zeros((3, 0), dtype=np.int64), *(_runs(ref) if runs is None else runs)]
@@ -177,7 +177,7 @@ class Lookup:
         """How many runs it holds."""
         return len(self._start_R)
 
-    def ascending(self, num_rows: int) -> "Iterator[npt.NDArray[np.int64]]":
+    def ascending(self, num_rows: int) -> "Iterator[Int64s]":
         """All ids of the table in ascending order, at most ``num_rows`` at a time."""
         end_R = np.cumsum(self._size_R)
         for begin in range(0, len(self), num_rows):
@@ -185,11 +185,11 @@ class Lookup:
             run_N = np.searchsorted(end_R, place_N, side="right")
             yield self._start_R[run_N] + place_N - (end_R - self._size_R)[run_N]
 
-    def take(self, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
         return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
 
-    def offsets(self, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
+    def offsets(self, row_ids_N: "Int64s") -> "Int64s":
         """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
         if not self.num_runs:
             return np.full(len(row_ids_N), -1, dtype=np.int64)
@@ -198,7 +198,7 @@ class Lookup:
         return np.where((after_N >= 0) & (after_N < self._size_R[run_N]), self._offset_R[run_N] + after_N, -1)
 
 
-def finder(ref: TableRef) -> "Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]":
+def finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
     """:func:`offsets` for repeated calls in bounded memory: by a :class:`Lookup`, or a scan a call if it were large."""
     num_runs, runs = 0, []
     for runs_3R in _runs(ref):
@@ -209,7 +209,7 @@ def finder(ref: TableRef) -> "Callable[[npt.NDArray[np.int64]], npt.NDArray[np.i
     return Lookup(ref, runs).offsets
 
 
-def _runs(ref: TableRef) -> "Iterator[npt.NDArray[np.int64]]":
+def _runs(ref: TableRef) -> "Iterator[Int64s]":
     """First id, position and number of rows of each run of consecutive ids, int64 [3, R], in the table's order."""
     offset = 0
     for ids_N in in_order(open_table(ref), SCAN_ROWS):
@@ -218,7 +218,7 @@ def _runs(ref: TableRef) -> "Iterator[npt.NDArray[np.int64]]":
         offset += len(ids_N)
 
 
-def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+def take_offsets(ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
     """The rows at the positions from :func:`offsets` or :meth:`Lookup.offsets`, in that order.
 
     Raises:
@@ -232,8 +232,8 @@ def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Seq
 
 def _take(
     ref: TableRef,
-    row_ids_N: "npt.NDArray[np.int64]",
-    offsets_N: "npt.NDArray[np.int64]",
+    row_ids_N: "Int64s",
+    offsets_N: "Int64s",
     columns: Sequence[str] | None,
 ) -> pa.Table:
     """The rows at the offsets; -1 marks an id that is not in the table."""

@@ -14,18 +14,16 @@ from collections.abc import Iterable, Iterator
 
 import lance
 import numpy as np
-import numpy.typing as npt
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
+from curation.arrays import Bools, Int64s
 from curation.errors import CommitError
 from curation.escaping import logger_of
 from curation.storage.paths import place, write_atomically
 
 logger = logger_of(__name__)
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 SCAN_ROWS = 1 << 20
 """The number of ids read and processed at a time: 8 MiB."""

@@ -6,22 +6,21 @@ Among 10^7 different texts, two have the same hash with a probability of 10^-5.
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Hashes = npt.NDArray[np.uint64]
+from curation.arrays import Uint64s
 
 BITS = 63
 NO_TEXT = np.uint64(1 << BITS)
 """Stands for a null; no text has it."""
 
 
-def hashed(text_N: pa.Array) -> Hashes:
+def hashed(text_N: pa.Array) -> Uint64s:
     """A hash of each text, ``NO_TEXT`` for a null, uint64 [N]; each distinct text of the array is hashed once."""
     coded = text_N.dictionary_encode()
     texts: list[str] = coded.dictionary.to_pylist()
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     hash_G = np.fromiter((int.from_bytes(digest) >> 1 for digest in digests), np.uint64, len(texts))
     place_N = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    found: Hashes = np.append(hash_G, NO_TEXT)[place_N]
+    found: Uint64s = np.append(hash_G, NO_TEXT)[place_N]
     return found

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Float32s
 from curation.errors import ModelError
 from curation.models import here, load_tokenizer, token_ids
 from curation.models.loading import load_weights
@@ -40,7 +40,7 @@ class RewardModel:
         self._pad = shape.pad_token_id
         self._max_positions = getattr(shape, "max_position_embeddings", None)
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float32]:
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Float32s:
         """The rewards of (prompt, completion) pairs, float32 [N]; NaN for one of no tokens or too many.
 
         Raises:

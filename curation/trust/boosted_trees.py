@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from curation.arrays import Bools, Float64s, Floats
 from curation.config import TrustConfig
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
@@ -31,8 +32,6 @@ WORD = 16
 """Leaves whose bits are in one number."""
 FIRST_CLEAR = np.log2(~np.arange(2**WORD) & np.arange(2**WORD) + 1).astype(np.uint8)
 """The place of the first bit that is not set, of each number of so many bits; ``WORD`` where all are."""
-
-Floats = npt.NDArray[np.float64]
 
 
 class BoostedTrees(StateTrust):
@@ -74,8 +73,8 @@ class BoostedTrees(StateTrust):
     @classmethod
     def fitted(
         cls,
-        hidden_ND: npt.NDArray[np.floating[Any]],
-        correct_N: npt.NDArray[np.bool_],
+        hidden_ND: Floats,
+        correct_N: Bools,
         config: TrustConfig,
         origin: Mapping[str, object],
         *,
@@ -156,7 +155,7 @@ class _Tree:
     https://doi.org/10.1145/2766462.2767733).
     """
 
-    def __init__(self, tests: Sequence[tuple[int, float]], left_IL: npt.NDArray[np.bool_], value_L: Floats) -> None:
+    def __init__(self, tests: Sequence[tuple[int, float]], left_IL: Bools, value_L: Float64s) -> None:
         """``tests``: column and threshold of each inner node; ``left_IL``: which leaves are on its left."""
         self._tests, self._value_L = tests, value_L
         padded_IL = np.pad(left_IL, ((0, 0), (0, -left_IL.shape[1] % WORD)))
@@ -196,7 +195,7 @@ class _Tree:
             left_IL[place, first:stop] = True
         return cls(tests, left_IL, np.array(values))
 
-    def values(self, columns_DN: Floats) -> Floats:
+    def values(self, columns_DN: Float64s) -> Float64s:
         """The value of each row's leaf, float64 [N]."""
         ruled_out_WN = np.zeros((len(self._left_WI), columns_DN.shape[1]), dtype=np.uint16)
         for place, (feature, threshold) in enumerate(self._tests):
@@ -208,13 +207,11 @@ class _Tree:
         for word, ruled_out_N in enumerate(ruled_out_WN[1:], start=1):
             is_further_N = leaf_N == WORD * word
             leaf_N[is_further_N] += FIRST_CLEAR[ruled_out_N[is_further_N]]
-        value_N: Floats = self._value_L[leaf_N]
+        value_N: Float64s = self._value_L[leaf_N]
         return value_N
 
 
-def _binned(
-    wide_ND: npt.NDArray[np.float64], weight_N: npt.NDArray[np.float64] | None
-) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.float64]]]:
+def _binned(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:
     """The number of each value's bin, and the upper edges of each column's bins but the last, ascending.
 
     Bins hold about the same weight; where there are few values, one each, and the edges lie between them.
@@ -232,7 +229,7 @@ def _binned(
     return bins_ND, edges
 
 
-def _nodes(model: Any, edges: Sequence[npt.NDArray[np.float64]]) -> dict[str, Tensor]:
+def _nodes(model: Any, edges: Sequence[Float64s]) -> dict[str, Tensor]:
     """The nodes of a ``HistGradientBoostingClassifier``, which keeps them in private attributes.
 
     It was fitted on numbers of bins, and its thresholds lie between these; ours are the bins' edges.

@@ -11,10 +11,10 @@ Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Esti
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic.dataclasses import dataclass
 from scipy.special import expit, logit
 
+from curation.arrays import Bools, Float64s
 from curation.errors import DegenerateSourceError
 from curation.trust import Scores
 
@@ -45,7 +45,7 @@ class Calibration:
         return found_N
 
 
-def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_], method: Method = "platt") -> Calibration:
+def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -> Calibration:
     """Fit trust to finite raw scores and each label's correctness; ``none``, or no rows, gives the bare sigmoid.
 
     Raises:
@@ -64,7 +64,7 @@ def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_], method: Met
     return fit(raw_N.astype(np.float64), correct_N)
 
 
-def _isotonic(wide_N: npt.NDArray[np.float64], correct_N: npt.NDArray[np.bool_]) -> Calibration:
+def _isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
     """The least squares among all functions that never fall."""
     from sklearn.isotonic import IsotonicRegression
 
@@ -73,7 +73,7 @@ def _isotonic(wide_N: npt.NDArray[np.float64], correct_N: npt.NDArray[np.bool_])
     return Calibration(num_rows=len(correct_N), knots=tuple(knots))
 
 
-def _platt(wide_N: npt.NDArray[np.float64], correct_N: npt.NDArray[np.bool_]) -> Calibration:
+def _platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
     """The likeliest slope (at least 0) and intercept, for Platt's targets."""
     from sklearn.linear_model import LogisticRegression
 

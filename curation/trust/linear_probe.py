@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from curation.arrays import Bools, Floats
 from curation.config import TrustConfig
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
@@ -61,8 +61,8 @@ class LinearProbe(StateTrust):
     @classmethod
     def fitted(
         cls,
-        hidden_ND: npt.NDArray[np.floating[Any]],
-        correct_N: npt.NDArray[np.bool_],
+        hidden_ND: Floats,
+        correct_N: Bools,
         config: TrustConfig,
         origin: Mapping[str, object],
     ) -> "LinearProbe":
@@ -84,8 +84,8 @@ class LinearProbe(StateTrust):
 
 
 def fit_linear_probe(
-    hidden_ND: npt.NDArray[np.floating[Any]],
-    correct_N: npt.NDArray[np.bool_],
+    hidden_ND: Floats,
+    correct_N: Bools,
     *,
     inputs: Sequence[str],
     class_weight: float,

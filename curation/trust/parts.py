@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arms import Fitted
+from curation.arrays import Bools, Int64s
 from curation.config import TrustConfig
-from curation.hashing import Int64s, derive, hash_unit
+from curation.hashing import derive, hash_unit
 
 FIT, VALIDATION, UNUSED, REPEAT = 0, 1, -1, -2
 NAMES = ("fit", "validation")
@@ -35,7 +36,7 @@ def candidates(config: TrustConfig) -> str:
     return "error IS NULL" if config.fit_on == "all" else "error IS NULL AND label IS NOT NULL"
 
 
-def used(question_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.bool_]:
+def used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
     """Whether ``source_share`` takes each row, bool [N], by a seeded hash of its question that is not its part's."""
     unit_N = hash_unit(question_N, derive(seed, "source share"))
     return unit_N < config.source_share
@@ -53,7 +54,7 @@ def part_of(question_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[n
     return part_N
 
 
-def first_of_each(question_N: Int64s) -> npt.NDArray[np.bool_]:
+def first_of_each(question_N: Int64s) -> Bools:
     """Which rows are the first that ask their question, bool [N]."""
     first_N = np.zeros(len(question_N), dtype=np.bool_)
     first_N[np.unique(question_N, return_index=True)[1]] = True

@@ -12,13 +12,13 @@ from dataclasses import astuple, dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from scipy.special import expit
 from torch import Tensor
 
+from curation.arrays import Bools, Float64s
 from curation.errors import SourceError
 from curation.tables.schemas import is_number, mend_of
 from curation.trust import Scores
@@ -27,7 +27,6 @@ from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.folded import FoldedInput
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 
-Floats = npt.NDArray[np.float64]
 NETWORKS = "networks"
 """The name of the networks' column among those that a combination reads."""
 
@@ -35,7 +34,7 @@ NETWORKS = "networks"
 class Combines(Protocol):
     """A model that joins K columns, numbers and members' logits, to one logit."""
 
-    def logits(self, columns_NK: Floats) -> Floats:
+    def logits(self, columns_NK: Float64s) -> Float64s:
         """The logit of each row, float64 [N]; no value is missing."""
         ...
 
@@ -49,12 +48,12 @@ class Combines(Protocol):
 class Logistic:
     """A logistic regression."""
 
-    weight_K: Floats
+    weight_K: Float64s
     bias: float
 
-    def logits(self, columns_NK: Floats) -> Floats:
+    def logits(self, columns_NK: Float64s) -> Float64s:
         """See :class:`Combines`."""
-        logit_N: Floats = columns_NK @ self.weight_K + self.bias
+        logit_N: Float64s = columns_NK @ self.weight_K + self.bias
         return logit_N
 
     @property
@@ -69,9 +68,9 @@ class Trees:
 
     trees: BoostedTrees
 
-    def logits(self, columns_NK: Floats) -> Floats:
+    def logits(self, columns_NK: Float64s) -> Float64s:
         """See :class:`Combines`."""
-        logit_N: Floats = self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
+        logit_N: Float64s = self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
         return logit_N
 
     @property
@@ -90,9 +89,9 @@ class Bent:
     """The change of the slope from ``knee`` on."""
     knee: float = 0.0
 
-    def __call__(self, raw_N: Floats) -> Floats:
+    def __call__(self, raw_N: Float64s) -> Float64s:
         """The logits, float64 [N]."""
-        logit_N: Floats = self.intercept + self.slope * raw_N + self.bend * np.maximum(raw_N - self.knee, 0)
+        logit_N: Float64s = self.intercept + self.slope * raw_N + self.bend * np.maximum(raw_N - self.knee, 0)
         return logit_N
 
 
@@ -101,15 +100,15 @@ class Combination:
     """A model of the columns ``names``, numbers first; a missing value stands at the fit rows' mean."""
 
     names: tuple[str, ...]
-    mean_K: Floats
+    mean_K: Float64s
     model: Logistic | Trees
     bent: Bent = Bent()
 
-    def logits(self, columns_NK: Floats) -> Floats:
+    def logits(self, columns_NK: Float64s) -> Float64s:
         """The logit of each row, float64 [N]; NaN stands for a missing value."""
         return self.bent(self.model.logits(self._filled(columns_NK)))
 
-    def parts(self, columns_NK: Floats) -> Floats:
+    def parts(self, columns_NK: Float64s) -> Float64s:
         """The shift of each row's logit by each column's value, in place of its mean, float64 [N, K]."""
         filled_NK = self._filled(columns_NK)
         whole_N, parts_NK = self.logits(columns_NK), np.empty(columns_NK.shape)
@@ -119,7 +118,7 @@ class Combination:
             parts_NK[:, place] = whole_N - self.logits(without_NK)
         return parts_NK
 
-    def _filled(self, columns_NK: Floats) -> Floats:
+    def _filled(self, columns_NK: Float64s) -> Float64s:
         return np.where(np.isnan(columns_NK), self.mean_K, columns_NK)
 
 
@@ -131,9 +130,9 @@ class Probes:
         self.names, self.weight_MD, self.bias_M, self.centre_D = tuple(names), weight_MD, bias_M, centre_D
         self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
 
-    def logits(self, columns: Sequence[Tensor]) -> Floats:
+    def logits(self, columns: Sequence[Tensor]) -> Float64s:
         """The logits of rows, float64 [N, M], of their states column by column."""
-        logits_NM: Floats = self._folded(columns).double().numpy()
+        logits_NM: Float64s = self._folded(columns).double().numpy()
         return logits_NM
 
     @property
@@ -182,7 +181,7 @@ class StackedTrust(StateTrust):
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
         return self._logits([states_ND], numbers_NK.double().numpy())
 
-    def raw_with(self, hidden_ND: Tensor, numbers_NK: Floats, names: Sequence[str]) -> Scores:
+    def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
         """The logit of each row of a fit, float32 [N]."""
         places = [names.index(name) for name in self.numbers]
         return self._logits([hidden_ND], numbers_NK[:, places])
@@ -201,16 +200,16 @@ class StackedTrust(StateTrust):
         raw_N[missing_N] = np.nan
         return raw_N
 
-    def explained(self, labels: pa.RecordBatch) -> dict[str, Floats]:
+    def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """The shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
         parts_NK = self.combination.parts(self._columns(states, numbers_NK))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
-    def _read(self, labels: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], Sequence[Tensor], Floats]:
+    def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s]:
         """Rows without a score; what the members read, column by column; the numbers."""
         numbers_NK = read_numbers(labels, self.numbers)
-        missing_N: npt.NDArray[np.bool_] = np.zeros(labels.num_rows, dtype=np.bool_)
+        missing_N: Bools = np.zeros(labels.num_rows, dtype=np.bool_)
         if self.numbers:
             missing_N |= np.isnan(numbers_NK).all(axis=1)
         if not self.read_by_members:
@@ -224,11 +223,11 @@ class StackedTrust(StateTrust):
             )
         return missing_N | states.missing_N, states.columns, numbers_NK
 
-    def _logits(self, states: Sequence[Tensor], numbers_NK: Floats) -> Scores:
+    def _logits(self, states: Sequence[Tensor], numbers_NK: Float64s) -> Scores:
         logit_N: Scores = self.combination.logits(self._columns(states, numbers_NK)).astype(np.float32)
         return logit_N
 
-    def _columns(self, states: Sequence[Tensor], numbers_NK: Floats) -> Floats:
+    def _columns(self, states: Sequence[Tensor], numbers_NK: Float64s) -> Float64s:
         """Columns that the combination reads, float64 [N, K]."""
         columns = [numbers_NK]
         if self.probes is not None:
@@ -287,7 +286,7 @@ def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): of for name, of in weights.items() if name.startswith(prefix)}
 
 
-def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Floats:
+def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
     """Number columns of labels side by side, float64 [N, K]; NaN for null and for numbers that are not finite.
 
     Raises:

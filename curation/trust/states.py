@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import DegenerateSourceError, SourceError
 from curation.refs import TrustRef
 from curation.storage.paths import Place
@@ -31,7 +31,7 @@ SCORE_ROWS = 512
 class HeldOutScores(NamedTuple):
     """The labelled rows of a fit, ascending by row id, and their raw scores by weights that have not seen them."""
 
-    row_ids_N: npt.NDArray[np.int64]
+    row_ids_N: Int64s
     raw_N: Scores
     """NaN where every weight has seen the row, or an earlier row that asks the same question."""
 
@@ -91,7 +91,7 @@ class StateTrust(ABC):
         """The logit of each row of inputs side by side as they are stored, float32 [N]."""
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
 
-    def raw_with(self, hidden_ND: Tensor, numbers_NK: npt.NDArray[np.float64], names: Sequence[str]) -> Scores:
+    def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
         """The score of :meth:`raw` for rows of a fit, whose numbers of the answers, NaN for null, stand apart."""
         return self.raw(hidden_ND)
 
@@ -196,7 +196,7 @@ class StateTrust(ABC):
         return weights
 
 
-def class_weights(correct_N: npt.NDArray[np.bool_], strength: float, name: str) -> dict[int, float]:
+def class_weights(correct_N: Bools, strength: float, name: str) -> dict[int, float]:
     """The weight of a row in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
 
     Raises:
@@ -218,7 +218,7 @@ class States:
     columns: tuple[Tensor, ...]
     """[N, D] a column, states in the stored type, a scalar column as float32 [N, 1]; the numbers of a missing row are
     undefined."""
-    missing_N: npt.NDArray[np.bool_]
+    missing_N: Bools
     """One of the row's inputs is null."""
 
     @property

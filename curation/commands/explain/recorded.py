@@ -11,7 +11,9 @@ from curation.config import RunConfig
 from curation.errors import TableError
 from curation.pipeline.growth import prepared_by
 from curation.refs import TableRef, table_refs
-from curation.rundir.manifest import Manifest
+from curation.rundir.graph import Position, Stage
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.stages.label import Label
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT
@@ -42,18 +44,13 @@ class RecordedRun:
             )
         return cls(place=place, config=config, manifest=manifest)
 
-    def outputs(self, stage: str) -> Json | None:
-        """Outputs of a stage; ``None`` where it is not done."""
-        record = self.manifest.stages.get(stage)
-        return None if record is None else dict(record.outputs)
+    def stage(self, generation: int, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
+        """The record of the main chain's stage on a split, of the first class that is done; ``None``: of none."""
+        return self.manifest.find(Position(generation=generation, split=split, of=of), *classes)
 
     def has_labels(self, generation: int) -> bool:
         """Whether a split is labelled in a generation."""
-        return any(f"gen-{generation}/label-{split}" in self.manifest.stages for split in self.splits)
-
-    def inputs(self, stage: str) -> Json:
-        """Inputs of a stage that is done."""
-        return dict(self.manifest.stages[stage].inputs)
+        return any(self.stage(generation, split, Label) is not None for split in self.splits)
 
     @cached_property
     def splits(self) -> dict[str, TableRef]:

@@ -5,10 +5,15 @@ import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.commands.explain.recorded import Json, RecordedRun
-from curation.commands.export.run import fitting_stage
+from curation.commands.export.fit import GRADING
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.refs import TableRef, TrustRef
+from curation.stages.fit import FitTrust
+from curation.stages.label import Label
+from curation.stages.score import Score
+from curation.stages.search import Search
+from curation.stages.select import Select
 from curation.storage.paths import Place
 from curation.tables import io, scans, schemas
 from curation.trust import TrustFunction, get_trust, load_fitted
@@ -70,13 +75,12 @@ def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Jso
 
 def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     """The row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
-    stage, scored = f"gen-{index}/label-{split}", run.outputs(f"gen-{index}/score-{split}")
-    labelled = run.outputs(stage)
+    labelled, scored = run.stage(index, split, Label), run.stage(index, split, Score)
     found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
     if labelled is None:
-        return {**found, "why": f"stage {stage} is not done"}
-    labels = run.table((scored or labelled)["labels"])
-    found["teacher"] = run.inputs(stage)["model"]
+        return {**found, "why": f"stage gen-{index}/label-{split} is not done"}
+    labels = run.table((scored or labelled).outputs["labels"])
+    found["teacher"] = labelled.inputs["model"]
     row = run.one(labels, row_id)
     if row is None:
         return {**found, "why": "the row belongs to the share of another generation" if split == "pool" else "no label"}
@@ -87,13 +91,13 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
         if name.endswith("_trust")
     }
     found["weighed"] = _weighed(run, index, labels, row_id)
-    grades = run.outputs(f"gen-{index}/judge-{split}") or run.outputs(f"gen-{index}/grade-{split}")
+    grades = run.stage(index, split, *GRADING)
     if grades is not None:
-        found["correct"] = (run.one(run.table(grades["grades"]), row_id, ["correct"]) or {}).get("correct")
-    selected = run.outputs(f"gen-{index}/select")
+        found["correct"] = (run.one(run.table(grades.outputs["grades"]), row_id, ["correct"]) or {}).get("correct")
+    selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
-        found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected["arms"].items()}
-        found["budget"] = {name: (selected["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
+        found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
+        found["budget"] = {name: (selected.outputs["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
     elif split != "pool":
         found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
     else:
@@ -108,10 +112,10 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     """
     from curation.trust.stacked import StackedTrust  # heavy
 
-    fitted = run.outputs(f"gen-{index}/{fitting_stage(run.config, REFERENCE_ARM)}")
-    if fitted is None or fitted.get("trust") is None:
+    fitted = run.stage(index, "source", Search, FitTrust, of=REFERENCE_ARM)
+    if fitted is None or fitted.outputs.get("trust") is None:
         return None
-    ref = TrustRef.from_json(fitted["trust"])
+    ref = TrustRef.from_json(fitted.outputs["trust"])
     function = load_fitted(TrustRef(uri=run.path(ref.uri), digest=ref.digest))
     if not isinstance(function, StackedTrust) or not set(function.features) <= set(io.open_table(labels).schema.names):
         return None

@@ -28,7 +28,7 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
         arm, generation, name = named.arm, named.generation, named.name or None
     found = find_student(run, arm, generation, name)
     recorded = RecordedRun.of(run)
-    selected = found.of_generation("select")
+    selected = found.selecting
     assert selected is not None, "find_student compares the digest of its rows"
     made = selected.outputs["arms"][found.arm]
     table = recorded.table(made["table"])

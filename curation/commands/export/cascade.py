@@ -22,6 +22,7 @@ from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import FirstCut, HeldOut, first_cut
 from curation.stages.first_cut import held_out, wanted
+from curation.stages.label import Label
 from curation.tables import io
 from curation.trust import load_fitted
 
@@ -100,7 +101,7 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
 
 def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
     """The split, and its rows: of the calibration split, if its states were stored, else those that no fit has seen."""
-    labelled, features = fit.stage("label-calibration"), _features(fit, first)
+    labelled, features = fit.stage("calibration", Label), _features(fit, first)
     if labelled is not None and is_of(fit, labelled):
         found = fit.table(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):

@@ -11,11 +11,19 @@ from curation.commands.export.run import Moved, chosen_generation, fitting_stage
 from curation.config import RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.refs import ModelRef, TableRef, TrustRef
+from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
+from curation.stages.fit import FitTrust
+from curation.stages.grade import Grade, GradeByCommand
+from curation.stages.judge import Judge
+from curation.stages.label import Label
+from curation.stages.search import Search
 from curation.storage.paths import Place, place
 from curation.trust import saved
 
 Json = Mapping[str, Any]
+GRADING = (Judge, GradeByCommand, Grade)
+"""The stages that grade labels; the judge's grades are the last word where there are some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +38,14 @@ class Fit:
     record: StageRecord
     """The record of the stage that fitted it."""
 
-    def stage(self, name: str) -> StageRecord | None:
-        """The record of another stage of the generation; ``None`` where it is not done."""
-        return self.manifest.stages.get(f"gen-{self.generation}/{name}")
+    def stage(self, split: str, *classes: type[Stage]) -> StageRecord | None:
+        """The record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
+        return self.manifest.find(Position(generation=self.generation, split=split), *classes)
 
     @property
     def labelling(self) -> StageRecord:
         """The stage that labelled the source split."""
-        found = self.stage("label-source")
+        found = self.stage("source", Label)
         assert found is not None, "find_fit refuses a run without it"
         return found
 
@@ -116,7 +124,7 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         )
     stage = f"gen-{generation}/{fitting_stage(config, name)}"
     finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {stage}` fits it"
-    record = manifest.stages.get(stage)
+    record = manifest.find(Position(generation=generation, split="source", of=name), Search, FitTrust)
     if record is None or "trust" not in record.outputs:
         raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
     fit = Fit(config=config, manifest=manifest, name=name, generation=generation, record=record)
@@ -126,8 +134,9 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
             "that was made of the stored states, not the states themselves; export from a run with store_states: true "
             "or false (trust.pca keeps as many components within the function)"
         )
-    for what in ("label", "grade"):
-        made = [fit.stage(f"{work}-source") for work in (what, "judge")]
+    classes: dict[str, tuple[type[Stage], ...]] = {"label": (Label,), "grade": GRADING}
+    for what, graded in classes.items():
+        made = [fit.stage("source", kind) for kind in graded]
         if record.inputs[f"{what}s"] not in [item.outputs.get(f"{what}s") for item in made if item is not None]:
             raise ExportError(f"{run}: gen-{generation}/{what}-source changed since {stage} was done; {finish} again")
     return fit

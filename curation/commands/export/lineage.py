@@ -14,6 +14,8 @@ from curation.pipeline.growth import prepared_by
 from curation.refs import ModelRef
 from curation.report.decodings import in_words
 from curation.report.trained import trainings
+from curation.stages.label import Label
+from curation.stages.score import Score
 
 Json = dict[str, Any]
 
@@ -75,7 +77,7 @@ def _verdict(generation: Json) -> Json | None:
 
 def _teacher(student: Student) -> Json:
     """The labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
-    selected = student.of_generation("select")
+    selected = student.selecting
     assert selected is not None, "find_student compares the digest of its rows"
     found = selected.inputs["teacher"]
     if found is None:
@@ -124,7 +126,7 @@ def _measured(tables: Json, trust: str) -> Json | None:
 
 
 def _selection(student: Student, own: Json | None) -> Json:
-    selected = student.of_generation("select")
+    selected = student.selecting
     assert selected is not None, "find_student compares the digest of its rows"
     budget, rows = selected.outputs["budget"], selected.outputs["arms"][student.arm]
     facts = ("num_rows", "digest", "threshold", "oracle", "format", "completion_source", "table")
@@ -141,7 +143,7 @@ def _selection(student: Student, own: Json | None) -> Json:
 
 def _guarantee(student: Student, generation: Json | None) -> Json:
     """Whether a share of wrong labels is guaranteed, and in words what, or why not."""
-    selected = student.of_generation("select")
+    selected = student.selecting
     assert selected is not None, "find_student compares the digest of its rows"
     budget = selected.outputs["budget"]
     if budget["risk"] is None:
@@ -158,7 +160,7 @@ def _guarantee(student: Student, generation: Json | None) -> Json:
 
 def _data(student: Student) -> Json:
     config = student.config
-    labels, pool = student.of_generation("label-pool"), student.of_generation("score-pool")
+    labels, pool = student.of_generation("pool", Label), student.of_generation("pool", Score)
     prepared = [record.outputs["tables"] for record in prepared_by(student.manifest)]
     scored = pool or labels
     return {

@@ -70,7 +70,7 @@ def report_of(manifest: Manifest, record: StageRecord) -> Mapping[str, Any] | No
 
 
 def fitting_stage(config: RunConfig, trust: str) -> str:
-    """The stage of a generation that fits a trust function, by the function's name."""
+    """The name, in its generation, of the stage that fits a trust function, for messages."""
     if trust != REFERENCE_ARM:
         return f"trust-{trust}"
     return "search" if config.trust.search else "trust"

@@ -7,11 +7,18 @@ from functools import cached_property
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
-from curation.commands.export.run import Moved, chosen_generation, fitting_stage, read_run, report_of
+from curation.commands.export.run import Moved, chosen_generation, read_run, report_of
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.refs import ModelRef
+from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
+from curation.stages.fit import FitTrust
+from curation.stages.label import Label
+from curation.stages.score import Score
+from curation.stages.search import Search
+from curation.stages.select import Select
+from curation.stages.student import TrainStudent
 from curation.storage.paths import Place, place
 
 Json = Mapping[str, Any]
@@ -40,7 +47,7 @@ class Student:
 
     @property
     def home(self) -> str:
-        """The student's generation, as stages are named."""
+        """The student's generation, as stages are named in messages and commands."""
         return f"gen-{self.generation}-{self.branch}" if self.branch else f"gen-{self.generation}"
 
     @property
@@ -51,11 +58,28 @@ class Student:
     @property
     def record(self) -> StageRecord:
         """The record of that stage."""
-        return self.manifest.stages[self.stage]
+        record = self.manifest.find(self._at, TrainStudent)
+        assert record is not None, "find_student refuses a run without it"
+        return record
 
-    def of_generation(self, name: str) -> StageRecord | None:
-        """The record of another stage of the generation; ``None`` where it is not done."""
-        return self.manifest.stages.get(f"{self.home}/{name}")
+    @property
+    def is_trained(self) -> bool:
+        """Whether that stage is done."""
+        return self.manifest.find(self._at, TrainStudent) is not None
+
+    @property
+    def _at(self) -> Position:
+        return Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
+
+    def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
+        """The record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
+        at = Position(generation=self.generation, branch=self.branch, split=split, of=of)
+        return self.manifest.find(at, *classes)
+
+    @property
+    def selecting(self) -> StageRecord | None:
+        """The record of the stage that selected the student's rows."""
+        return self.of_generation("pool", Select)
 
     @property
     def trust(self) -> StageRecord | None:
@@ -63,7 +87,7 @@ class Student:
         trust = ARMS[self.arm].trust
         if not isinstance(TRUST[trust], Fitted | Configured):
             return None
-        return self.of_generation(fitting_stage(self.config, trust))
+        return self.of_generation("source", Search, FitTrust, of=trust)
 
     @cached_property
     def model(self) -> ModelRef:
@@ -99,7 +123,7 @@ def ref_path(ref: ModelRef) -> str:
 
 def _changed(student: Student) -> str | None:
     """The stage that was done anew after the student was trained: the manifest has only its newest outputs."""
-    selected, scored = student.of_generation("select"), student.of_generation("score-pool")
+    selected, scored = student.selecting, student.of_generation("pool", Score)
     digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
     if selected is None or student.record.inputs["digest"] != digests.get(student.arm):
         return "select"
@@ -107,7 +131,7 @@ def _changed(student: Student) -> str | None:
         return "score-pool"
     fitted, arm = student.trust, ARMS[student.arm]
     if arm.ranked and fitted is not None:
-        scoring = [student.of_generation(name) for name in ("score-pool", "label-pool")]
+        scoring = [student.of_generation("pool", kind) for kind in (Score, Label)]
         if fitted.outputs["trust"]["digest"] not in json.dumps([item.inputs for item in scoring if item is not None]):
             return fitted.name
     return None
@@ -158,13 +182,13 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
             f"name another arm; {trained}"
         )
     finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {student.stage}` trains it"
-    selected = student.of_generation("select")
+    selected = student.selecting
     if selected is not None and (why := (selected.outputs.get("dropped") or {}).get(arm)) is not None:
         raise ExportError(
             f"{run}: the arm {arm} dropped out of generation {generation}, so that it has no student: {why}; export "
             f"another arm; {trained}"
         )
-    if student.stage not in manifest.stages:
+    if not student.is_trained:
         raise ExportError(f"{run}: {student.stage} is not trained yet; {finish}; {trained}")
     if (changed := _changed(student)) is not None:
         raise ExportError(f"{run}: {changed} changed since {student.stage} was trained; {finish} again")

@@ -31,6 +31,7 @@ from curation.filter.package import (
     write,
 )
 from curation.report.levels import STOP
+from curation.stages.label import Label
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import load_fitted
@@ -97,7 +98,7 @@ def export_trust(
 def _description(
     fit: Fit, rows: CalibrationRows | None, reference: Reference, cascade: Cascade | None, command: str
 ) -> Description:
-    made, pool = fit.labelling.inputs, fit.stage("label-pool")
+    made, pool = fit.labelling.inputs, fit.stage("pool", Label)
     states, columns = inputs_of(fit)
     ask = AskConfig.model_validate({**made["ask"], "backend": made["backend"]})
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}

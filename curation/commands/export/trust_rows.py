@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.commands.export.fit import Fit
+from curation.commands.export.fit import GRADING, Fit
 from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.constrained import as_asked
@@ -17,6 +17,7 @@ from curation.filter.package import CalibrationRows, Question, asked
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
+from curation.stages.label import Label
 from curation.stages.shift import sample_states
 from curation.tables import io, schemas
 from curation.trust import FittedTrust
@@ -45,7 +46,7 @@ def questions_of(fit: Fit) -> tuple[Question, ...]:
     config, decoding = fit.config.domain_of("pool"), DecodingConfig.model_validate(fit.labelling.inputs["decoding"])
     domain = as_asked(get_domain(config), decoding)
     for split in ("pool", "source"):
-        labelling = fit.stage(f"label-{split}")
+        labelling = fit.stage(split, Label)
         if labelling is None or fit.config.domain_of(split) != config:
             continue
         tables = fit.table(labelling.inputs["examples"]), fit.table(labelling.outputs["labels"])
@@ -86,8 +87,8 @@ def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
 
 def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
-    labelled, keep = fit.stage("label-calibration"), _every
-    grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
+    labelled, keep = fit.stage("calibration", Label), _every
+    grades = fit.stage("calibration", *GRADING)
     split, chose = "calibration", False
     if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools
 from curation.commands.review.folder import Review
 from curation.commands.review.log import Standing, VerdictLine
 from curation.metrics import Estimate, share_of_finite, weighted_mean
@@ -44,7 +45,7 @@ class ReviewedRows:
     num_shared: int
     """The number of rows with the verdicts of several people."""
 
-    def count(self, rows_M: npt.NDArray[np.bool_] | None = None) -> VerdictCounts:
+    def count(self, rows_M: Bools | None = None) -> VerdictCounts:
         """The answers to some rows, or to all."""
         answers = self.answer_M if rows_M is None else self.answer_M[rows_M]
         return VerdictCounts(*(int((answers == answer).sum()) for answer in ANSWERS))

@@ -10,18 +10,20 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.arrays import Bools, Float32s, Floats, Int64s
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
-from curation.hashing import Int64s, hash64
+from curation.hashing import hash64
 from curation.refs import TableRef
+from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.selection.capped import is_capped
 from curation.selection.review import REACH, ScoredRows
+from curation.stages.select import Select
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
@@ -93,14 +95,15 @@ def find(place: Place, arm: str | None) -> Origin:
         raise ReviewError(
             f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {FILTER})"
         )
-    stages = Manifest.load(place).stages
-    found = list(itertools.takewhile(lambda index: f"gen-{index}/select" in stages, itertools.count()))
-    if not found:
+    manifest = Manifest.load(place)
+    made = (manifest.find(Position(generation=index, split="pool"), Select) for index in itertools.count())
+    found = list(itertools.takewhile(lambda record: record is not None, made))
+    if not found or (record := found[-1]) is None:
         raise ReviewError(
             f"{place}: nothing is selected yet; `curate run {place}/config.yaml --set run_dir={place} --until "
             "gen-0/select` selects"
         )
-    return _of_run(place, found[-1], stages[f"gen-{found[-1]}/select"], arm)
+    return _of_run(place, len(found) - 1, record, arm)
 
 
 def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
@@ -221,16 +224,16 @@ def _best(origin: Origin, floor: float | None) -> tuple["_ScoredBatch", int]:
 
 class _ScoredBatch(NamedTuple):
     row_ids_N: Int64s
-    raw_N: npt.NDArray[np.float32]
-    trust_N: npt.NDArray[np.float32]
-    passed_N: npt.NDArray[np.bool_]
+    raw_N: Float32s
+    trust_N: Float32s
+    passed_N: Bools
     """Whether the row passes the threshold; false without one."""
 
 
 _NOTHING = _ScoredBatch(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
 
 
-def _only(part: _ScoredBatch, kept_N: npt.NDArray[np.bool_]) -> _ScoredBatch:
+def _only(part: _ScoredBatch, kept_N: Bools) -> _ScoredBatch:
     return _ScoredBatch(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
 
 
@@ -256,10 +259,10 @@ def _scores(origin: Origin) -> Iterator[_ScoredBatch]:
             yield _only(_ScoredBatch(ids_B, raw_B, function.score(batch), passed_B), may_B)
 
 
-def _passes(score_B: npt.NDArray[np.floating[Any]], ids_B: Int64s, bound: Json) -> npt.NDArray[np.bool_]:
+def _passes(score_B: Floats, ids_B: Int64s, bound: Json) -> Bools:
     """Which rows pass a filter's threshold: a larger score, or at its score a hash up to its own."""
     tied_B = hash64(ids_B, bound["seed"]) <= np.uint64(bound["tie"])
-    passed: npt.NDArray[np.bool_] = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
+    passed: Bools = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
     return passed
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from lance.fragment import write_fragments
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.config.filter import Format
 from curation.domains import get_domain
 from curation.errors import CommitError
@@ -23,7 +24,6 @@ from curation.filter.stages.cut import ThresholdCut
 from curation.filter.stages.partitions import folders_of
 from curation.filter.stages.pool import PoolRows
 from curation.filter.stages.ranking import RANK, passing
-from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.storage.paths import place
 from curation.tables import commits, io, schemas

@@ -16,10 +16,10 @@ import pyarrow as pa
 import ray
 import ray.exceptions
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import CommitError, RowError, SourceError
-from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
 from curation.rundir.run import Task

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Bools, Floats
 from curation.filter.stages.packaged import Packaged
 from curation.metrics.shift import CLEAR_AUC, two_sample
 from curation.refs import TableRef
@@ -15,7 +15,7 @@ from curation.stages.first_cut import passing
 from curation.stages.shift import sample_states
 from curation.tables import io
 
-States = Mapping[str, npt.NDArray[np.floating[Any]]]
+States = Mapping[str, Floats]
 """Hidden states of the same rows, [N, D] by name."""
 
 
@@ -58,7 +58,7 @@ def measure_against(
     *,
     seed: int,
     states: Sequence[str] | None = None,
-    passes: Callable[[States], npt.NDArray[np.bool_]] | None = None,
+    passes: Callable[[States], Bools] | None = None,
 ) -> dict[str, Any]:
     """The same test against states that are kept elsewhere, [N, D] by state; ``alarm``: the pool differs clearly.
 

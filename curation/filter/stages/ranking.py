@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import ray.exceptions
 
+from curation.arrays import Float32s, Int64s, Uint64s
 from curation.errors import CommitError
 from curation.filter.stages.cut import ThresholdCut
 from curation.hashing import hash64
@@ -82,7 +82,7 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
     )
     begins = [0]
 
-    def placed() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.uint64]]]:
+    def placed() -> Iterator[tuple[Int64s, Float32s, Uint64s]]:
         for score_B, tie_B in in_tasks(_keys, calls):
             begins.append(begins[-1] + len(score_B))
             yield np.arange(begins[-2], begins[-1]), score_B, tie_B
@@ -118,9 +118,7 @@ def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequ
         yield batch.filter(pa.array(threshold.passes(batch)))
 
 
-def _keys(
-    ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
+def _keys(ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int) -> tuple[Float32s, Uint64s]:
     """Scores and hashes of the rows of a fragment that pass, both [n]."""
     scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
     for batch in passing(ref, threshold, fragment, [raw]):

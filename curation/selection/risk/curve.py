@@ -9,8 +9,8 @@ coarser steps.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Bools
 from curation.selection.risk.ours import exact_upper, start_share
 from curation.selection.risk.paper import bonferroni_level, coarse_grid, deciding_half, hoeffding_upper
 from curation.selection.risk.problem import Counts, Floats, Problem, RankedRows, Rule, distinct
@@ -31,7 +31,7 @@ class Curve:
     wrong_G: Counts
     bound_G: Floats
     """The rule's upper bound on the noise; infinite or 1 if no calibration row is kept."""
-    tried_G: npt.NDArray[np.bool_]
+    tried_G: Bools
     """Whether the rule tests cuts of that size: the fixed sequence may start later."""
     start: float
     """The share of the pool (``top_k``: of the calibration rows) at which the rule starts; 0: at the first cut."""

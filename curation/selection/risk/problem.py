@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools
 from curation.selection.order import Ordered
 
 Rule = Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"]
@@ -36,7 +37,7 @@ class RankedRows(NamedTuple):
     num_rows: int
 
     @staticmethod
-    def sort(scores_M: Floats, correct_M: npt.NDArray[np.bool_]) -> "RankedRows":
+    def sort(scores_M: Floats, correct_M: Bools) -> "RankedRows":
         """Sort calibration rows given in any order; rows with a score of -inf only count in ``num_rows``."""
         order = np.argsort(-scores_M)[: np.count_nonzero(scores_M > -np.inf)]
         wrong_M = np.concatenate([[0], np.cumsum(~correct_M[order])])
@@ -59,7 +60,7 @@ class Problem:
 
     rows: RankedRows
     scores_M: Floats
-    correct_M: npt.NDArray[np.bool_]
+    correct_M: Bools
     pool: Ordered
     """The scores of the pool rows, of those above the floor if there is one."""
     alpha: float

@@ -13,6 +13,7 @@ from curation.cli import main
 from curation.commands.explain.recorded import RecordedRun
 from curation.errors import TableError
 from curation.refs import TableRef
+from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest
 from curation.tables import io
 
@@ -40,13 +41,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ReviewedRun:
     choice = manifest.stages["gen-0/select"].inputs["choice"]
     tables = {"pool": choice["pool"], "source": choice["pool"]}
     teacher = {"base": "/models/weak", "revision": "0123abcd", "adapter": None}
-    records: tuple[tuple[str, Any, Any], ...] = (
-        ("prepare", {}, {"tables": tables}),
-        ("gen-0/label-pool", {"model": teacher}, {"labels": choice["labels"]}),
-        ("gen-0/score-pool", {}, {"labels": choice["labels"]}),
+    at = Position(generation=0, split="pool")
+    records: tuple[tuple[str, str, Any, Any], ...] = (
+        ("Label", "gen-0/label-pool", {"model": teacher}, {"labels": choice["labels"]}),
+        ("Score", "gen-0/score-pool", {}, {"labels": choice["labels"]}),
     )
-    for name, inputs, outputs in records:
-        manifest.record(name, inputs, outputs, rows=NUM, seconds=1.0)
+    manifest.record("prepare", {}, {"tables": tables}, rows=NUM, seconds=1.0, kind="Prepare")
+    for kind, name, inputs, outputs in records:
+        manifest.record(name, inputs, outputs, rows=NUM, seconds=1.0, kind=kind, at=at)
     return found
 
 
@@ -147,6 +149,7 @@ def test_an_unfinished_run_says_what_is_missing(run: ReviewedRun, tmp_path: Path
     row_id = selected(run, "trust")[0]
     for name, words in (("prepare", "no stage has labelled rows"), ("gen-0/label-pool", "gen-0/select is not done")):
         record = before.stages[name]
-        manifest.record(name, record.inputs, record.outputs, rows=1, seconds=1.0)
+        at = Position(**record.at)
+        manifest.record(name, record.inputs, record.outputs, rows=1, seconds=1.0, kind=record.kind, at=at)
         assert words in explain(tmp_path, row_id)
     assert io.count(TableRef.from_json(before.stages["prepare"].outputs["tables"]["pool"])) == NUM

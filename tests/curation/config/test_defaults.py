@@ -102,17 +102,19 @@ def test_a_missing_teacher_is_told_as_such() -> None:
 
 
 OWN = """
-class Plain:
+from curation.domains import Domain
+
+class Plain(Domain):
     pass
 
-class Essays:
+class Essays(Domain):
     defaults = {
         "teacher": {"decoding": {"max_tokens": 300, "stop": []}},
         "evaluation": {"num_runs": 3, "decoding": {"temperature": 0.5}},
         "trust": {"preset": "world_knowledge", "depth": 3},
     }
 
-class Odd:
+class Odd(Domain):
     defaults = {"teachers": {}}
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from curation.config import DomainConfig
-from curation.config.defaults import lists_answers
+from curation.config.defaults import traits_of
 from curation.domains import get_domain
 from curation.errors import ConfigError, RowError
 
@@ -67,7 +67,7 @@ def test_classes_that_cannot_be_told_apart_are_refused(classes, words):
 
 
 def test_its_answers_are_listed_and_it_has_defaults_of_its_own():
-    assert lists_answers("classification", {})
+    assert traits_of("classification", {}).lists_answers
     assert made(classes=["a", "b"]).defaults["trust"] == {"preset": "world_knowledge"}
 
 

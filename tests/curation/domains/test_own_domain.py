@@ -3,15 +3,21 @@
 import re
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import yaml
 
-from curation.config import DomainConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig, TeacherConfig
+from curation.config.defaults import DomainTraits, traits_of
 from curation.domains import ENTRY_POINTS, Domain, get_domain, plain_identity
+from curation.domains.grading import grade_pairs
 from curation.errors import ConfigError, RowError
+from curation.stages.label_chunks import label_rows
+from curation.teachers import load_teacher
 
 SECTION = (Path(__file__).parents[3] / "docs" / "extending.md").read_text().split("\n## ")[1]
 BLOCKS = dict(reversed(re.findall(r"^```(\w+)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)))
@@ -37,12 +43,72 @@ def domain(own_module: Path) -> Domain:
     return get_domain(DomainConfig.model_validate(CONFIG))
 
 
-def test_the_own_domain_of_the_page_is_twenty_lines():
-    assert sum(bool(line.strip()) for line in BLOCKS["python"].splitlines()) <= 20
+def test_the_own_domain_of_the_page_is_fifteen_lines():
+    assert sum(bool(line.strip()) for line in BLOCKS["python"].splitlines()) <= 15
 
 
-def test_a_domain_needs_a_name_columns_and_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert Domain.__abstractmethods__ == {"prompt"} and set(Domain.__annotations__) == {"name", "columns"}
+class Mood(Domain):
+    """The least that classifies: a question and its options."""
+
+    def question(self, example: Any) -> str:
+        return f"Review: {example['text']}\nMood:"
+
+    def options(self, example: Any) -> tuple[str, ...]:
+        return " good", " bad"
+
+
+class Echo(Domain):
+    """Nothing but defaults."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How the rows are labelled."""
+
+    teacher: AskConfig
+    decoding: DecodingConfig
+    seed: int = 3
+
+
+def test_a_domain_of_two_methods_is_labelled_and_graded():
+    domain, raws = Mood(), [{"text": f" meal {n} ", "label": ("good", "bad")[n % 2]} for n in range(40)]
+    assert (domain.name, domain.forms) == ("mood", (("text",),))
+    examples = [domain.read(raw) | {"row_id": n, "error": None} for n, raw in enumerate(raws)]
+    job = Asking(
+        TeacherConfig(backend="scripted", scripted={"completions": [" good", " bad", " none"]}), DecodingConfig()
+    )
+    batches = label_rows(job, domain, load_teacher(job.teacher, None), examples)
+    labels = pa.Table.from_batches(batches).sort_by("row_id")
+    assert labels.num_rows == 40 and labels["error"].null_count == 40
+    assert set(labels["label"].to_pylist()) == {"good", "bad"} and labels["option_logprobs"].null_count == 0
+    right_N, problems = grade_pairs(labels["label"].combine_chunks(), pa.array(map(domain.gold, raws)), domain)
+    written = labels["completion"].to_pylist()
+    assert right_N.tolist() == [f" {raw['label']}" == text for raw, text in zip(raws, written, strict=True)]
+    assert not any(problems) and 0 < right_N.sum() < 40
+    shots = [examples[1] | {"gold": "bad"}]
+    assert domain.prompt(examples[0], shots=shots) == "Review: meal 1\nMood: bad\n\nReview: meal 0\nMood:"
+
+
+def test_a_domain_may_be_nothing_but_defaults():
+    domain = Echo()
+    assert domain.name == "echo" and domain.traits({}) == DomainTraits()
+    example = domain.read({"text": " two "})
+    assert domain.prompt(example) == "two" and domain.parse(" 2\n", example) == "2"
+
+
+def test_defaults_and_ways_of_answering_stand_at_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_terse.py").write_text(
+        "from curation.domains import Domain\n\nclass Terse(Domain):\n    answering = 'written'\n"
+        "    defaults = {'teacher': {'decoding': {'max_tokens': 3}}}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = traits_of("own_terse:Terse", {})
+    assert found.defaults == {"teacher": {"decoding": {"max_tokens": 3}}}
+    assert found.generates and not found.lists_answers and not found.reasons
+    assert traits_of("mcqa", {"generative": True}).reasons and traits_of("mcqa", {}).answering == "scored"
+
+
+def test_a_domain_has_the_columns_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "own_least.py").write_text(
         "import pyarrow as pa\nfrom curation.domains import Domain\n\n"
         "class Least(Domain):\n    name = 'least'\n    columns = pa.schema([('a', pa.string()), ('b', pa.int64())])\n"

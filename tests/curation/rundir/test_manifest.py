@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from built import Built
 from curation.cluster.versions import versions
 from curation.errors import RunDirError
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Status, status_of
+from curation.rundir.graph import Done, Position, Status, status_of
 from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run
+from curation.stages.judge import Judge
+from curation.stages.label import Label
 from curation.storage.paths import write_atomically
 
 IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles", "rows": 20}}}
@@ -181,3 +185,30 @@ def test_any_changed_byte_of_a_manifest_is_found(tmp_path: Path, where: int):
         path.write_bytes(content[:place] + bytes([content[place] ^ 7]) + content[place + 1 :])
         with pytest.raises(RunDirError, match=r"manifest\.json: is (damaged|not a manifest)"):
             Manifest.load(tmp_path)
+
+
+def test_a_record_is_found_by_class_and_position_however_its_stage_is_called(tmp_path: Path):
+    at, manifest = Position(generation=1, split="pool"), Manifest.load(tmp_path)
+    manifest.record("any name", {}, {"n": 1}, rows=1, seconds=1, kind="Label", at=at)
+    manifest.record("gen-1/label-source", {}, {}, rows=1, seconds=1, kind="Label", at=replace(at, split="source"))
+    manifest.record("gen-1/judge-pool", {}, {"n": 2}, rows=1, seconds=1, kind="Judge", at=at)
+    again = Manifest.load(tmp_path)
+    assert again.find(at, Label).outputs == {"n": 1} and again.find(at, Judge, Label).outputs == {"n": 2}
+    assert again.find(replace(at, generation=0), Label) is None and again.find(replace(at, of="x"), Label) is None
+
+
+def test_records_of_an_earlier_version_get_class_and_position_from_the_stages_and_stay_done(tmp_path: Path):
+    manifest = Manifest.load(tmp_path)
+    manifest.record("select", key(INPUTS), {"n": 5}, rows=5, seconds=1)
+    with pytest.raises(
+        RunDirError, match=r"was recorded by an earlier version.*adds them, and repeats no finished stage"
+    ):
+        manifest.find(Position(), Built)
+    at = Position(generation=0, split="pool")
+    stage = Built(name="select", at=at, work=lambda task: Done(outputs={}, rows=0), inputs=INPUTS)
+    known = Run("again", manifest, room=lambda: {"CPU": 1.0}).do([stage])
+    record = Manifest.load(tmp_path).stages["select"]
+    assert known["select"] == {"n": 5} and (record.kind, record.at) == (stage.kind, asdict(at))
+    written = (tmp_path / "manifest.json").stat().st_mtime_ns
+    Run("again", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0}).do([stage])
+    assert (tmp_path / "manifest.json").stat().st_mtime_ns == written
