@@ -35,6 +35,19 @@ class Kept(Protocol):
         ...
 
 
+def begun(output: Path, stamp: str, kept: Kept | None, args: TrainingArguments) -> Partial:
+    """The folder of a training that begins or goes on, with what is stored of it; every worker calls this.
+
+    The first worker readies it; where the workers do not share it (``kept``), each its own.
+    """
+    partial = Partial(output, stamp)
+    if kept is not None:
+        kept.restore(partial.folder)
+    if args.process_index == 0 or kept is not None:
+        partial.prepare()
+    return partial
+
+
 class TerminatedError(RuntimeError):
     """SIGTERM reached a worker, and its checkpoint is saved: another process goes on from there."""
 

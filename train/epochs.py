@@ -6,11 +6,11 @@ columns it reads, how it makes a batch of them, and its loss.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import LmStudentConfig
@@ -19,11 +19,10 @@ from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
 from curation.models import check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
-from train.callbacks import Checkpointing, Kept, Progress
+from train.callbacks import Checkpointing, Kept, Progress, begun
 from train.models import TrainingRecord, save, trainable, warm_up
 from train.order import Division, Order
-from train.partial import Partial
-from train.stream import Loader, TokenSource
+from train.stream import Loader, Survey, TokenSource
 from train.tokens import TrainingRow
 from train.trainer import Guarded, arguments, num_workers
 
@@ -103,27 +102,14 @@ def train_epochs(
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
     args = _arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
     survey = source.survey(args.process_index, args.world_size)
-    num_rows, num_dropped = len(survey.positions_N), len(survey.dropped_M)
-    if num_dropped:
-        log.warning("%s: %d of %d rows exceed %d tokens", output.name, num_dropped, source.num_rows, config.max_length)
-    if not num_rows:
-        raise SourceError(f"{output.name}: all {num_dropped} rows exceed max_length {config.max_length}; raise it")
-    if survey.mean_trust is not None and not 0 < survey.mean_trust < math.inf:
-        raise SourceError(
-            f"{output.name}: weight_by_trust needs rows of positive trust; the mean of their trust is "
-            f"{survey.mean_trust}; set student.weight_by_trust: false"
-        )
+    _check_rows(output.name, survey, config.max_length)
     num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
     order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
     args.num_train_epochs = num_epochs
     num_steps = order.num_steps * num_epochs
     args.warmup_steps = warm_up(math.ceil(config.warmup_ratio * num_steps), num_steps)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
-    unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)]))
-    if kept is not None:
-        kept.restore(unfinished.folder)
-    if args.process_index == 0 or kept is not None:
-        unfinished.prepare()
+    unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)]), kept, args)
     division = Division(
         order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
     )
@@ -135,38 +121,54 @@ def train_epochs(
         return objective.batch(rows, tokenizer.pad_token_id, survey.mean_trust)
 
     trainer = objective.trainer(
-        Loader(
-            source,
-            survey.positions_N,
-            division,
-            collate_fn=batch,
-            pin_memory=args.dataloader_pin_memory,
-        ),
+        Loader(source, survey.positions_N, division, collate_fn=batch, pin_memory=args.dataloader_pin_memory),
         tokenizer,
         output.name,
         model=trainable(model, config.lora),
         args=args,
-        callbacks=[Progress(output.name, num_rows * num_epochs, progress), Checkpointing(unfinished, kept)],
+        callbacks=[
+            Progress(output.name, len(survey.positions_N) * num_epochs, progress),
+            Checkpointing(unfinished, kept),
+        ],
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.accelerator.wait_for_everyone()
-    unfinished.resume(trainer)
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    record = TrainingRecord(
-        num_rows=num_rows,
-        num_dropped=num_dropped,
+    trainer.complete(unfinished)
+    record = _record(survey, num_epochs, trainer.state.log_history, time.monotonic() - start)
+    trainer.finish(
+        unfinished,
+        lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
+    )
+    return record
+
+
+def _check_rows(name: str, survey: Survey, max_length: int) -> None:
+    """Refuse rows of which none is left, or none can be weighed; those that are too long are told.
+
+    Raises:
+        SourceError: with which rule.
+    """
+    num_rows, num_dropped = len(survey.positions_N), len(survey.dropped_M)
+    if num_dropped:
+        log.warning("%s: %d of %d rows exceed %d tokens", name, num_dropped, num_rows + num_dropped, max_length)
+    if not num_rows:
+        raise SourceError(f"{name}: all {num_dropped} rows exceed max_length {max_length}; raise it")
+    if survey.mean_trust is not None and not 0 < survey.mean_trust < math.inf:
+        raise SourceError(
+            f"{name}: weight_by_trust needs rows of positive trust; the mean of their trust is {survey.mean_trust}; "
+            "set student.weight_by_trust: false"
+        )
+
+
+def _record(survey: Survey, num_epochs: int, history: Sequence[Mapping[str, Any]], seconds: float) -> TrainingRecord:
+    logged = [entry for entry in history if "loss" in entry]
+    return TrainingRecord(
+        num_rows=len(survey.positions_N),
+        num_dropped=len(survey.dropped_M),
         num_epochs=num_epochs,
         losses=[entry["loss"] for entry in logged],
         curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
-        seconds=time.monotonic() - start,
+        seconds=seconds,
         dropped=survey.dropped_M.tolist(),
     )
-    weights = trainer.full_weights()
-    if trainer.is_world_process_zero():
-        trained = trainer.accelerator.unwrap_model(trainer.model)
-        unfinished.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, output, weights))
-    trainer.accelerator.wait_for_everyone()
-    return record
 
 
 def _arguments(config: EpochsConfig, *, seed: int, work: Path) -> TrainingArguments:

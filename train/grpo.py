@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, set_seed
+from transformers import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import DomainConfig
@@ -31,11 +31,10 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
-from train.callbacks import Checkpointing, Kept, Progress
+from train.callbacks import Checkpointing, Kept, Progress, begun
 from train.curves import curves, steps_of, without_signal
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
 from train.models import TrainingRecord, TrainingResult, adapter, save, trainable, warm_up
-from train.partial import Partial
 from train.rewards import RolloutTask
 from train.rollouts import Rollouts, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, uses_vllm
@@ -148,11 +147,7 @@ def reinforce(
     args = _arguments(config, base, num_steps=num_steps, seed=seed, work=work)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
-    unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]))
-    if kept is not None:
-        kept.restore(unfinished.folder)
-    if args.process_index == 0 or kept is not None:
-        unfinished.prepare()
+    unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]), kept, args)
     model = _policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _rollouts(tokenizer, model, base, config, tasks)
@@ -169,18 +164,15 @@ def reinforce(
         callbacks=[Watch(config), Progress(output.name, len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
-    trainer.remove_callback(PrinterCallback)
-    trainer.accelerator.wait_for_everyone()
     try:
-        unfinished.resume(trainer)
+        trainer.complete(unfinished)
     finally:
         rollouts.close()
     record = _record(questions, tasks, config, trainer.state.log_history, time.monotonic() - start)
-    weights = trainer.full_weights()
-    if trainer.is_world_process_zero():
-        trained = trainer.accelerator.unwrap_model(trainer.model)
-        unfinished.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, output, weights))
-    trainer.accelerator.wait_for_everyone()
+    trainer.finish(
+        unfinished,
+        lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
+    )
     return record
 
 

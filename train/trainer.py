@@ -10,15 +10,19 @@ import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import Trainer
+from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig
 from curation.errors import TrainingError
 from train.agreement import gathered
 from train.first_step import FirstStep
+from train.partial import Partial
 
 SHOWN_ROWS = 20
 """Row ids in a message."""
+
+Weights = dict[str, torch.Tensor]
+"""Weights of a model by name, whole."""
 
 
 def num_workers() -> int:
@@ -103,7 +107,7 @@ class Guarded(Trainer):
         self.lr_scheduler = found
         return found
 
-    def full_weights(self) -> dict[str, torch.Tensor] | None:
+    def full_weights(self) -> Weights | None:
         """The weights of a sharded model, gathered in the first worker's memory; None where the model is whole.
 
         All workers call it together.
@@ -117,6 +121,23 @@ class Guarded(Trainer):
             if self.is_world_process_zero():
                 found[name] = full.detach().cpu().clone()
         return found
+
+    def complete(self, unfinished: Partial) -> None:
+        """Train to the end, from the last checkpoint on; all workers call it together."""
+        self.remove_callback(PrinterCallback)
+        self.accelerator.wait_for_everyone()
+        unfinished.resume(self)
+
+    def finish(self, unfinished: Partial, write: Callable[[Any, Path, Weights | None], None]) -> None:
+        """Put the result in its place: the first worker has ``write`` save the model, with a sharded one's weights.
+
+        All workers call it together.
+        """
+        weights = self.full_weights()
+        if self.is_world_process_zero():
+            trained = self.accelerator.unwrap_model(self.model)
+            unfinished.finish(lambda path: write(trained, path, weights))
+        self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
         """The norm of the step's gradients, which is the same in all workers.
@@ -203,6 +224,23 @@ class SftTrainer(Guarded):
         if self._first_step is not None and self.state.global_step == 0:
             self._first_step.add(outputs.logits, labels)
         return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
+
+    def complete(self, unfinished: Partial) -> None:
+        """Train to the end, from the last checkpoint on; all workers call it together."""
+        self.remove_callback(PrinterCallback)
+        self.accelerator.wait_for_everyone()
+        unfinished.resume(self)
+
+    def finish(self, unfinished: Partial, write: Callable[[Any, Path, Weights | None], None]) -> None:
+        """Put the result in its place: the first worker has ``write`` save the model, with a sharded one's weights.
+
+        All workers call it together.
+        """
+        weights = self.full_weights()
+        if self.is_world_process_zero():
+            trained = self.accelerator.unwrap_model(self.model)
+            unfinished.finish(lambda path: write(trained, path, weights))
+        self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
         if self._first_step is not None and self.state.global_step == 0:

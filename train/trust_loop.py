@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,17 @@ class FitRecord:
     last."""
     seconds: float = 0.0
 
+    @classmethod
+    def begun(cls, rows: LabelledRows, fit_F: Ints, validation_V: Ints) -> Self:
+        """The record of a fit on these rows before its first step."""
+        return cls(
+            num_fit=len(fit_F),
+            num_validation=len(validation_V),
+            num_repeats=rows.num_repeats,
+            share_right_fit=float(rows.correct_N[fit_F].mean()),
+            share_right_validation=float(rows.correct_N[validation_V].mean()),
+        )
+
     @property
     def num_steps(self) -> int:
         """The number of steps done."""
@@ -181,13 +192,7 @@ def fit_arrays(
     shard = shard or Shard()
     start = time.monotonic()
     fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
-    record = FitRecord(
-        num_fit=len(fit_F),
-        num_validation=len(validation_V),
-        num_repeats=rows.num_repeats,
-        share_right_fit=float(rows.correct_N[fit_F].mean()),
-        share_right_validation=float(rows.correct_N[validation_V].mean()),
-    )
+    record = FitRecord.begun(rows, fit_F, validation_V)
     torch.manual_seed(derive(seed, "trust weights"))
     net = new_net()
     if config.standardise:

@@ -333,7 +333,6 @@ def _selected(
     """The selections of all arms, and what gold arms train on before them."""
     config = generation.config
     selection, budget = config.selection, config.selection.budget
-    classes = divided(selection, get_domain(config.domain_of("pool")))
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
 
     def choice(labels: Mapping[str, Out]) -> ChoiceInputs:
@@ -356,29 +355,9 @@ def _selected(
         )
 
     chosen = choice(scored)
-    if classes is not None:
-        wanted = selection.quota if isinstance(selection.quota, dict) else None
-        chosen = ChoiceByClass(
-            **vars(chosen),
-            classes=Classes(
-                names=classes,
-                wanted=wanted,
-                examples=generation.tables["source"],
-                labels=labels["source"],
-                grades=grades["source"],
-            ),
-        )
-    rollouts = rolling_out(
-        generation.name("rollouts"),
-        choice=chosen,
-        unscored=choice(labels),
-        selection=selection.without({"quota", "keep"}),
-        teacher=teacher,
-        decoding=config.teacher.decoding,
-        seed=generation.seed("rollouts"),
-        limit=longest,
-        settings=generation.settings,
-    )
+    if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
+        chosen = _by_class(generation, chosen, names, labels["source"], grades["source"])
+    rollouts = rolling_out(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[config.student.method].learns != "completions":
         texts = {"source": "label", "samples": None}
@@ -392,3 +371,18 @@ def _selected(
         revision=Select.revision if budget.risk is None else CERTIFIED_REVISION,
         num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )
+
+
+def _by_class(
+    generation: GenerationSpec, choice: ChoiceInputs, names: Sequence[str], labels: Out, grades: Out
+) -> ChoiceByClass:
+    """The choice with its places divided among classes by the labelled rows, or as ``selection.quota`` says."""
+    quota = generation.config.selection.quota
+    classes = Classes(
+        names=names,
+        wanted=quota if isinstance(quota, dict) else None,
+        examples=generation.tables["source"],
+        labels=labels,
+        grades=grades,
+    )
+    return ChoiceByClass(**vars(choice), classes=classes)

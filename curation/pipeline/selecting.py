@@ -1,11 +1,10 @@
 """Rows that gold arms train on, the longest row that a student can be trained on, and selected pairs of answers."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from curation.arms import ARMS
-from curation.config import AskConfig, DecodingConfig, SelectionConfig, StudentConfig
+from curation.config import AskConfig, StudentConfig
 from curation.domains import get_domain, preference_of
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.refs import ModelRef
@@ -35,35 +34,32 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
 
 
 def rolling_out(
-    name: str,
+    generation: GenerationSpec,
+    teacher: TeacherUse,
     *,
     choice: ChoiceInputs,
     unscored: ChoiceInputs,
-    selection: SelectionConfig,
-    teacher: TeacherUse,
-    decoding: DecodingConfig,
-    seed: int,
     limit: Limit | None,
-    settings: Mapping[str, Any],
 ) -> RollOut | None:
     """Where gold arms have their completions from; ``None`` without such arms, or where students learn none.
 
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
     another trust function asks the teacher nothing again.
     """
+    selection = generation.config.selection.without({"quota", "keep"})
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
     if not arms or (limit is not None and limit.completions is not True):
         return None
     by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
     of_gold = selection.model_copy(update={"arms": arms, "required": ()})
     return RollOut(
-        name=name,
+        name=generation.name("rollouts"),
         choice=replace(choice if by_score else unscored, selection=of_gold, declared=declared(of_gold)),
         teacher=teacher.changed(**AskConfig.BARE),
-        decoding=decoding,
-        rollout_seed=seed,
+        decoding=generation.config.teacher.decoding,
+        rollout_seed=generation.seed("rollouts"),
         limit=limit,
-        **settings,
+        **generation.settings,
     )
 
 

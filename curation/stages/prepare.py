@@ -63,6 +63,19 @@ BEGINNING = Dealt(tables={}, rows={})
 """Nothing was dealt before."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitWriting:
+    """How the tables of splits are written."""
+
+    commit_seconds: float = 2.0
+    fragment_mb: int = 256
+    chunk_rows: int | None = None
+    """The unit of work and of commit; unset, 1/32 of all rows, at most 50,000."""
+    guard: Guard = unguarded
+    progress: Update | None = None
+    """Receives progress updates."""
+
+
 class Prepare(Stage):
     """Deals the rows of the input files to the splits."""
 
@@ -91,12 +104,14 @@ class Prepare(Stage):
                 self.config,
                 task.directory,
                 files,
-                commit_seconds=self.commit_seconds,
-                fragment_mb=self.fragment_mb,
-                max_error_rate=self.max_error_rate,
                 dealt=dealt,
-                guard=task.guard,
-                progress=update,
+                max_error_rate=self.max_error_rate,
+                writing=SplitWriting(
+                    commit_seconds=self.commit_seconds,
+                    fragment_mb=self.fragment_mb,
+                    guard=task.guard,
+                    progress=update,
+                ),
             )
         for sentence in [*sentences(prepared.counts), *prepared.overlap.sentences()]:
             task.say(sentence)
@@ -121,18 +136,13 @@ def prepare(
     directory: Place,
     files: Mapping[str, Sequence[SourceFile]],
     *,
-    commit_seconds: float = 2.0,
-    fragment_mb: int = 256,
-    max_error_rate: float = 1.0,
-    chunk_rows: int | None = None,
     dealt: Dealt = BEGINNING,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
+    max_error_rate: float = 1.0,
+    writing: SplitWriting = SplitWriting(),
 ) -> PreparedRefs:
     """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``; not those that are ``dealt``.
 
-    ``progress`` receives progress updates. ``chunk_rows`` is the unit of work and of commit; unset, 1/32 of all rows,
-    at most 50,000. ``max_error_rate``: of the rows of a split, beside the audit table's.
+    ``max_error_rate``: of the rows of a split, beside the audit table's.
 
     Raises:
         SourceError: a column is missing, ids repeat, a split has no (healthy) row, too many bad ones or loses all, no
@@ -141,29 +151,20 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    import ray
     import ray.exceptions
 
     job, schemas, expected = _planned(config, directory, files, dealt)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
-    chunks = list(_chunks({name: files[name] for name in job.sources}, chunk_rows))
+    chunks = list(_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
     settled = _settled(job, chunks, directory) if config.splits.overlap != "report" else None
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
     def shown(split: str) -> str:
         return first_bad(preview(config, files, dealt.rows)[split])
 
-    def committed(done: CommitRound) -> None:
-        if progress is not None:
-            progress(Standing(rows=num_done + sum(done.rows.values()), total=sum(expected.values())))
-
-    committed(CommitRound({}, 0.0))
     try:
-        if left:
-            written = in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
-            rows = (row for table in written for row in table.to_pylist())
-            commit_stream(rows, seconds=commit_seconds, guard=guard, on_commit=committed)
+        _deal_left(job, left, Standing(rows=num_done, total=sum(expected.values())), writing)
         refs = {name: io.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             found = {name: count_split(ref, name) for name, ref in refs.items()}
@@ -171,14 +172,29 @@ def prepare(
             check_usable(refs, found, max_error_rate, shown)
             settled = _compared(config, {name: ref for name, ref in refs.items() if name != AUDIT}, directory, dealt)
         gone = {name: _gone(settled, name) for name in refs}
-        refs = {name: remove(ref, gone[name], guard=guard) if gone[name] else ref for name, ref in refs.items()}
+        refs = {name: remove(ref, gone[name], guard=writing.guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
     kept = {name: count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
     _check(refs, counts, expected, shown)
-    compacted = {name: compact(ref, fragment_mb, guard=guard) for name, ref in refs.items()}
+    compacted = {name: compact(ref, writing.fragment_mb, guard=writing.guard) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
+
+
+def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writing: SplitWriting) -> None:
+    """Write the chunks that are left in Ray tasks; ``before``: the rows that are written already, and all."""
+    import ray
+
+    def committed(done: CommitRound) -> None:
+        if writing.progress is not None:
+            writing.progress(replace(before, rows=before.rows + sum(done.rows.values())))
+
+    committed(CommitRound({}, 0.0))
+    if left:
+        written = in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
+        rows = (row for table in written for row in table.to_pylist())
+        commit_stream(rows, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
 class _Planned(NamedTuple):

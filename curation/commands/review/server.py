@@ -53,7 +53,6 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
     """
     try:
         import flask
-        from werkzeug.exceptions import HTTPException
     except ImportError as error:
         raise ReviewError(
             'review serve: needs Flask, which is not installed; pip install "trust-curation[review]", or give verdicts '
@@ -63,30 +62,7 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
     app, dealing = flask.Flask(__name__, static_folder=None), Dealing(review)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]
-
-    @app.before_request
-    def guard() -> None:
-        if flask.request.host.rsplit(":", 1)[0] not in NAMES:
-            flask.abort(403, f"the Host header must name {HOST}")
-        given = flask.request.path.split("/")[1].encode()
-        if not hmac.compare_digest(given, token.encode()):
-            flask.abort(403, "open the URL that `curate review serve` printed: its token is missing or an old one")
-
-    @app.after_request
-    def headed(response: "Response") -> "Response":
-        response.headers.update(HEADERS)
-        return response
-
-    @app.errorhandler(ReviewError)
-    def not_kept(error: ReviewError) -> tuple[Json, int]:
-        return {"error": str(error)}, 507
-
-    @app.errorhandler(Exception)
-    def failed(error: Exception) -> "HTTPException | tuple[Json, int]":
-        if isinstance(error, HTTPException):
-            return error
-        logger.error("the page failed: %s", "".join(traceback.format_exception(error)))  # Flask's own line has the path
-        return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
+    _guard(app, token)
 
     @app.get(f"/{token}/")
     @app.get(f"/{token}/<name>")
@@ -114,6 +90,36 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
             flask.abort(400, f"{action}: {error}")
 
     return app
+
+
+def _guard(app: "Flask", token: str) -> None:
+    """Refuse requests from elsewhere or without the token, and answer errors in words; every answer has ``HEADERS``."""
+    import flask
+    from werkzeug.exceptions import HTTPException
+
+    @app.before_request
+    def refuse() -> None:
+        if flask.request.host.rsplit(":", 1)[0] not in NAMES:
+            flask.abort(403, f"the Host header must name {HOST}")
+        given = flask.request.path.split("/")[1].encode()
+        if not hmac.compare_digest(given, token.encode()):
+            flask.abort(403, "open the URL that `curate review serve` printed: its token is missing or an old one")
+
+    @app.after_request
+    def headed(response: "Response") -> "Response":
+        response.headers.update(HEADERS)
+        return response
+
+    @app.errorhandler(ReviewError)
+    def not_kept(error: ReviewError) -> tuple[Json, int]:
+        return {"error": str(error)}, 507
+
+    @app.errorhandler(Exception)
+    def failed(error: Exception) -> "HTTPException | tuple[Json, int]":
+        if isinstance(error, HTTPException):
+            return error
+        logger.error("the page failed: %s", "".join(traceback.format_exception(error)))  # Flask's own line has the path
+        return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
 
 
 def _asked(body: object) -> Json | None:

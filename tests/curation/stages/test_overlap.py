@@ -22,7 +22,7 @@ from curation.sources import discover
 from curation.stages import overlap, overlap_look
 from curation.stages.dropping import SettledOverlap
 from curation.stages.overlap_look import look
-from curation.stages.prepare import PreparedRefs, prepare
+from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
 from curation.tables import io, schemas
 
 
@@ -76,7 +76,7 @@ def settings(
 
 def run(config: RunConfig, directory: Path) -> PreparedRefs:
     files = {name: discover(source) for name, source in config.sources.items()}
-    return prepare(config, directory, files, chunk_rows=4)
+    return prepare(config, directory, files, writing=SplitWriting(chunk_rows=4))
 
 
 def ids(ref: TableRef) -> list[int]:

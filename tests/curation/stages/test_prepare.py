@@ -14,8 +14,9 @@ from curation.domains.chess import Chess
 from curation.errors import ConfigError, SourceError
 from curation.refs import TableRef
 from curation.sources import check_unchanged, discover
-from curation.stages.prepare import PreparedRefs, prepare
+from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
 from curation.tables import io
+from curation.telemetry.standing import Update
 
 NUM_ROWS = 240
 
@@ -70,9 +71,9 @@ SPLITS = {
 COUNTS = {"adapt": 20, "source": 60, "calibration": 30, "test": 30, "pool": 100, "audit": 100}
 
 
-def run(settings: RunConfig, directory: Path, **options: Any) -> PreparedRefs:
+def run(settings: RunConfig, directory: Path, progress: Update | None = None, **options: Any) -> PreparedRefs:
     files = {name: discover(source) for name, source in settings.sources.items()}
-    return prepare(settings, directory, files, chunk_rows=50, **options)
+    return prepare(settings, directory, files, writing=SplitWriting(chunk_rows=50, progress=progress), **options)
 
 
 def content(ref: TableRef) -> list[dict[str, Any]]:
@@ -128,7 +129,7 @@ def test_every_row_once_in_its_split(puzzles: list[dict[str, Any]], tmp_path: Pa
     before = discover(settings.sources["all"])[:1]
     files = {"all": discover(settings.sources["all"], before)}
     check_unchanged(before, files["all"])
-    grown = prepare(settings, tmp_path / "out", files, chunk_rows=50)
+    grown = prepare(settings, tmp_path / "out", files, writing=SplitWriting(chunk_rows=50))
     assert grown.counts["pool"].rows == 240 + 40 - 20 - 60 - 35 - 30
     assert content(refs.tables["pool"]) == content(again.tables["pool"])  # the pinned version still reads
 
