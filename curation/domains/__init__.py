@@ -137,6 +137,13 @@ class Domain(ABC):
         """
         return self.options(example)
 
+    def content_free(self, example: Example) -> tuple[Example, ...]:
+        """Examples without content, by whose prompts the choice among a row's options is calibrated; none by default.
+
+        They must be the same for rows with the same options: they are asked once.
+        """
+        return ()
+
     def closed_labels(self) -> tuple[str, ...] | None:
         """All labels that a row may have, where they are few and the same for every row; ``None``, the default: else.
 

@@ -17,6 +17,9 @@ from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
+CALIBRATIONS = ("none", "content_free")
+WITHOUT_CONTENT = ("N/A", "[MASK]", "")
+"""Texts without content (Zhao et al., "Calibrate Before Use", 2021)."""
 MOST_NAMED = 8
 """Classes that a message names."""
 
@@ -32,6 +35,8 @@ class Classification(Domain):
         label: the column with the class.
         cue: the last line of the prompt, which the words of a class complete.
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
+        calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
+            each row, before the likeliest class is chosen (:mod:`curation.teachers.content_free`); ``none`` does not.
         descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
             guidelines.
 
@@ -59,6 +64,7 @@ class Classification(Domain):
         cue: str = "Label:",
         guidelines: str = "",
         descriptions: Mapping[Any, str] | None = None,
+        calibrate: str = "none",
     ) -> None:
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
         self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
@@ -83,6 +89,9 @@ class Classification(Domain):
             raise ConfigError(
                 f"guidelines: {guidelines!r} is no text; give the prompt's first paragraph, or leave it out"
             )
+        if calibrate not in CALIBRATIONS:
+            raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
+        self._calibrate = calibrate
         columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, cue
@@ -139,6 +148,10 @@ class Classification(Domain):
     def options(self, example: Example) -> tuple[str, ...]:
         """A space and the words of every class."""
         return tuple(f" {words}" for words in self._words.values())
+
+    def content_free(self, example: Example) -> tuple[Example, ...]:
+        """The example with each text of ``WITHOUT_CONTENT``; none where the choice is not calibrated."""
+        return tuple({"text": text} for text in WITHOUT_CONTENT) if self._calibrate == "content_free" else ()
 
     def closed_labels(self) -> tuple[str, ...]:
         """The classes."""
