@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -75,6 +75,9 @@ class Domain(ABC):
     columns: pa.Schema
     """The domain's own columns in source, pool and test tables."""
 
+    blanks: ClassVar[tuple[Example, ...]] = ()
+    """Examples without content, with the options of every row; by them the choice of options can be calibrated."""
+
     @cached_property
     def forms(self) -> tuple[tuple[str, ...], ...]:
         """The row formats that it reads, each given by its columns; an input file must have all columns of one of them.
@@ -138,10 +141,7 @@ class Domain(ABC):
         return self.options(example)
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
-        """Examples without content, by whose prompts the choice among a row's options is calibrated; none by default.
-
-        They must be the same for rows with the same options: they are asked once.
-        """
+        """The ``blanks`` by whose prompts the choice among a row's options is calibrated; none by default."""
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:

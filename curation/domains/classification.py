@@ -18,8 +18,6 @@ from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
 CALIBRATIONS = ("none", "content_free")
-WITHOUT_CONTENT = ("N/A", "[MASK]", "")
-"""Texts without content (Zhao et al., "Calibrate Before Use", 2021)."""
 MOST_NAMED = 8
 """Classes that a message names."""
 
@@ -47,6 +45,8 @@ class Classification(Domain):
 
     name = "classification"
     columns = pa.schema([("text", pa.string())])
+    blanks: ClassVar[tuple[Example, ...]] = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
+    """The texts of Zhao et al., "Calibrate Before Use", 2021."""
     defaults: ClassVar[Defaults] = MappingProxyType(
         {
             "teacher": {"decoding": {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}},
@@ -150,8 +150,8 @@ class Classification(Domain):
         return tuple(f" {words}" for words in self._words.values())
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
-        """The example with each text of ``WITHOUT_CONTENT``; none where the choice is not calibrated."""
-        return tuple({"text": text} for text in WITHOUT_CONTENT) if self._calibrate == "content_free" else ()
+        """The blanks, where the choice is calibrated."""
+        return self.blanks if self._calibrate == "content_free" else ()
 
     def closed_labels(self) -> tuple[str, ...]:
         """The classes."""

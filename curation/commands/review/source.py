@@ -151,7 +151,7 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
         raise ReviewError(f"{output}: nothing is written yet; give the command of `curate filter` again")
     cut = stages["cut"]
     if "by_label" in cut.outputs["threshold"]:
-        raise AuditError(
+        raise ReviewError(
             f"{output}: each class has a cut of its own (keep.certified.per: label), so that there is no one cut to "
             "judge; filter with per: all, or judge the rows of a run"
         )
