@@ -223,7 +223,7 @@ class Objective:
             # Unparsed rows are taken last, and are wrong.
             return float(correct_P[np.argsort(-raw_P, kind="stable")[:num]].sum() / num)
         assert self.risk is not None
-        cut = risk.calibrate(raw_P, correct_P, raw_P, **self.risk.model_dump())
+        cut = risk.calibrate(raw_P, correct_P, raw_P, **self.risk.model_dump(exclude={"per"}))
         return 0.0 if cut.threshold is None else float((raw_P >= cut.threshold).sum() / len(raw_N))
 
 

@@ -11,7 +11,7 @@ from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
-from curation.config.selection import RiskConfig
+from curation.config.selection import ClassRiskConfig
 from curation.config.teacher import (
     CHUNK_SECONDS,
     ActorsConfig,
@@ -91,12 +91,12 @@ class OutputConfig(Section):
         return self
 
 
-class CertifiedConfig(RiskConfig):
+class CertifiedConfig(ClassRiskConfig):
     """The cut that a calibration certifies (``selection.budget.risk`` of runs): at most a share ``alpha`` is wrong."""
 
     calibration: str | None = None
-    """A Parquet file with the columns ``raw``, ``trust`` and ``correct``: graded rows of this pool's distribution,
-    scored by the package. Unset: the calibration rows that the package holds."""
+    """A Parquet file with the columns ``raw``, ``trust`` and ``correct``, with ``per: label`` also ``label``: graded
+    rows of this pool's distribution, scored by the package. Unset: the calibration rows that the package holds."""
 
 
 class KeepConfig(Section):
@@ -119,7 +119,9 @@ class KeepConfig(Section):
     def words(self) -> str:
         """The rule in words."""
         value = getattr(self, self.rule)
-        return f"certified at alpha {value.alpha:g}" if isinstance(value, CertifiedConfig) else f"{self.rule} {value:,}"
+        if isinstance(value, CertifiedConfig):
+            return f"certified at alpha {value.alpha:g}" + (" in each class" if value.per == "label" else "")
+        return f"{self.rule} {value:,}"
 
     @model_validator(mode="before")
     @classmethod

@@ -36,6 +36,12 @@ class DomainConfig(Section):
         return dict(self.model_extra or {})
 
     @property
+    def class_file(self) -> str | None:
+        """The name of a file with the classes of ``classification``; ``None`` where they are listed, or were read."""
+        classes = self.options.get("classes")
+        return classes if self.name == "classification" and isinstance(classes, str) else None
+
+    @property
     def command(self) -> list[str] | None:
         """The words of the command by which the domain ``text`` grades; ``None`` where no command does."""
         check = self.options.get("check")
@@ -94,6 +100,11 @@ class DomainConfig(Section):
     def with_command(self, words: Sequence[str]) -> Self:
         """The same, graded by another command."""
         return self._with_check({**self.options["check"], "command": [*words]})
+
+    def with_options(self, **options: Any) -> Self:
+        """The same with some options changed."""
+        changed = {"name": self.name, "given_labels": self.given_labels, **self.options, **options}
+        return type(self).model_validate(changed)
 
     def _with_check(self, check: Any) -> Self:
         options = {name: value for name, value in self.options.items() if name != "check"}

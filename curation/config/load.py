@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from curation.arms import REFERENCE_ARM
 from curation.config import DomainConfig, ModelConfig, RunConfig, SourceConfig, StudentConfig, strict_yaml
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
+from curation.config.class_files import with_classes
 from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
 from curation.config.models import student_section
@@ -200,6 +201,8 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
     if isinstance(item, SourceConfig):
         return item if _is_absolute(item.path) else item.model_copy(update={"path": str(joined("path", item.path))})
     if isinstance(item, DomainConfig):
+        if (listed := item.class_file) is not None:
+            return with_classes(item, place(listed) if "://" in listed else joined("classes", listed))
         if (command := item.command) is None:
             return item
         places = {word: roots.get((*at, "check", "command", str(place)), root) for place, word in enumerate(command)}

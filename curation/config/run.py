@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 from curation.arms import ARMS, fitted_of, signals_of
 from curation.config.analysis import AnalyzeConfig
 from curation.config.base import PositiveInt, Section
+from curation.config.calibration import beyond_calibration
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import filled, traits_of
 from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
@@ -263,8 +264,8 @@ class RunConfig(RowsConfig):
                 "given and completion there"
             )
         columns = (*self.trust.columns, *(ARMS[arm].trust for arm in self.selection.used))
-        both_orders = self.domain_of("source").may_ask_both_orders
-        problem = unknown_number(columns, given, both_orders=both_orders) or beyond_endpoint(self)
+        both = self.domain_of("source").may_ask_both_orders
+        problem = unknown_number(columns, given, both_orders=both) or beyond_endpoint(self) or beyond_calibration(self)
         if given is not None and problem is None:
             judges, generations = self.judge is not None, len(self.generations)
             problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges)

@@ -48,6 +48,14 @@ class RiskConfig(Section):
     """The kind of cut: trust at a ``threshold``, or the ``top_k`` rows."""
 
 
+class ClassRiskConfig(RiskConfig):
+    """Risk-controlled selection of a run or a filter, of all rows together or in each class of a closed set."""
+
+    per: Annotated[Literal["all", "label"], Field(exclude_if=lambda per: per == "all")] = "all"
+    """Rows that the promise is of: ``all`` that are selected, or those of each weak ``label`` by themselves, in all
+    classes at once; each class has a cut of its own, and one without a certified cut selects nothing."""
+
+
 class BudgetConfig(Section):
     """How many rows every arm selects. Exactly one rule is set; it gives one common n."""
 
@@ -65,7 +73,7 @@ class BudgetConfig(Section):
     on those held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """The number of rows whose trust in the reference arm is at least this."""
-    risk: RiskConfig | None = None
+    risk: ClassRiskConfig | None = None
     """The number of rows that pass a calibrated threshold of the reference arm; 0 if no threshold can be certified."""
     reference: str = REFERENCE_ARM
     """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
@@ -93,6 +101,11 @@ class BudgetConfig(Section):
             value = getattr(self, key)
             found |= value.model_dump() if isinstance(value, Section) else {key: value}
         return found
+
+    @property
+    def is_by_label(self) -> bool:
+        """Each class has a certified cut of its own."""
+        return self.risk is not None and self.risk.per == "label"
 
     @property
     def reads_scores(self) -> bool:
@@ -258,10 +271,25 @@ class SelectionConfig(Section):
             raise ValueError("keep: names a column twice")
         if isinstance(self.quota, dict):
             self._quotas_are_possible()
+        if self.budget.is_by_label:
+            self._cuts_are_possible()
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
         return self
+
+    def _cuts_are_possible(self) -> None:
+        """Refuse what divides rows by another rule than cuts of classes."""
+        key = "budget.risk.per: label"
+        if self.quota == "none":
+            raise ValueError(
+                f"quota: none: takes the best rows of whatever class, and {key} a cut in each; leave it out"
+            )
+        if self.max_per_label is not None:
+            raise ValueError(
+                f"max_per_label: leaves out certified rows of a class, and {key} promises of all that pass its cut; "
+                "leave one of the two out"
+            )
 
     def _quotas_are_possible(self) -> None:
         """Refuse quotas beside what chooses by another rule."""

@@ -92,6 +92,9 @@ class Domain:
         """The traits of the domain with these options, which are not checked yet; by default the class's own."""
         return DomainTraits(cls.defaults, cls.answering)
 
+    blanks: ClassVar[tuple[Example, ...]] = ()
+    """Examples without content, with the options of every row; by them the choice of options can be calibrated."""
+
     @cached_property
     def forms(self) -> tuple[tuple[str, ...], ...]:
         """The row formats that it reads, each given by its columns; an input file must have all columns of one of them.
@@ -164,6 +167,10 @@ class Domain:
         default the options.
         """
         return self.options(example)
+
+    def content_free(self, example: Example) -> tuple[Example, ...]:
+        """The ``blanks`` by whose prompts the choice among a row's options is calibrated; none by default."""
+        return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
         """All labels that a row may have, where they are few and the same for every row; ``None``, the default: else.

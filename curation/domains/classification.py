@@ -4,6 +4,7 @@ Not one of the paper's tasks. The label is a class as the label column has it; t
 classes, so it writes nothing.
 """
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
+CALIBRATIONS = ("none", "content_free")
 MOST_NAMED = 8
 """Classes that a message names."""
 
@@ -24,22 +26,28 @@ class Classification(Domain):
 
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
-            teacher scores.
+            teacher scores. A configuration file may name a file of them (``curation.config.class_files``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
         label: the column with the class.
         cue: the last line of the prompt, which the words of a class complete.
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
+        calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
+            each row, before the likeliest class is chosen (:mod:`curation.teachers.content_free`); ``none`` does not.
+        descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
+            guidelines.
 
     Raises:
         ConfigError: there are fewer than two classes; two of them, or their words, are the same but for case and white
-            space; the template is wrong, or reads the label's column.
+            space; a description is of no class; the template is wrong, or reads the label's column.
     """
 
     name = "classification"
     columns = pa.schema([("text", pa.string())])
     defaults = greedy(8, "world_knowledge", stop=("\n",))
     answering = "scored"
+    blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
+    """The texts of Zhao et al., "Calibrate Before Use", 2021."""
 
     def __init__(
         self,
@@ -49,12 +57,17 @@ class Classification(Domain):
         label: str = "label",
         cue: str = "Label:",
         guidelines: str = "",
+        descriptions: Mapping[Any, str] | None = None,
+        calibrate: str = "none",
     ) -> None:
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
         self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
-            raise ConfigError(f"classes: {classes!r}: give a list of two or more classes, each of some words")
+            raise ConfigError(
+                f"classes: {classes!r}: give a list of two or more classes, each of some words, or in a configuration "
+                "file the name of a .csv or .jsonl file with them"
+            )
         for what, texts in (("", classes), ("the words ", listed.values())):
             if (pair := _alike(texts)) is not None:
                 raise ConfigError(
@@ -70,9 +83,13 @@ class Classification(Domain):
             raise ConfigError(
                 f"guidelines: {guidelines!r} is no text; give the prompt's first paragraph, or leave it out"
             )
+        if calibrate not in CALIBRATIONS:
+            raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
+        self._calibrate = calibrate
         columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
-        self._label, self._cue, self._guidelines = label, cue, guidelines.strip()
+        self._label, self._cue = label, cue
+        self._preamble = [*filter(None, [guidelines.strip(), self._listed(descriptions or {})])]
         self.forms = (self._texts,)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
@@ -103,9 +120,21 @@ class Classification(Domain):
         raise RowError(f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more}")
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The guidelines, demonstrations, then the text and the cue."""
+        """The guidelines, the described classes, demonstrations, then the text and the cue."""
         blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*filter(None, [self._guidelines]), *blocks, self._block(example)])
+        return "\n\n".join([*self._preamble, *blocks, self._block(example)])
+
+    def _listed(self, descriptions: Mapping[Any, str]) -> str:
+        """A line with the words and the description of every class; nothing where none has a description."""
+        if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
+            raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
+        texts = {cell(name): " ".join(text.split()) for name, text in descriptions.items()}
+        if unknown := [name for name in texts if name not in self._words]:
+            near = difflib.get_close_matches(unknown[0], self._words, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
+            raise ConfigError(f"descriptions: {unknown[0]!r} is none of the {len(self._words)} classes; {hint}")
+        lines = [f"{words}: {texts[name]}" if texts.get(name) else words for name, words in self._words.items()]
+        return "\n".join(lines) if any(texts.values()) else ""
 
     def _block(self, example: Example) -> str:
         return f"Text: {example['text']}\n{self._cue}"
@@ -113,6 +142,10 @@ class Classification(Domain):
     def options(self, example: Example) -> tuple[str, ...]:
         """A space and the words of every class."""
         return tuple(f" {words}" for words in self._words.values())
+
+    def content_free(self, example: Example) -> tuple[Example, ...]:
+        """The blanks, where the choice is calibrated."""
+        return self.blanks if self._calibrate == "content_free" else ()
 
     def closed_labels(self) -> tuple[str, ...]:
         """The classes."""

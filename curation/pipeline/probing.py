@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
-from curation.domains import get_domain
+from curation.domains import attempt, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.refs import ModelRef, TrustRef, fingerprint
@@ -18,6 +18,7 @@ from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, row
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
 from curation.stages.asks import asks_of
+from curation.stages.calibration_look import compared, with_blanks
 from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
@@ -307,7 +308,11 @@ def _probed(
 
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
-    examples = examples_of(get_domain(most.domain), POOL, rows.ids(drawn), [row.raw for row in drawn])
+    domain = get_domain(most.domain)
+    ids, asks_weights = rows.ids(drawn), most.ask.endpoint is None
+    examples = examples_of(domain, POOL, ids, [row.raw for row in drawn])
+    if asks_weights:
+        examples = with_blanks(examples, domain, most.decoding)
     signals = {name: dict(how) for name, how in most.signals.items()}
     for how in signals.values():
         if isinstance(how["shots"], Out):
@@ -333,4 +338,10 @@ def _probed(
     paid = "; the server is paid for them, and the run finds their answers" if most.ask.endpoint is not None else ""
     say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}{paid}")
     with progress("probe") as update:
-        return probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)
+        found = probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)
+    if asks_weights and domain.blanks:
+        golds = {row_id: attempt(domain.gold, row.raw)[0] for row_id, row in zip(ids, drawn, strict=True)}
+        known = {row_id: gold for row_id, gold in golds.items() if gold is not None}
+        if (words := compared(io.latest(job.labels_uri), domain, known)) is not None:
+            say(f"probe of {stages}: {words}")
+    return found

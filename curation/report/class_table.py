@@ -58,6 +58,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
     A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their
     ``share``, their ``purity`` if the pool is graded, the labelled rows that the teacher gave the label (``labelled``)
     and how many of them are of it (``right``), and ``confused``: the class that most of the others are of.
+    ``certified``: the class's cut of a budget of risk by label, as JSON.
     """
     names = run.domain.closed_labels()
     if arm is None or names is None or not record.n:
@@ -65,7 +66,8 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
     given_T = class_counts.given(record.labels["pool"], names)
     counts = class_counts.confusion(run.prepared["source"], record.labels["source"], record.grades["source"], names)
     quota = record.budget.get("quota")
-    shares = estimated(names, given_T, counts) if quota is None else _quota(quota)
+    certified = {found["label"]: found for found in (record.budget.get("risk") or {}).get("classes", ())}
+    shares = estimated(names, given_T, counts) if quota is None or certified else _quota(quota)
     ids_n, class_n = _chosen(record.selections[arm], names)
     chosen_C = np.bincount(class_n, minlength=len(names) + 1)[: len(names)]
     share_C = chosen_C / max(int(chosen_C.sum()), 1)
@@ -76,8 +78,9 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
         "basis": shares.basis,
         "why": shares.why,
         "num_labelled": shares.num_labelled,
-        "is_divided": quota is not None and ARMS[arm].takes_top,
+        "is_divided": quota is not None and not certified and ARMS[arm].takes_top,
         "is_cut": record.budget["rule"] in CUTS,
+        "is_certified": bool(certified),
         "distance": distance(share_C, shares.shares),
         "least": distance(best_C / max(len(ids_n), 1), shares.shares),
         "num_unparsed": int(given_T[-1]),
@@ -92,6 +95,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
                 if graded_2C is None or not graded_2C[0, place]
                 else metrics.proportion(int(graded_2C[1, place]), int(graded_2C[0, place])).to_json(),
                 **_errors(counts, place, names),
+                "certified": certified.get(name),
             }
             for place, name in enumerate(names)
         ],

@@ -26,14 +26,14 @@ from curation.trust import get_trust
 def risk_curves(
     run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
 ) -> Json | None:
-    """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without a risk-controlled budget.
+    """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without one risk-controlled cut.
 
     The cuts are quantiles of the pool's scores, which are read in passes (:mod:`curation.selection.order`).
 
     ``chosen`` is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept.
     """
     risk = record.budget["risk"]
-    if risk is None:
+    if risk is None or "classes" in risk:  # the table of classes has their cuts
         return None
     trust = ARMS[record.budget["reference"]].trust
     raw_M, correct_M = _ranked(judged["calibration"], trust, _too_long(record, "calibration"))

@@ -3,6 +3,7 @@
 Each rule is a class, made with its settings, and one line of ``curation.registry.BUDGETS``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +13,9 @@ import numpy.typing as npt
 from curation.config import BudgetConfig
 from curation.config.base import rows_in
 from curation.errors import BudgetError
+from curation.hashing import Int64s
+from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassShares
 from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
@@ -27,10 +31,19 @@ class GradedScores(NamedTuple):
     raw_M: Scores
     trust_M: Scores
     correct_M: Flags
+    label_M: npt.NDArray[np.object_] | None = None
+    """The weak labels, None for one that could not be read; not known in a package without them."""
 
     def subset(self, keep_M: Flags) -> "GradedScores":
         """The rows where ``keep_M`` is set."""
-        return GradedScores(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M])
+        label_M = None if self.label_M is None else self.label_M[keep_M]
+        return GradedScores(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M], label_M)
+
+    def places(self, classes: Sequence[str]) -> Int64s:
+        """The place of each row's label among C classes, int64 [M]; C for a row without one."""
+        assert self.label_M is not None, "the caller asks"
+        place = {name: number for number, name in enumerate(classes)}
+        return np.array([place.get(label, len(classes)) for label in self.label_M.tolist()], dtype=np.int64)
 
 
 class ReferenceScores(Protocol):
@@ -52,6 +65,14 @@ class ReferenceScores(Protocol):
         """The number of rows with at least this trust; counted batch by batch."""
         ...
 
+    def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
+        """Raw scores and classes of the rows or, of many, of a draw by row id."""
+        ...
+
+    def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
+        """The number of rows of each class with at least its raw score, int64 [C]."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
@@ -67,6 +88,8 @@ class Pool:
     """``measured``: the source split, or the probe that is named."""
     calibration: GradedScores | None = None
     """``calibration``: the calibration split."""
+    classes: Sequence[str] | None = None
+    """The closed set of labels, where cuts or places are divided by it."""
     seed: int
 
     @property
@@ -93,6 +116,8 @@ class Count(NamedTuple):
     is_cut: bool = False
     """The n rows are all that pass a threshold of the reference arm: what a cap on labels takes from them, it does not
     replace by rows below the threshold."""
+    quota: ClassShares | None = None
+    """The places of the classes, where each has a threshold of its own."""
 
 
 class BudgetRule(Protocol):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from curation.hashing import Int64s
 
 Floats = npt.NDArray[np.float64]
-Basis = Literal["confusion", "counts", "given"]
+Basis = Literal["confusion", "counts", "given", "certified"]
 
 FEW_ROWS, FEW_A_CLASS = 20, 3
 """With fewer labelled rows, in all or a class on average, the teacher's counts are nearer to the truth."""
@@ -37,7 +37,7 @@ class ClassShares:
     shares: tuple[float, ...]
     basis: Basis
     """``confusion``: estimated from the teacher's labels and its confusion; ``counts``: the shares of its labels as
-    they are; ``given``: the configuration's."""
+    they are; ``given``: the configuration's; ``certified``: those of the rows that pass the classes' certified cuts."""
     num_labelled: int
     """Labelled rows behind the confusion."""
     why: str | None = None

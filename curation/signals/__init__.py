@@ -97,4 +97,12 @@ def label_request(domain: Domain, row_id: int, example: Example) -> Request:
     """The question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
     options, stepwise = domain.options(example), isinstance(domain, Constrained) and domain.stepwise
     given = completion_of(domain, example)
-    return Request(row_id=row_id, prompt=domain.prompt(example), options=options, stepwise=stepwise, given=given)
+    blank = () if options is None or stepwise else domain.content_free(example)
+    return Request(
+        row_id=row_id,
+        prompt=domain.prompt(example),
+        options=options,
+        stepwise=stepwise,
+        given=given,
+        content_free=tuple(domain.prompt(other) for other in blank),
+    )

@@ -155,7 +155,8 @@ def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConf
         if row["error"] is None:
             request, _ = attempt(label_request, made, row["row_id"], row)
             if request is not None:
-                found[request.row_id] = _digest([request.row_id, request.prompt, request.options])
+                calibrated = [list(request.content_free)] if request.content_free else []
+                found[request.row_id] = _digest([request.row_id, request.prompt, request.options, *calibrated])
     return found
 
 

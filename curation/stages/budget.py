@@ -3,6 +3,7 @@
 This module reads the pool's gold labels only as counts. A budget that needs them is marked ``oracle``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +66,7 @@ def resolve(
     measured: ScoredSplit,
     calibration: ScoredSplit | None,
     too_long: TableRef | None = None,
+    classes: Sequence[str] | None = None,
     seed: int,
 ) -> ComputedBudget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
@@ -88,6 +90,7 @@ def resolve(
             scores=scores if "scores" in reads else None,
             measured=_graded(scores, measured) if "measured" in reads else None,
             calibration=_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
+            classes=classes,
             seed=seed,
         )
     )
@@ -115,4 +118,7 @@ def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = Fa
     place_M = order_N[np.searchsorted(candidates.row_ids_N, graded.row_ids_N, sorter=order_N)]
     raw_M = candidates.raw_score_N[place_M].astype(np.float32, copy=False)
     found = rules.GradedScores(raw_M, trust_N[place_M], graded.correct_N)
-    return found.subset(first_of_each(graded.question_N)) if distinct else found
+    if not distinct:
+        return found
+    label_M = io.take(scored.labels, graded.row_ids_N, ["label"])["label"].to_numpy()
+    return found._replace(label_M=label_M).subset(first_of_each(graded.question_N))

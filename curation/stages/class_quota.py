@@ -13,7 +13,7 @@ from curation.refs import TableRef
 from curation.rundir.graph import In, Inputs
 from curation.selection.class_shares import ClassShares, estimated
 
-_KEY = "selection.quota"
+_KEY, _RISK = "selection.quota", "selection.budget.risk.per: label"
 
 
 class Classes(Inputs):
@@ -47,6 +47,8 @@ def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
     classes = domain.closed_labels()
     if classes is None or len(classes) < 2:
         return None
+    if selection.budget.is_by_label:
+        return f"{_RISK}: each of {len(classes)} classes has a certified cut of its own"
     if selection.budget.rule in CUTS:
         return f"{_KEY}: none, since budget.{selection.budget.rule} takes all rows above a cut, whatever their class"
     if selection.quota == "none":
@@ -58,7 +60,7 @@ def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
 
 
 def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
-    """The classes among which the places are divided; None where they are not.
+    """The classes among which the places, or cuts, are divided; None where they are not.
 
     Raises:
         ConfigError: the quotas do not go with the domain, or with what counts as a label.
@@ -71,6 +73,10 @@ def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | Non
             near = difflib.get_close_matches(unknown[0], classes, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:8])}"
             raise ConfigError(f"{_KEY}: {unknown[0]!r} is none of the {len(classes)} classes; {hint}")
+    if selection.budget.is_by_label:
+        if classes is None:
+            raise ConfigError(f"{_RISK}: domain {domain.name} has no closed set of labels; leave per out")
+        return classes
     if classes is None or len(classes) < 2 or quota == "none" or selection.budget.rule in CUTS:
         return None
     if selection.max_per_label_by != "label":

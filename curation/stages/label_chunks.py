@@ -32,6 +32,7 @@ from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher, knows_gates
 from curation.teachers.completions import error_batch
+from curation.teachers.content_free import ContentFree
 from curation.teachers.metered import Metered
 from curation.telemetry import metrics
 
@@ -98,7 +99,7 @@ class LabelWorker(ChunkWorker[Labelled]):
     def __init__(self, job: LabelJob, teacher: Metered) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
-        self._teacher = self.meter = teacher
+        self.meter, self._teacher = teacher, ContentFree(teacher)
         self._schema = job.schema(self._teacher.state_size)
         self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
         if self._gate is not None and not knows_gates(teacher.teacher):

@@ -11,15 +11,17 @@ from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.domains.class_counts import places
-from curation.hashing import Int64s
+from curation.hashing import Int64s, hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
 from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
+from curation.selection.class_scores import ClassScores
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
 from curation.stages.cap_keys import LabelKeys, Reader
@@ -27,6 +29,8 @@ from curation.tables import io, scans
 from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust
 
+SAMPLE_ROWS = 1 << 20
+"""Rows from which candidate cuts are taken, where no rule needs them all."""
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
@@ -143,6 +147,37 @@ class PoolScores:
 
         parts = [*scans.mapped(self.labels, counted)]
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
+
+    def sample_of(self, classes: Sequence[str], seed: int, num_rows: int | None = None) -> ClassScores:
+        """Raw scores and classes of the rows or, of more than ``SAMPLE_ROWS``, of about so many by a hash of the id.
+
+        ``num_rows``: those of all tables, where this is one of several.
+        """
+        total = self.num_rows if num_rows is None else num_rows
+
+        def drawn(fragments: Sequence[int] | None) -> ClassScores:
+            scores, found = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
+            for batch, ids_B, score_B in self._scored(fragments, ("label",)):
+                is_drawn_B = hash_unit(ids_B, seed) * total < SAMPLE_ROWS
+                scores.append(score_B[is_drawn_B])
+                found.append(places(batch.column("label"), classes)[is_drawn_B])
+            return ClassScores(score_N=np.concatenate(scores), class_N=np.concatenate(found))
+
+        return ClassScores.joined([*scans.mapped(self.labels, drawn)])
+
+    def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
+        """The rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
+        threshold_T = np.append(threshold_C, np.inf)
+
+        def counted(fragments: Sequence[int] | None) -> Int64s:
+            num_T = np.zeros(len(threshold_T), dtype=np.int64)
+            for batch, _, score_B in self._scored(fragments, ("label",)):
+                class_B = places(batch.column("label"), classes)
+                num_T += np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(num_T))
+            return num_T
+
+        total_T: Int64s = np.sum([*scans.mapped(self.labels, counted)], axis=0)
+        return total_T[:-1]
 
     def by_class(self, classes: Sequence[str], quota_C: Int64s, seed: int) -> Capped:
         """The best rows of each of C classes, as many as its quota: held, as those under a cap are."""

@@ -23,7 +23,6 @@ from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
 from curation.selection.budget import rows_a_label
-from curation.selection.class_shares import ClassShares
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
@@ -130,7 +129,7 @@ class Select(Stage):
                 f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
             )
         if budget.quota is not None:
-            task.say(_in_words(budget.quota))
+            task.say(_in_words(budget))
         elif job.classes is not None and budget.n:
             task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
         if not budget.n:
@@ -156,8 +155,12 @@ class Select(Stage):
         return Done(outputs=made, rows=0)
 
 
-def _in_words(quota: ClassShares) -> str:
-    """Shares by which the places are divided, where they come from, and the largest ones."""
+def _in_words(budget: ComputedBudget) -> str:
+    """Shares by which the places are divided, where they come from, and the largest ones; or the classes' guarantee."""
+    quota = budget.quota
+    assert quota is not None, "the caller asks"
+    if quota.basis == "certified":
+        return f"selection.budget.risk.per: label: {(budget.risk or {})['guarantee']}"
     basis = {
         "confusion": f"estimated from the teacher's labels and its confusion on {quota.num_labelled:,} labelled rows",
         "counts": f"the teacher's own counts, since {quota.why}",
@@ -221,6 +224,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
         measured=job.measured,
         calibration=job.calibration,
         too_long=job.too_long,
+        classes=None if job.classes is None else job.classes.names,
         seed=derive(job.seed, "risk"),
     )
     if job.classes is not None and budget.n:

@@ -31,6 +31,10 @@ class Request:
     """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
     given: str | None = None
     """The completion that came with the row, where labels are made elsewhere; backends that ask a model ignore it."""
+    content_free: tuple[str, ...] = ()
+    """The same question about texts without content, where the choice among options is calibrated by them."""
+    baselines: tuple[float, ...] | None = None
+    """The options' scores on these (``content_free.baselines``), which are subtracted before one is chosen."""
 
     @property
     def is_drawn(self) -> bool:

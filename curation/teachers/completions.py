@@ -1,5 +1,6 @@
 """Completions as columns: what backends fill and turn into a batch of ``schemas.completions``."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -104,6 +105,14 @@ def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> di
     return {
         name: parts[state.position, state.rank][layers.index(state.layer)] for name in names for state in [parse(name)]
     }
+
+
+def above(scores: Sequence[float], baselines: Sequence[float] | None) -> list[float]:
+    """Scores of options less their baselines; an option that is impossible by its baseline stays so."""
+    if baselines is None:
+        return list(scores)
+    pairs = zip(scores, baselines, strict=True)
+    return [score if baseline == -math.inf else score - baseline for score, baseline in pairs]
 
 
 def ranked(scores: Sequence[float]) -> list[int]:

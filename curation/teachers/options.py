@@ -17,7 +17,7 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import layers_of, parse
-from curation.teachers.completions import by_name, completion_batch, ranked
+from curation.teachers.completions import above, by_name, completion_batch, ranked
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
@@ -62,7 +62,8 @@ def score_options(
     by_token = [trie.along(values) for trie, values in zip(tries, logprobs, strict=True)]
     scores = [[sum(values) for values in options] for options in by_token]
     means = [[sum(values) / len(values) for values in options] for options in by_token]
-    chosen_by = means if normalise else scores
+    plain = means if normalise else scores
+    chosen_by = [above(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
     orders = [ranked(options) for options in chosen_by]
     chosen = [options[order[0]] for options, order in zip(by_token, orders, strict=True)]
     return completion_batch(

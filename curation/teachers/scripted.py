@@ -24,11 +24,13 @@ from curation.teachers import Gate, Request
 from curation.teachers.completions import (
     Array,
     OfTokens,
+    above,
     bad_options,
     completion_batch,
     dropped_batch,
     error_batch,
     prompt_batch,
+    ranked,
 )
 
 _BATCH_ROWS = 256
@@ -136,6 +138,7 @@ class ScriptedTeacher:
         mean_logprobs = np.log(unit_N + 1e-6).tolist()
         texts = [self._script.completions if request.options is None else request.options for request in batch]
         choices = [number % len(those) for those, number in zip(texts, hash64(ids_N, seed).tolist(), strict=True)]
+        choices = [_above(request, choice) for request, choice in zip(batch, choices, strict=True)]
         completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
         num_words = [len(completion.split()) for completion in completions]
         states: dict[str, Array] = {}
@@ -183,6 +186,13 @@ class ScriptedTeacher:
             descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
             os.close(descriptor)
+
+
+def _above(request: Request, choice: int) -> int:
+    """The option that is chosen where that at ``choice`` is likelier by 1 than each other one, less the baselines."""
+    if request.baselines is None or request.is_drawn:
+        return choice
+    return ranked(above([float(place == choice) for place in range(len(request.baselines))], request.baselines))[0]
 
 
 def _scores(

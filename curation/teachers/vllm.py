@@ -201,7 +201,7 @@ class _Stream:
                 self._send(row, row.parts[0], given.prompt, fed_params())
             else:
                 self._send_answer(row)
-        elif all(len(tokens) == 1 for tokens in options):
+        elif given.request.baselines is None and all(len(tokens) == 1 for tokens in options):
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
             self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options]))
         else:
@@ -320,7 +320,7 @@ class _Stream:
 
     def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
         """Feed the chosen option, and others whose states are asked for; without states there is nothing to feed."""
-        order, by_token = scoring.order(normalise=self._decoding.normalise_options), scoring.by_token
+        order, by_token = scoring.order(row.given, normalise=self._decoding.normalise_options), scoring.by_token
         row.choice = order[0]
         for rank in (1, *ranks_of(self._states)):
             if rank <= len(order):
@@ -376,7 +376,7 @@ class _Stream:
                 row.text = options[row.choice]
             scoring, normalise = row.scoring, self._decoding.normalise_options
             option_logprobs.append(row.letters if scoring is None else scoring.scores(normalise=False))
-            option_scores.append(row.letters if scoring is None else scoring.scores(normalise=normalise))
+            option_scores.append(row.letters if scoring is None else scoring.chosen_by(row.given, normalise=normalise))
         chosen = [row.by_rank[1] for row in rows]
         states: dict[tuple[str, int], Array] = {}
         for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):

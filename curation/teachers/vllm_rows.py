@@ -6,7 +6,7 @@ from typing import Any
 
 from curation.config import AskConfig, DecodingConfig
 from curation.teachers import Gate
-from curation.teachers.completions import Array, OfTokens, prompt_batch, prompt_states, ranked
+from curation.teachers.completions import Array, OfTokens, above, prompt_batch, prompt_states, ranked
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 from curation.teachers.vllm_held import OPTIONS
@@ -66,9 +66,13 @@ class Scoring:
         """Scores by which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
         return [sum(values) / (len(values) if normalise else 1) for values in self.by_token]
 
-    def order(self, *, normalise: bool) -> list[int]:
+    def chosen_by(self, given: TokenisedRequest, *, normalise: bool) -> list[float]:
+        """The scores of a request's options, less their baselines where it has any."""
+        return above(self.scores(normalise=normalise), given.request.baselines)
+
+    def order(self, given: TokenisedRequest, *, normalise: bool) -> list[int]:
         """The options' places, from the likeliest on."""
-        return ranked(self.scores(normalise=normalise))
+        return ranked(self.chosen_by(given, normalise=normalise))
 
 
 @dataclass(kw_only=True)

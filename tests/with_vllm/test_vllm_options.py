@@ -1,5 +1,7 @@
 """What trust functions may read beside the answer's states, from vLLM, against the transformers teacher, in float32."""
 
+from dataclasses import replace
+
 import pytest
 
 from curation.config import DecodingConfig
@@ -33,6 +35,20 @@ def test_states_of_ranked_options_equal_transformers(pair, requests, normalise, 
     lacking = [request for request in asked if len(request.options) == 2]
     assert lacking and not any(any(rows[request.row_id]["state_option3_output_last"]) for request in lacking)
     assert teacher.engine.num_held() == 0
+
+
+def test_the_choice_less_baselines_equals_transformers(pair, requests):
+    """Options of one token, whose choice the engine does not make then, and of several; some choices change."""
+    teacher, reference = pair
+    asked = with_options(requests[:60], *LETTERS, *TEXTS)
+    plain = rows_of(reference.label(asked, DecodingConfig(max_tokens=4), seed=0))
+    shifted = [
+        replace(request, baselines=tuple(-1.5 * place for place in range(len(request.options)))) for request in asked
+    ]
+    rows = both(teacher, reference, shifted, DecodingConfig(max_tokens=4))
+    changed = {len(request.options) for request in asked
+               if rows[request.row_id]["completion"] != plain[request.row_id]["completion"]}  # fmt: skip
+    assert changed and teacher.engine.num_held() == 0
 
 
 @pytest.mark.parametrize("stop", [(), ("ishop", "ook")])

@@ -97,6 +97,8 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None
         labels, graded = (fit.table(fit.record.inputs[name]) for name in ("labels", "grades"))
         keep = partial(has_held_out_score, function)
     rows = _graded(labels, graded, fit.name, function, keep)
+    if get_domain(fit.config.domain_of("pool")).closed_labels() is None:
+        rows = rows._replace(label_M=None)  # nothing is cut by label
     if not len(rows.correct_M):
         return None, None
     return rows, CalibrationRows(
@@ -148,12 +150,13 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
             trust_B = function.to_trust(raw_B)
         parsed_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
         scores = (np.where(parsed_B, score_B, np.float32(np.nan)) for score_B in (raw_B, trust_B))
-        parts.append((row_ids_B[kept_B], *scores))
+        parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))
     if not parts:
         none = np.zeros(0, dtype=np.float32)
         return GradedScores(none, none, none.astype(np.bool_))
-    row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
+    row_ids_M, label_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
     order_M = np.argsort(row_ids_M)
     place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
     raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
-    return GradedScores(raw_M, trust_M, graded.correct_N[place_M]).subset(first_of_each(graded.question_N[place_M]))
+    found = GradedScores(raw_M, trust_M, graded.correct_N[place_M], label_M[order_M])
+    return found.subset(first_of_each(graded.question_N[place_M]))

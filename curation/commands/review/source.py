@@ -137,8 +137,13 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         too_long=_ref(choice["too_long"]),
         domain=choice["domain"],
         n=budget["n"],
-        risk=budget["risk"] if budget["reference"] == arm and budget.get("asked") is None else None,
+        risk=_one_cut(budget["risk"]) if budget["reference"] == arm and budget.get("asked") is None else None,
     )
+
+
+def _one_cut(risk: Json | None) -> Json | None:
+    """A certified cut that is the same for all rows; ``None`` where each class has its own."""
+    return None if risk is None or "classes" in risk else risk
 
 
 def _of_filter(output: Place, arm: str | None) -> Origin:
@@ -148,6 +153,11 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
     if "cut" not in stages or not rounds:
         raise ReviewError(f"{output}: nothing is written yet; give the command of `curate filter` again")
     cut = stages["cut"]
+    if "by_label" in cut.outputs["threshold"]:
+        raise ReviewError(
+            f"{output}: each class has a cut of its own (keep.certified.per: label), so that there is no one cut to "
+            "judge; filter with per: all, or judge the rows of a run"
+        )
     function = cut.inputs["function"]
     if arm not in (None, function):
         raise ReviewError(f"--arm {arm}: {output} is the output of a filter, which ranks by {function}; leave it out")

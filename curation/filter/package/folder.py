@@ -38,6 +38,8 @@ UNREAD = (CARD, ".gitattributes")
 MAX_ROWS = 10_000_000
 """The most rows of a package's tables."""
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
+LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
+"""Columns of calibration rows where labels are a closed set."""
 CASCADED = pa.schema(
     [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
 )
@@ -108,9 +110,12 @@ class TrustPackage:
                 "by n, share or threshold"
             )
         with self._reading(CALIBRATION):
-            table = _rows(fetched(self.uri) / CALIBRATION, CALIBRATED)
+            path = fetched(self.uri) / CALIBRATION
+            is_labelled = "label" in pq.read_schema(path).names
+            table = _rows(path, LABELLED if is_labelled else CALIBRATED)
             raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
-            return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
+            label_M = table["label"].to_numpy() if is_labelled else None
+            return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
@@ -194,7 +199,10 @@ def write(
             *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
             pa.array(calibration.correct_M),
         ]
-        pq.write_table(pa.table(columns, schema=CALIBRATED), folder / CALIBRATION)
+        schema = CALIBRATED
+        if calibration.label_M is not None:
+            columns, schema = [*columns, pa.array(calibration.label_M, pa.string())], LABELLED
+        pq.write_table(pa.table(columns, schema=schema), folder / CALIBRATION)
     if reference:
         save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)
     files = {name: _facts(folder / name) for name in sorted(_local_names(folder))}

@@ -7,7 +7,7 @@ the pool.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 
 from curation.config.base import rows_in
 from curation.config.filter import CertifiedConfig, KeepConfig
-from curation.errors import BudgetError, SourceError
+from curation.domains import get_domain
+from curation.domains.class_counts import places
+from curation.errors import BudgetError, PackageError, SourceError
 from curation.filter.package import TrustPackage
 from curation.filter.stages.packaged import Packaged
 from curation.hashing import derive, hash_unit
@@ -28,7 +30,9 @@ from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
 from curation.selection.budget import GradedScores
+from curation.selection.class_scores import ClassScores
 from curation.selection.risk import calibrate
+from curation.selection.risk.by_class import calibrate_classes
 from curation.sources.paths import filesystem
 from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
@@ -49,6 +53,9 @@ class ThresholdCut:
 
     column: str
     bound: Bound
+    """With cuts by label the lowest of these."""
+    by_label: Mapping[str, float] | None = None
+    """The lowest value that passes of rows with each label, and none of others; None: of whatever label."""
 
     @property
     def columns(self) -> list[str]:
@@ -62,16 +69,22 @@ class ThresholdCut:
 
     def passes(self, labels: pa.RecordBatch) -> Bools:
         """Which rows pass, bool [N]; never one without a label."""
-        return np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), _scores(labels, self.column)))
+        score_N = _scores(labels, self.column)
+        passes_N: Bools = np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), score_N))
+        if self.by_label is None:
+            return passes_N
+        least_T = np.append([*self.by_label.values()], np.inf)
+        return passes_N & (score_N >= least_T[places(labels.column("label"), [*self.by_label])])
 
     def to_json(self) -> dict[str, Any]:
         """The threshold as a JSON object."""
-        return {"column": self.column, "bound": asdict(self.bound)}
+        by_label = {} if self.by_label is None else {"by_label": dict(self.by_label)}
+        return {"column": self.column, "bound": asdict(self.bound), **by_label}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """The inverse of :meth:`to_json`."""
-        return cls(column=value["column"], bound=Bound(**value["bound"]))
+        return cls(column=value["column"], bound=Bound(**value["bound"]), by_label=value.get("by_label"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +144,10 @@ class MakeCut(Stage, Packaged):
 
     def run(self, task: Task) -> Done:
         """Decide, and say how."""
-        keep, rows, floor = self.keep, None, None
+        keep, given = self.keep, CertifyingRows(None, None)
         if keep.certified is not None:
-            rows, floor = _calibration(keep.certified, self.loaded())
-        found = decide(list(self.tables.values()), self.function, keep, rows, seed=self.seed, floor=floor)
+            given = _calibration(keep.certified, self.loaded())
+        found = decide(list(self.tables.values()), self.function, keep, *given, seed=self.seed)
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
         if found.num_short:
             left = "the first cut left no more with a readable label"
@@ -164,9 +177,19 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
 
 def _calibration(config: CertifiedConfig, package: TrustPackage) -> "CertifyingRows":
     """The rows that certify a cut: fresh ones where they are given, else the package's."""
-    if config.calibration is not None:
-        return read_calibration(config.calibration)
-    return CertifyingRows(package.calibration(), None)
+    given, key = config.calibration, "keep.certified.per: label"
+    found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
+    if config.per == "all":
+        return found
+    domain = get_domain(package.description.domain)
+    if (classes := domain.closed_labels()) is None:
+        raise PackageError(f"{key}: domain {domain.name} of {package.uri} has no closed set of labels; leave per out")
+    if found.rows is None or found.rows.label_M is None:
+        raise PackageError(
+            f"{key}: the calibration rows of {given or package.uri} have no labels; "
+            + ("export the package again" if given is None else "give them in a column 'label'")
+        )
+    return found._replace(classes=classes)
 
 
 def decide(
@@ -174,11 +197,14 @@ def decide(
     function: str,
     keep: KeepConfig,
     calibration: GradedScores | None,
+    floor: float | None = None,
+    classes: Sequence[str] = (),
     *,
     seed: int,
-    floor: float | None = None,
 ) -> Decision:
-    """Make the cut over labels tables, by the scores of the trust ``function``; ``floor`` is that of ``calibration``.
+    """Make the cut over labels tables, by the scores of the trust ``function``.
+
+    ``floor`` and ``classes`` are those of ``calibration`` (:class:`CertifyingRows`).
 
     Raises:
         BudgetError: no row would pass, or fewer rows have a score than are to be kept.
@@ -202,8 +228,10 @@ def decide(
         threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
-        risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed, floor=floor)
-        threshold = ThresholdCut(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
+        rows = CertifyingRows(calibration, floor, classes)
+        risk, lowest_raw, by_label = _certified(pools, keep.certified, rows, num_rows=labelled, seed=seed)
+        bound = Bound(score=lowest_raw, tie=ALL_TIES, seed=0, num_selected=0)
+        threshold = ThresholdCut(column=raw, bound=bound, by_label=by_label)
     else:
         wanted = _number(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
@@ -223,9 +251,12 @@ def decide(
 class CertifyingRows(NamedTuple):
     """The rows that certify a cut."""
 
-    rows: GradedScores
+    rows: GradedScores | None
+    """None: no rule asks for them."""
     floor: float | None
     """The raw score from which on they were drawn (``curate review``); None: from all rows."""
+    classes: Sequence[str] = ()
+    """The closed set of labels, where each has a cut of its own."""
 
 
 def read_calibration(path: str) -> CertifyingRows:
@@ -249,9 +280,10 @@ def read_calibration(path: str) -> CertifyingRows:
                 f"{name} as {wanted}"
             )
     raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
+    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
     floor = (table.schema.metadata or {}).get(b"floor")
     return CertifyingRows(
-        GradedScores(raw_M, trust_M, table["correct"].to_numpy()), None if floor is None else float(floor)
+        GradedScores(raw_M, trust_M, table["correct"].to_numpy(), label_M), None if floor is None else float(floor)
     )
 
 
@@ -286,33 +318,36 @@ def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None)
 
 
 def _certified(
-    pools: Sequence[PoolScores],
-    config: CertifiedConfig,
-    calibration: GradedScores,
-    *,
-    num_rows: int,
-    seed: int,
-    floor: float | None,
-) -> dict[str, Any]:
-    """The calibrated cut, as JSON with the number of pool rows that gave its candidates."""
-    drawn = partial(_drawn, num_rows=num_rows, seed=derive(seed, "candidates"))
-    pool_N = np.concatenate([part for pool in pools for part in pool.mapped(drawn)])
+    pools: Sequence[PoolScores], config: CertifiedConfig, calibration: CertifyingRows, *, num_rows: int, seed: int
+) -> tuple[dict[str, Any], float, Mapping[str, float] | None]:
+    """Evidence for a cut, as JSON with the number of pool rows that gave its candidates; the cut, and by label."""
+    rows, draws = calibration.rows, derive(seed, "candidates")
+    assert rows is not None, "the caller reads them"
+    known_M = np.where(np.isnan(rows.raw_M), -np.inf, rows.raw_M)
     settings = config.model_dump(exclude={"calibration"})
-    cut = calibrate(
-        np.where(np.isnan(calibration.raw_M), -np.inf, calibration.raw_M),
-        calibration.correct_M,
-        pool_N,
-        **settings,
-        seed=derive(seed, "risk"),
-        floor=floor,
-    )
-    if cut.threshold is None:
-        more = "" if cut.needed is None else f" (about {cut.needed:,} would have sufficed: {cut.needed_basis})"
+    given = {name: value for name, value in settings.items() if name != "per"}
+    given |= {"seed": derive(seed, "risk"), "floor": calibration.floor}
+    by_label, lowest = None, None
+    if config.per == "label":
+        parts = [pool.sample_of(calibration.classes, draws, num_rows) for pool in pools]
+        sample = ClassScores.joined(parts)
+        found = ClassScores(score_N=known_M, class_N=rows.places(calibration.classes))
+        cuts = calibrate_classes(found, rows.correct_M, sample, calibration.classes, **given)
+        made, num_drawn, by_label = cuts.to_json(), len(sample.score_N), cuts.thresholds
+        lowest = min(by_label.values(), default=None)
+    else:
+        drawn = partial(_drawn, num_rows=num_rows, seed=draws)
+        pool_N = np.concatenate([part for pool in pools for part in pool.mapped(drawn)])
+        cut = calibrate(known_M, rows.correct_M, pool_N, **given)
+        made, num_drawn, lowest = asdict(cut), len(pool_N), cut.threshold
+    if lowest is None:
+        needed = made["needed"]
+        more = "" if needed is None else f" (about {needed:,} would have sufficed: {made['needed_basis']})"
         raise BudgetError(
-            f"keep.certified: nothing is written: {cut.num_calibration:,} calibration rows certify no cut at alpha "
+            f"keep.certified: nothing is written: {made['num_calibration']:,} calibration rows certify no cut at alpha "
             f"{config.alpha:g}{more}; give more of them, or raise alpha (the labels are kept)"
         )
-    return {**settings, **asdict(cut), "num_candidates_from": len(pool_N)}
+    return {**settings, **made, "num_candidates_from": num_drawn}, lowest, by_label
 
 
 def _counted(batches: Iterable[Batch]) -> tuple[int, float]:

@@ -33,13 +33,15 @@ Departures from the paper: the coarse grid consists of quantiles (raw scores hav
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ConfigError, UserError
+from curation.hashing import derive
 from curation.selection.budget import Count, Pool
+from curation.selection.class_scores import ClassScores
 from curation.selection.order import Ordered, Sorted, Streamed
 from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence
@@ -253,18 +255,40 @@ class Certified:
     delta: float
     rule: Rule
     kind: Kind
+    per: Literal["all", "label"] = "all"
 
     def count(self, pool: Pool) -> Count:
         """How many pass; none where no threshold can be certified."""
         assert pool.calibration is not None, "declared"
         assert pool.scores is not None, "declared"
+        settings = {name: value for name, value in asdict(self).items() if name != "per"}
+        if self.per == "label":
+            return _by_class(pool, settings)
         raw_M, ordered = pool.calibration.raw_M, pool.scores.ordered()
         cut = calibrate(
             np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
             pool.calibration.correct_M,
             ordered,
-            **asdict(self),
+            **settings,
             seed=pool.seed,
         )
         n = 0 if cut.threshold is None else int(ordered.num_above([cut.threshold], inclusive=True)[0])
-        return Count(n, threshold=cut.threshold, risk={**asdict(self), **asdict(cut)}, is_cut=True)
+        return Count(n, threshold=cut.threshold, risk={**settings, **asdict(cut)}, is_cut=True)
+
+
+def _by_class(pool: Pool, settings: Mapping[str, Any]) -> Count:
+    """How many pass the cuts of their classes."""
+    from curation.selection.risk.by_class import calibrate_classes  # it reads this module
+
+    assert pool.calibration is not None and pool.scores is not None, "declared"
+    assert pool.classes is not None, "the caller refuses a domain without classes"
+    rows = ClassScores(
+        score_N=np.where(np.isnan(pool.calibration.raw_M), -np.inf, pool.calibration.raw_M),
+        class_N=pool.calibration.places(pool.classes),
+    )
+    sample = pool.scores.sample_of(pool.classes, derive(pool.seed, "candidates"))
+    cuts = calibrate_classes(rows, pool.calibration.correct_M, sample, pool.classes, **settings, seed=pool.seed)
+    num_C = pool.scores.num_above_by_class(pool.classes, cuts.threshold_C)
+    n = int(num_C.sum())
+    risk = {**settings, "per": "label", **cuts.to_json(num_C)}
+    return Count(n, risk=risk, is_cut=True, quota=cuts.shares(num_C) if n else None)

@@ -27,7 +27,12 @@ def load(folder: Path, **selection: Any):
         "run_dir": str(folder / "run"),
         "domain": {"name": "classification", "classes": ["a", "b"]},
         "sources": {"rows": {"path": str(folder / "rows.csv")}},
-        "splits": {"source": {"from": "rows", "rows": 40}, "pool": {"from": "rows", "rows": 50}, "audit": True},
+        "splits": {
+            "source": {"from": "rows", "rows": 30},
+            "calibration": {"from": "rows", "rows": 10},
+            "pool": {"from": "rows", "rows": 50},
+            "audit": True,
+        },
         "teacher": {"backend": "scripted"},
         "selection": {"budget": {"n": 10}, **selection},
     }
@@ -53,6 +58,10 @@ def test_quotas_change_the_selection_alone(tmp_path: Path):
     assert auto["gen-0/select"] == none["gen-0/select"]  # the key of a run that was finished before there were quotas
     assert classes["names"] == ["a", "b"] and classes["wanted"] is None
     assert given["gen-0/select"]["choice"]["classes"]["wanted"] == {"a": 1.0, "b": 3.0}
+    plain, by_label = (keys(load(tmp_path, budget={"risk": {"alpha": 0.1} | per})) for per in ({}, {"per": "label"}))
+    changed = {name for name in plain if plain[name] != by_label[name]}
+    assert changed == of_scores and by_label["gen-0/select"]["choice"]["classes"]["names"] == ["a", "b"]
+    assert "classes" not in plain["gen-0/select"]["choice"]
     drawn = {"arms": ["naive", "trust", "ground_truth"]}
     with_draw = [keys(load(tmp_path, quota=quota, **drawn))["gen-0/rollouts"] for quota in ("none", "auto")]
     assert with_draw[0] == with_draw[1]

@@ -117,6 +117,22 @@ def test_places_that_are_divided_are_compared_with_their_own_shares(run):
     assert found is not None and all(row["purity"] is None for row in found["rows"])
 
 
+def test_certified_cuts_of_classes_stand_in_the_table(run):
+    of, record, *_ = run
+    quota = {"classes": NAMES, "shares": [0.2, 0.8, 0.0], "basis": "certified", "num_labelled": 0, "why": None}
+    cut = {"threshold": 1.0, "num_calibration": 50, "num_kept": 40, "noise": 0.05, "bound": 0.09, "needed": None}
+    cuts = [{"label": "anger", **cut}, {"label": "joy", **cut, "threshold": None, "needed": 77}]
+    record.budget = {"rule": "risk", "quota": quota, "risk": {"per": "label", "classes": cuts}}
+    found = by_class(of, record, "trust")
+    assert found is not None and found["is_certified"] and found["is_cut"] and not found["is_divided"]
+    assert found["basis"] == "confusion"  # what is certified is no estimate of the pool
+    assert [row["certified"] for row in found["rows"]] == [*cuts, None]
+    macro = _environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    page = str(macro({"classes": found})).replace("\N{NO-BREAK SPACE}", " ")
+    assert "noise 5.0 % of 40, at most 9.0 %" in page and "50 calibration rows, some 77 needed" in page
+    assert "no pool row" in page and "Each class has a cut of its own" in page
+
+
 def test_there_is_no_table_without_classes_or_rows(run):
     of, record, *_ = run
     assert by_class(of, record, None) is None

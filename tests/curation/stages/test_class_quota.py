@@ -23,9 +23,10 @@ from curation.hashing import derive, hash64, hash_unit
 from curation.refs import TableRef
 from curation.selection.class_shares import estimated
 from curation.selection.quotas import allocate
+from curation.selection.risk import calibrate
 from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import Classes, divided
+from curation.stages.class_quota import Classes, divided, in_words
 from curation.stages.gold import GoldTexts
 from curation.stages.select import select
 from curation.tables import io, scans, schemas
@@ -235,12 +236,76 @@ def test_rows_above_a_threshold_keep_their_classes(pool, tmp_path: Path):
         chosen(job, tmp_path / "no", {"joy": 1.0}, arms=("trust",), budget={"threshold": 0.9})
 
 
+def certifying(job: SelectJob, folder: Path) -> tuple[SelectJob, list[Row]]:
+    """The job with 1,500 calibration rows, each question twice: the second does not count."""
+    rows = labelled(1500, 1 << 50, [0.25, 0.25, 0.25, 0.25], np.random.default_rng(8))
+    table = pa.Table.from_pylist(rows).append_column("error", pa.nulls(len(rows), pa.string()))
+    again = table.set_column(0, "row_id", pa.array(table["row_id"].to_numpy() + 10_000))
+    labels = io.write(pa.concat_tables([table, again]), str(folder / "calibration.lance"))
+    graded = [row | {"row_id": row["row_id"] + more, "question": row["row_id"]} for more in (0, 10_000) for row in rows]
+    graded.sort(key=lambda row: row["row_id"])
+    return replace(
+        job, calibration=ScoredSplit(labels=labels, grades=write(folder, "cg", graded, schemas.GRADES))
+    ), rows
+
+
+def test_each_class_has_a_certified_cut_of_its_own(pool, tmp_path: Path):
+    job, rows, _ = pool
+    job, labelled_rows = certifying(job, tmp_path)
+    read = [row for row in rows if row["label"] is not None]
+    risk = {"alpha": 0.25, "delta": 0.2, "per": "label"}
+    budget, made = chosen(job, tmp_path, arms=("trust", "internal_confidence", "naive"), budget={"risk": risk})
+    cuts, tested = {}, [row for row in labelled_rows if row["label"] is not None]
+    for name in CLASSES:
+        own = [row for row in tested if row["label"] == name]
+        scores, right = [row["trust_raw"] for row in own], np.array([row["correct"] for row in own])
+        cuts[name] = calibrate(
+            scores, right, [raw(row) for row in read if row["label"] == name], alpha=0.25, delta=0.05
+        )
+    limits = {name: np.inf if cut.threshold is None else cut.threshold for name, cut in cuts.items()}
+    wanted = [row for row in read if raw(row) >= limits[row["label"]]]
+    assert {*ids(made["trust"])} == {*ids(wanted)} and budget.n == len(wanted) > 20 and budget.is_cut
+    assert 0 < sum(limit < np.inf for limit in limits.values()) < 4  # of most classes rows pass, of one none does
+    without = next(name for name in CLASSES if limits[name] == np.inf)
+    assert budget.risk is not None and budget.risk["per"] == "label" and without in budget.risk["guarantee"]
+    assert by_class(made["internal_confidence"]) == by_class(made["trust"])  # arms that rank have its places
+    assert [line["num_pool"] for line in budget.risk["classes"]] == [*by_class(wanted).values()]
+    assert [line["num_kept"] for line in budget.risk["classes"]] == [cut.num_kept for cut in cuts.values()]
+    assert len(made["naive"]) == budget.n
+    none, made = chosen(job, tmp_path / "none", arms=("trust",), budget={"risk": risk | {"alpha": 0.001}})
+    assert none.n == 0 and none.quota is None and made["trust"] == []
+    assert none.risk is not None and "no cut is certified in any of 4 classes" in none.risk["guarantee"]
+
+
+def test_cuts_of_classes_that_cannot_be_are_refused():
+    risk = {"alpha": 0.1, "per": "label"}
+    assert divided(settings(budget={"risk": risk}), get_domain(DOMAIN)) == CLASSES
+    assert "per: label: each of 4 classes has" in str(in_words(settings(budget={"risk": risk}), get_domain(DOMAIN)))
+    assert "per" not in settings(budget={"risk": {"alpha": 0.1}}).budget.model_dump()["risk"]
+    with pytest.raises(ConfigError, match=r"risk\.per: label: domain chess has no closed set of labels; leave per out"):
+        divided(settings(budget={"risk": risk}), get_domain(DomainConfig(name="chess")))
+    for changes, words in (
+        ({"quota": "none"}, "quota: none: .*budget.risk.per: label"),
+        ({"quota": {"joy": 1}}, "quota: classes cannot have places of their own in budget.risk"),
+        ({"max_per_label": 3}, "max_per_label: leaves out certified rows"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            settings(budget={"risk": risk}, **changes)
+
+
 def test_ray_tasks_choose_the_same_rows(pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_ray: None):
-    job, _, _ = pool
-    _, made = chosen(job, tmp_path / "one", arms=("trust",))
+    job = certifying(pool[0], tmp_path)[0]
+    risk = {"risk": {"alpha": 0.25, "delta": 0.2, "per": "label"}}
+    made = [
+        chosen(job, tmp_path / f"one{place}", arms=("trust",), **more)
+        for place, more in enumerate(({}, {"budget": risk}))
+    ]
     monkeypatch.setattr(scans, "ROWS_IN_PROCESS", 100)
     monkeypatch.setattr(scans, "ROWS_A_TASK", 150)
-    _, again = chosen(job, tmp_path / "many", arms=("trust",))
+    again = [
+        chosen(job, tmp_path / f"many{place}", arms=("trust",), **more)
+        for place, more in enumerate(({}, {"budget": risk}))
+    ]
     assert again == made
 
 

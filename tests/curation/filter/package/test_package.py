@@ -53,9 +53,9 @@ def test_what_is_written_is_read(package: TrustPackage, copy: Path):
     assert found.description == package.description == description()
     assert found.digest == package.digest and found.uri == str(copy)
     assert pickle.loads(pickle.dumps(found)) == found
-    for mine, written in zip(found.calibration(), calibration, strict=True):
+    for mine, written in zip(found.calibration()[:3], calibration[:3], strict=True):
         assert np.array_equal(mine, written, equal_nan=mine.dtype != np.bool_) and mine.dtype == written.dtype
-    assert np.isnan(found.calibration().raw_M).sum() == 1
+    assert np.isnan(found.calibration().raw_M).sum() == 1 and found.calibration().label_M is None
     (states,) = found.reference().values()
     assert states.dtype == np.float16 and np.array_equal(states, hidden_ND)
     trust = load_fitted(found.trust)

@@ -1,0 +1,26 @@
+"""Limits of content-free calibration (``domain.calibrate``): what it does not go with."""
+
+from typing import Any
+
+from curation.config.inputs import DomainConfig
+
+
+def beyond_calibration(run: Any) -> str | None:
+    """The first thing in a run's configuration that calibrated options do not go with; ``None`` if all do."""
+    if not any(_is_calibrated(run.domain_of(split)) for split in run.splits.named()):
+        return None
+    key = "domain.calibrate: content_free"
+    if run.teacher.backend in ("given", "endpoint"):
+        return f"{key}: asks the teacher's own weights, and teacher.backend is {run.teacher.backend}; leave it out"
+    decodings = {"teacher.decoding": run.teacher.decoding, "evaluation.decoding": run.evaluation.decoding}
+    decodings |= {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
+    for where, decoding in decodings.items():
+        if decoding.normalise_options:
+            return f"{key}: takes an option's length out itself; set {where}.normalise_options: false"
+        if decoding.constrained == "stepwise":
+            return f"{key}: is of options that are scored, and {where}.constrained is stepwise; leave one of them out"
+    return None
+
+
+def _is_calibrated(domain: DomainConfig) -> bool:
+    return domain.name == "classification" and domain.options.get("calibrate") == "content_free"

@@ -1,0 +1,29 @@
+"""Scored rows of a closed set of labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.hashing import Int64s
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassScores:
+    """Rows with a raw score, -inf or NaN for one that is never selected, and the place of their label."""
+
+    score_N: Floats
+    class_N: Int64s
+    """From 0 on; the number of classes for a row without a label."""
+
+    @staticmethod
+    def joined(parts: "Sequence[ClassScores]") -> "ClassScores":
+        """All rows of some parts."""
+        return ClassScores(
+            score_N=np.concatenate([part.score_N for part in parts]),
+            class_N=np.concatenate([part.class_N for part in parts]),
+        )

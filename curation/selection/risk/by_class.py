@@ -1,0 +1,137 @@
+"""A certified cut for each class of a closed set of labels (``risk: {per: label}``): the guarantee holds in every one.
+
+The class of a row is its weak label. Given it, calibration rows and pool rows are as exchangeable as they are
+together, so that each class is a problem of its own with the calibration rows of its label. C classes are tested, so
+that each is tested at delta / C (Bonferroni): with probability 1 - delta no cut at all is wrong. Which classes are
+tested follows from the pool's labels alone, never from a calibration row.
+
+A class without a certified cut selects nothing, and the words name it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.errors import UserError
+from curation.hashing import Int64s, derive
+from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassShares
+from curation.selection.risk import RiskCut, calibrate
+
+MOST_NAMED = 8
+"""Classes without a cut that the words name."""
+_UNTESTED = RiskCut(
+    threshold=None, num_calibration=0, num_kept=0, noise=None, bound=None, guarantee="none: no calibration row"
+)
+"""The result for a class of whose label there is no calibration row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCuts:
+    """The cuts of all classes that have pool rows."""
+
+    classes: tuple[str, ...]
+    """All classes."""
+    cuts: tuple[RiskCut | None, ...]
+    """The cut of each class; ``None`` for one without a pool row that may be selected."""
+    alpha: float
+    delta: float
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The lowest score that passes, by class; only of certified ones."""
+        pairs = zip(self.classes, self.cuts, strict=True)
+        return {name: cut.threshold for name, cut in pairs if cut is not None and cut.threshold is not None}
+
+    @property
+    def threshold_C(self) -> npt.NDArray[np.float64]:
+        """The lowest score that passes in each class; infinite in one without a certified cut."""
+        return np.array([self.thresholds.get(name, np.inf) for name in self.classes])
+
+    def shares(self, num_C: Int64s) -> ClassShares:
+        """The places of the classes, by the numbers of pool rows that pass."""
+        share_C = num_C / num_C.sum()
+        return ClassShares(classes=self.classes, shares=tuple(share_C.tolist()), basis="certified", num_labelled=0)
+
+    def to_json(self, num_C: Int64s | None = None) -> dict[str, Any]:
+        """The fields of a :class:`RiskCut` for all classes together, and for each class under ``classes``.
+
+        ``num_C``: the pool rows that pass.
+        """
+        made = [cut for cut in self.cuts if cut is not None and cut.threshold is not None]
+        kept, wrong = sum(cut.num_kept for cut in made), sum(round((cut.noise or 0) * cut.num_kept) for cut in made)
+        tested = [cut for cut in self.cuts if cut is not None]
+        return {
+            "threshold": None,
+            "num_calibration": sum(cut.num_calibration for cut in tested),
+            "num_kept": kept,
+            "noise": wrong / kept if kept else None,
+            "bound": max((cut.bound for cut in made if cut.bound is not None), default=None),
+            "guarantee": self.guarantee,
+            "needed": None,
+            "needed_basis": None,
+            "classes": [
+                {"label": name, "num_pool": None if num_C is None else int(num_C[place]), **_own(cut)}
+                for place, (name, cut) in enumerate(zip(self.classes, self.cuts, strict=True))
+                if cut is not None
+            ],
+        }
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee in words: classes, probability and assumption, and the classes without it."""
+        tested = [name for name, cut in zip(self.classes, self.cuts, strict=True) if cut is not None]
+        without = [name for name in tested if name not in self.thresholds]
+        if len(without) == len(tested):
+            return f"none: no cut is certified in any of {len(tested)} classes, nothing is selected"
+        first = next(cut for cut in self.cuts if cut is not None and cut.threshold is not None)
+        _, _, assumption = first.guarantee.partition("; assumes that ")
+        named = ", ".join(without[:MOST_NAMED]) + (", ..." if len(without) > MOST_NAMED else "")
+        none = f"; none for {len(without)} classes, of which nothing is selected: {named}" if without else ""
+        return (
+            f"expected noise of what is selected at most {self.alpha:g} in each of {len(self.thresholds)} classes (by "
+            f"the weak label), in all at once with probability at least {1 - self.delta:g} ({len(tested)} classes are "
+            f"tested at {self.delta:g}/{len(tested)} each, Bonferroni){none}; assumes that {assumption}"
+        )
+
+
+def calibrate_classes(
+    rows: ClassScores, correct_M: npt.ArrayLike, pool: ClassScores, classes: Sequence[str], **settings: Any
+) -> ClassCuts:
+    """The cut of each class whose noise is at most alpha, in all classes at once with confidence 1 - delta.
+
+    Args:
+        rows: the calibration rows.
+        correct_M: whether their weak labels are right, bool.
+        pool: the pool's rows, or a sample of them that no calibration row has a part in.
+        classes: their names.
+        settings: those of :func:`curation.selection.risk.calibrate`, with ``alpha`` and ``delta``.
+
+    Raises:
+        ConfigError, UserError: as for :func:`curation.selection.risk.calibrate`; no pool row may be selected.
+    """
+    correct = np.asarray(correct_M)
+    may_N = pool.score_N > -np.inf  # false for NaN, too
+    size_C = np.bincount(pool.class_N[may_N], minlength=len(classes) + 1)[: len(classes)]
+    tested: list[int] = np.flatnonzero(size_C).tolist()
+    if not tested:
+        raise UserError("risk control: no row of the pool has a score and a label; check the score stage")
+    if not len(correct):
+        raise UserError("calibration rows: there are none; give the risk-controlled rule a calibration split")
+    delta, seed = settings["delta"], settings.get("seed", 0)
+    cuts: list[RiskCut | None] = [None] * len(classes)
+    for place in tested:
+        is_own_M = rows.class_N == place
+        if not is_own_M.any():
+            cuts[place] = _UNTESTED
+            continue
+        own = {**settings, "delta": delta / len(tested), "seed": derive(seed, classes[place])}
+        cuts[place] = calibrate(rows.score_N[is_own_M], correct[is_own_M], pool.score_N[pool.class_N == place], **own)
+    return ClassCuts(classes=tuple(classes), cuts=tuple(cuts), alpha=settings["alpha"], delta=delta)
+
+
+def _own(cut: RiskCut) -> dict[str, Any]:
+    return {name: value for name, value in asdict(cut).items() if name != "guarantee"}

@@ -1,0 +1,70 @@
+"""Whether calibrating options by content-free prompts would label better, measured on the labelled rows of a probe."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from curation.config import DecodingConfig
+from curation.domains import Domain
+from curation.refs import TableRef
+from curation.tables import io
+from curation.teachers.completions import above, ranked
+from curation.teachers.content_free import baselines
+
+FIRST_ID = 1 << 62
+"""The first row id of examples without content; no file has it."""
+FEWEST = 30
+"""Labelled rows without which nothing is said."""
+CLEAR = 0.05
+"""The p-value below which one of the two is recommended."""
+
+
+def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) -> pa.Table:
+    """The examples after those without content, where the domain has such and its options are scored by their sums."""
+    if decoding.normalise_options or decoding.constrained == "stepwise" or not domain.blanks:
+        return examples
+    rows = [{"row_id": FIRST_ID + place, **blank} for place, blank in enumerate(domain.blanks)]
+    return pa.concat_tables([pa.Table.from_pylist(rows, schema=examples.schema), examples])
+
+
+def compared(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str | None:
+    """Labelled rows that are right with and without calibration, in words; ``None`` where too few can be compared.
+
+    ``golds``: the gold labels by row id. The two are compared by an exact test of the rows on which they differ
+    (McNemar 1947).
+    """
+    columns = io.read(labels, ["row_id", "completion", "option_logprobs"], filter=io.answered(labels)).to_pylist()
+    found = {row["row_id"]: row for row in columns if row["option_logprobs"] is not None}
+    blanks = [
+        found[FIRST_ID + place]["option_logprobs"] for place in range(len(domain.blanks)) if FIRST_ID + place in found
+    ]
+    rows = {row_id: row["option_logprobs"] for row_id, row in found.items() if row_id in golds}
+    if len(blanks) < max(len(domain.blanks), 1) or len(rows) < FEWEST:
+        return None
+    least = baselines(blanks)
+    options = domain.options({}) or ()
+    plain, calibrated = ({row_id: _label(scores, less, options, domain) for row_id, scores in rows.items()}
+                         for less in (None, least))  # fmt: skip
+    right = [[domain.is_correct(of[row_id], golds[row_id]) for row_id in rows] for of in (plain, calibrated)]
+    return _words(right[0], right[1])
+
+
+def _label(scores: Sequence[float], less: Sequence[float] | None, options: Sequence[str], domain: Domain) -> str | None:
+    return domain.parse(options[ranked(above(scores, less))[0]], {})
+
+
+def _words(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:
+    """Shares, the test, and what to set."""
+    from scipy.stats import binomtest
+
+    gained = sum(now and not before for before, now in zip(plain, calibrated, strict=True))
+    lost = sum(before and not now for before, now in zip(plain, calibrated, strict=True))
+    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    after = "no clear difference"
+    if p < CLEAR:
+        after = "set domain.calibrate: " + ("content_free" if gained > lost else "none")
+    num = len(plain)
+    return (
+        f"of {num:,} labelled rows {100 * sum(calibrated) / num:.1f} % are right with domain.calibrate: content_free, "
+        f"and {100 * sum(plain) / num:.1f} % without (p = {p:.2g}): {after}"
+    )

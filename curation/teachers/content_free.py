@@ -1,0 +1,87 @@
+"""Calibration by content-free prompts (Zhao, Wallace, Feng, Klein, Singh, "Calibrate Before Use", 2021).
+
+A model likes some options better than others whatever the text is: those that are frequent, or that stand last. How
+much is seen where the text has no content. The options' scores on such prompts, averaged as probabilities, are
+subtracted from those of each row before the likeliest option is chosen: the paper's diagonal matrix, in logarithms.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.config import AskConfig, DecodingConfig
+from curation.errors import ConfigError
+from curation.teachers import Gate, Request, Teacher
+
+_Asked = tuple[tuple[str, ...], tuple[str, ...]]
+"""Content-free prompts and options."""
+
+
+def baselines(scores: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The logarithm of each option's mean probability among the options, over some prompts.
+
+    Args:
+        scores: the options' log-probabilities after each prompt.
+    """
+    score_PC: npt.NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
+    score_PC = score_PC - score_PC.max(axis=1, keepdims=True)
+    share_PC = np.exp(score_PC) / np.exp(score_PC).sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):  # an option that is impossible whatever the text is
+        found: list[float] = np.log(share_PC.mean(axis=0)).tolist()
+    return tuple(found)
+
+
+class ContentFree:
+    """The same teacher, which asks the content-free prompts of its requests once, before the first of them."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        self._teacher = teacher
+        self.state_size, self.facts = teacher.state_size, teacher.facts
+        self._known: dict[_Asked, tuple[float, ...]] = {}
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> Mapping[str, Any]:
+        """Nothing: it is started already."""
+        return {}
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same teacher, asked as ``config`` says."""
+        return type(self)(self._teacher.asked(config))
+
+    def label(
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The teacher's answers (see ``Teacher.label``).
+
+        Raises:
+            ConfigError: the teacher cannot answer a content-free prompt.
+        """
+        rows = list(requests)
+        for asked in dict.fromkeys((row.content_free, row.options or ()) for row in rows if row.content_free):
+            if asked not in self._known:
+                self._known[asked] = self._asked(*asked, decoding, seed)
+        rows = [
+            replace(row, baselines=self._known[row.content_free, row.options or ()]) if row.content_free else row
+            for row in rows
+        ]
+        how: dict[str, Any] = {} if gate is None else {"gate": gate}
+        yield from self._teacher.label(rows, decoding, seed=seed, states=states, **how)
+
+    def _asked(
+        self, prompts: tuple[str, ...], options: tuple[str, ...], decoding: DecodingConfig, seed: int
+    ) -> tuple[float, ...]:
+        plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]
+        answers = pa.Table.from_batches(list(self._teacher.label(plain, decoding, seed=seed, states=False)))
+        if problems := answers["error"].drop_null().to_pylist():
+            raise ConfigError(f"domain.calibrate: a prompt without a text cannot be answered: {problems[0]}")
+        return baselines(answers["option_logprobs"].to_pylist())

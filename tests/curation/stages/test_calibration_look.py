@@ -1,0 +1,79 @@
+"""A probe's comparison of calibrated and plain options, from made-up scores, against scikit-learn's accuracy."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.stats import binomtest
+from sklearn.metrics import accuracy_score
+
+from curation.config import DecodingConfig, DomainConfig
+from curation.domains import get_domain
+from curation.stages.calibration_look import FIRST_ID, compared, with_blanks
+from curation.stages.deal import POOL, examples_of
+from curation.tables import io, schemas
+
+CLASSES = ("anger", "joy", "sadness")
+DOMAIN = get_domain(DomainConfig(name="classification", classes=list(CLASSES)))
+BIAS = np.array([0.0, 3.0, -1.0])
+
+
+def asked(folder: Path, num: int, *, signal: float, blanks: int = 3):
+    """Labels of a teacher that likes joy best whatever the text is, and the gold labels of all but five rows."""
+    rng = np.random.default_rng(0)
+    gold_N = rng.integers(3, size=num)
+    score_NC = rng.normal(size=(num, 3)) + signal * np.eye(3)[gold_N]
+    scores = np.concatenate([np.zeros((blanks, 3)), score_NC]) + BIAS - 5
+    columns = {
+        "row_id": [*range(FIRST_ID, FIRST_ID + blanks), *range(num)],
+        "completion": ["x"] * (num + blanks),
+        "option_logprobs": pa.array(
+            scores.tolist(), schemas.completions((), "float16", 1).field("option_logprobs").type
+        ),
+        "error": pa.nulls(num + blanks, pa.string()),
+    }
+    golds = {row: CLASSES[place] for row, place in enumerate(gold_N.tolist()) if row >= 5}
+    return io.write(pa.table(columns), str(folder / "labels.lance")), golds, score_NC[5:], gold_N[5:]
+
+
+def test_the_shares_are_those_of_a_plain_count(tmp_path: Path):
+    labels, golds, score_NC, gold_N = asked(tmp_path, 105, signal=2)
+    before_N, after_N = (score_NC + BIAS).argmax(axis=1), score_NC.argmax(axis=1)
+    changed = [(before_N == gold_N) & (after_N != gold_N), (before_N != gold_N) & (after_N == gold_N)]
+    p = binomtest(int(changed[1].sum()), int(changed[0].sum() + changed[1].sum())).pvalue
+    shares = [100 * accuracy_score(gold_N, found_N) for found_N in (after_N, before_N)]
+    assert shares[0] > shares[1] + 10 and p < 0.05
+    assert compared(labels, DOMAIN, golds) == (
+        f"of 100 labelled rows {shares[0]:.1f} % are right with domain.calibrate: content_free, and {shares[1]:.1f} % "
+        f"without (p = {p:.2g}): set domain.calibrate: content_free"
+    )
+
+
+def test_nothing_is_recommended_without_a_difference(tmp_path: Path):
+    labels, golds, *_ = asked(tmp_path, 45, signal=0)
+    assert str(compared(labels, DOMAIN, golds)).endswith("no clear difference")
+    assert compared(labels, DOMAIN, dict([*golds.items()][:29])) is None
+    labels, golds, *_ = asked(tmp_path / "less", 45, signal=0, blanks=2)
+    assert compared(labels, DOMAIN, golds) is None
+    joy = dict.fromkeys(golds, "joy")
+    labels, *_ = asked(tmp_path / "worse", 205, signal=0)
+    assert str(compared(labels, DOMAIN, dict.fromkeys(range(5, 205), "joy") | joy)).endswith("calibrate: none")
+
+
+@pytest.mark.parametrize(
+    ("domain", "decoding", "num"),
+    [
+        (DOMAIN, {}, 3),
+        (DOMAIN, {"normalise_options": True}, 0),
+        (DOMAIN, {"constrained": "stepwise"}, 0),
+        (get_domain(DomainConfig(name="math")), {}, 0),
+    ],
+)
+def test_texts_without_content_are_asked_beside_the_sample(domain, decoding, num):
+    raw = {"text": "It rains.", "problem": "1 + 1 = ?"}
+    examples = examples_of(domain, POOL, [7], [raw])
+    found = with_blanks(examples, domain, DecodingConfig(**decoding))
+    assert found.schema == examples.schema and found.num_rows == 1 + num and found.slice(num) == examples
+    if num:
+        assert found["text"].to_pylist()[:3] == ["N/A", "[MASK]", ""] and found["error"].null_count == 4
