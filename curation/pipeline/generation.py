@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import JudgeConfig, PcaConfig, RunConfig
+from curation.config import PcaConfig, RunConfig
 from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
@@ -22,6 +22,7 @@ from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceByClass, ChoiceInputs, declared
 from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust
+from curation.stages.judge import Judge
 from curation.stages.keep import Keep
 from curation.stages.label import Label
 from curation.stages.length import Limit, MeasureLength
@@ -144,7 +145,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
         "projection": None if pca is None else pca.out("fit"),
-        "asked": _asked(config.judge, grades, tests.main),
+        "asked": _asked(grades, tests.main),
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "too_long": {split: stage.out("counts") for split, stage in lengths.items()},
         "training": students.training,
@@ -198,12 +199,10 @@ def _labelling(
     )
 
 
-def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
+def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
     """How many labels the judge was asked about, by graded split and ``test-<model>`` (of several runs the first)."""
-    if judge is None:
-        return {}
-    found = {split: grades[split] for split in grades if split in judge.splits}
-    if "test" in judge.splits:
+    found = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
+    if any(isinstance(run.stage, Judge) for runs in tests.values() for run in runs):
         found |= {f"test-{name}": runs[0] for name, runs in tests.items()}
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 

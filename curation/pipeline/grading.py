@@ -9,7 +9,7 @@ from curation.errors import ConfigError
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out
 from curation.stages.grade import Grade, GradeByCommand
-from curation.stages.judge import Judge
+from curation.stages.judge import Judge, JudgeByChoice
 
 GONE = "not there"
 """The digest of a program that is not there: the status of a run that was graded by it can still be told."""
@@ -52,13 +52,16 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         checker = checker_of(domain)
     except ConfigError:
         checker = GONE
+    judge, by_judge = config.judge, domain.judge is not None
+    if by_judge:
+        arguments["domain"] = domain.agreeing  # it says which questions are equal, and the judge what is right
     made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
     grades = made.out("grades")
-    judge = config.judge
-    if judge is None or split not in judge.splits:
+    if judge is None or not (by_judge or split in judge.splits):
         return grades
     assert generation.helpers.judge is not None, "a judge that is configured is among the models"
-    return Judge(
+    judging, rows = (JudgeByChoice, {"num_rows": generation.sizes[split]}) if by_judge else (Judge, {})
+    return judging(
         name=generation.name(f"judge-{stage}"),
         grades=grades,
         examples=examples,
@@ -68,5 +71,6 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         teacher=generation.helpers.judge.changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
+        **rows,
         **generation.settings,
     ).out("grades")
