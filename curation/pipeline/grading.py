@@ -60,7 +60,7 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
     if judge is None or not (by_judge or split in judge.splits):
         return grades
     assert generation.helpers.judge is not None, "a judge that is configured is among the models"
-    judging, rows = (JudgeByChoice, {"num_rows": generation.sizes[split]}) if by_judge else (Judge, {})
+    judging = JudgeByChoice if by_judge else Judge
     return judging(
         name=generation.name(f"judge-{stage}"),
         grades=grades,
@@ -71,6 +71,6 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         teacher=generation.helpers.judge.changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
-        **rows,
+        num_rows=generation.sizes[split] if by_judge else None,
         **generation.settings,
     ).out("grades")

@@ -58,7 +58,8 @@ class _Chooser:
     """A model that gives each option a log-probability by row, and keeps what it was asked."""
 
     def __init__(self, logprobs: dict[int, tuple[float, float] | None]) -> None:
-        self.logprobs, self.asked = logprobs, []
+        self.logprobs = logprobs
+        self.asked: list[Any] = []
 
     def label(self, requests: Any, decoding: DecodingConfig, *, seed: int, states: bool) -> Any:
         rows = []
