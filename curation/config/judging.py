@@ -1,4 +1,4 @@
-"""The rows that the section ``judge`` grades, and what a run cannot do where its grades are a judge's alone."""
+"""Checks that cost: the rows that the section ``judge`` grades, and those that ``selection.verify`` has checked."""
 
 from typing import Any
 
@@ -28,4 +28,33 @@ def beyond_judge(run: Any) -> str | None:
         if not graded.get(split, True) and split not in checked:
             fix = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
             return f"judge.splits: {split} is not graded in this run; {fix}, or leave it out"
+    return None
+
+
+def beyond_verify(run: Any) -> str | None:
+    """The first thing that keeps ``selection.verify`` from being done as it says; ``None`` if there is none."""
+    selection = run.selection
+    if selection.verify is None:
+        return None
+    budget = selection.budget
+    if run.domain_of("pool").command is None:
+        return (
+            "selection.verify: runs a program on rows of the pool, and domain.check names none; set domain: "
+            "{name: text, check: {command: [python, check.py]}}, or leave verify out"
+        )
+    if run.splits.audit:
+        return (
+            "selection.verify: with splits.audit the program grades the whole pool, so that nothing is saved; leave "
+            "one of the two out"
+        )
+    if budget.rule not in ("n", "share"):
+        return (
+            f"selection.verify: budget.{budget.rule} says how many rows are selected before any is checked; set "
+            "budget.n or budget.share"
+        )
+    if budget.reference not in selection.arms:
+        return (
+            f"selection.verify: drops rows from the arm {budget.reference} (selection.budget.reference), which is not "
+            "among selection.arms; add it"
+        )
     return None

@@ -15,7 +15,7 @@ from curation.config.evaluation import EvaluationConfig
 from curation.config.given import arms_of, is_given, unknown_number, with_given
 from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
-from curation.config.judging import beyond_judge
+from curation.config.judging import beyond_judge, beyond_verify
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.prices import PricesConfig
 from curation.config.selection import GOLD_ARMS, SelectionConfig
@@ -329,7 +329,7 @@ class RunConfig(RowsConfig):
         if unread := set(self.trust.options) - set(fitted_of(self.selection.used)) - {self.trust.kind}:
             raise ValueError(f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function")
         budget = self.selection.budget
-        if (problem := beyond_judge(self)) is not None:
+        if (problem := beyond_judge(self) or beyond_verify(self)) is not None:
             raise ValueError(problem)
         if budget.needs_calibration and self.splits.calibration is None:
             raise ValueError(

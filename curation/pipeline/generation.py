@@ -12,14 +12,14 @@ from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
-from curation.pipeline.selecting import limit, preferences, rolling_out
+from curation.pipeline.selecting import limit, preferences, rolling_out, verified_by, verifying
 from curation.pipeline.students import Students, further, taught
 from curation.pipeline.testing import Tested, taught_domain
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import ChoiceByClass, ChoiceInputs, declared
+from curation.stages.chooser import ChoiceByClass, ChoiceInputs, VerifiedChoice, declared
 from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust
 from curation.stages.judge import Judge
@@ -140,6 +140,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "dropped": selected.value("dropped"),
         **_kept(generation, selected),
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
+        **verified_by(selected),
         "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,
@@ -341,7 +342,7 @@ def _selected(
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts", "quota", "keep"}),
+            selection=selection.without({"gold_rollouts", "quota", "keep", "verify"}),
             declared=declared(selection),
             seed=config.seed,
         )
@@ -359,11 +360,14 @@ def _selected(
                 grades=grades["source"],
             ),
         )
+    verified = verifying(generation, chosen)
+    if verified is not None:
+        chosen = VerifiedChoice(**vars(chosen), verdicts=verified.out("verdicts"))
     rollouts = rolling_out(
         generation.name("rollouts"),
         choice=chosen,
         unscored=choice(labels),
-        selection=selection.without({"quota", "keep"}),
+        selection=selection.without({"quota", "keep", "verify"}),
         teacher=teacher,
         decoding=config.teacher.decoding,
         seed=generation.seed("rollouts"),

@@ -26,6 +26,14 @@ def checker_of(domain: DomainConfig) -> str | None:
     return None if domain.command is None else getattr(get_domain(domain), "checker", None)
 
 
+def known_checker(domain: DomainConfig) -> str | None:
+    """:func:`checker_of`, and ``GONE`` where the program is not there: what was done can still be told."""
+    try:
+        return checker_of(domain)
+    except ConfigError:
+        return GONE
+
+
 def require_checkers(config: RunConfig) -> None:
     """Refuse a run whose rows are graded by a program that is not there.
 
@@ -48,10 +56,7 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         "domain": domain,
         "num_rows": generation.sizes[split],
     }
-    try:
-        checker = checker_of(domain)
-    except ConfigError:
-        checker = GONE
+    checker = known_checker(domain)
     judge, by_judge = config.judge, domain.judge is not None
     if by_judge:
         arguments["domain"] = domain.agreeing  # it says which questions are equal, and the judge what is right
