@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from benchmarks.pairs import measure, spread
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
 from curation.config.endpoint import EndpointConfig
+from curation.config.teacher import VllmConfig
 from curation.domains import get_domain
 from curation.models import create, load_model, resolve
 from curation.refs import ModelRef
@@ -164,7 +165,7 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             backend="vllm",
             states=(),
             dtype="float32",
-            vllm={"engine": {"enforce_eager": True, **ENGINE}},
+            vllm=VllmConfig(engine={"enforce_eager": True, **ENGINE}),
         )
         here: Any = load_teacher(config, model)
 

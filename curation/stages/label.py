@@ -53,14 +53,14 @@ class LabelCounts:
     """Labelled rows from whose completion no label could be read."""
     truncated: int
     prompt_tokens: int
-    """Of both orders, where rows are pairs of answers that are asked about in both; so are ``output_tokens``."""
+    """Tokens read, in both orders where pairs of answers are asked about in both; so are ``output_tokens``."""
     output_tokens: int
     errors: dict[str, int]
     """Error rows by kind."""
     both_orders: int = 0
     """Pairs of answers that have an answer in both orders."""
     disagreeing: int = 0
-    """Those among them whose preference follows the order: the other order prefers the other answer."""
+    """Pairs whose preference follows the order: the other order prefers the other answer."""
     order_tokens: int = 0
     """Prompt and output tokens of the second order, which are among those above."""
     dropped: int = 0
