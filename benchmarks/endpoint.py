@@ -163,11 +163,10 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         config = TeacherConfig(
             model=ModelConfig(path=model.base),
             backend="vllm",
-            states=(),
             dtype="float32",
             vllm=VllmConfig(engine={"enforce_eager": True, **ENGINE}),
         )
-        here: Any = load_teacher(config, model)
+        here: Any = load_teacher(config.model_copy(update={"states": ()}), model)
 
         def rate(teacher: Teacher) -> float:
             begun = time.perf_counter()
