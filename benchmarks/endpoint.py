@@ -11,6 +11,7 @@ numbers of tokens and log-probabilities that differ by less than 1e-3.
 import argparse
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def serving(model: str, log: Path, *options: str) -> Iterator[str]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command += ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port), *options]
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
     try:
         begun = time.monotonic()
         while not _answers(f"http://127.0.0.1:{port}/health"):
@@ -68,10 +70,11 @@ def serving(model: str, log: Path, *options: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also its engine, where it had no time to end that
+        process.wait()
 
 
 def _answers(url: str) -> bool:

@@ -57,8 +57,9 @@ def test_a_judge_grades_every_label_and_another_prompt_labels_nothing_again(loca
     curate("run", str(path))
 
     def outputs(stage: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"][f"gen-0/{stage}"]
-        return found["outputs"]
+        stages = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+        found: dict[str, Any] = stages[f"gen-0/{stage}"]["outputs"]
+        return found
 
     def table(ref: Any) -> dict[int, dict[str, Any]]:
         return {row["row_id"]: row for row in io.read(TableRef.from_json(ref)).to_pylist()}
