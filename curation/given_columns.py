@@ -9,6 +9,9 @@ WEAK_COMPLETION = "weak_completion"
 
 ORDER_AGREEMENT = "order_agreement"
 """A number of pairs of answers that are asked about in both orders (``curation.tables.schemas.labels``)."""
+ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS = "order_prompt_tokens", "order_output_tokens"
+"""The tokens that the second order of such a pair took; no trust function reads them."""
+ORDER_COLUMNS = (ORDER_AGREEMENT, ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS)
 
 
 def given_column(name: str) -> str:

@@ -196,6 +196,17 @@ def test_both_orders_are_asked_and_their_agreement_is_a_number(folder: Path) -> 
     assert np.allclose(np.maximum(agreement, 1 - agreement), share) and 0.3 < (agreement < 0.5).mean() < 0.7
     (generation,) = json.loads((folder / "run" / "report.json").read_text())["generations"]
     assert "order_agreement" in json.dumps(generation["trust"])
+    # The page says what the second order took and how often it disagrees; tokens of both orders are counted.
+    stages = json.loads((folder / "run" / "manifest.json").read_text())["stages"]
+    counts = stages["gen-0/label-source"]["outputs"]["counts"]
+    columns = ("num_prompt_tokens", "num_output_tokens", "order_prompt_tokens", "order_output_tokens")
+    prompt, output, other_prompt, other_output = (int(labels[name].to_numpy().sum()) for name in columns)
+    assert (counts["prompt_tokens"], counts["output_tokens"]) == (prompt + other_prompt, output + other_output)
+    assert counts["order_tokens"] == other_prompt + other_output == prompt + output  # the same words in another order
+    page = " ".join((folder / "run" / "report.html").read_text().split())
+    num = int((agreement < 0.5).sum())
+    assert counts["disagreeing"] == num and f"{num} of {NUM_LABELLED} (" in page
+    assert f"which took {counts['order_tokens']:,} tokens" in page
 
 
 def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp_path: Path) -> None:

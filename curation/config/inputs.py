@@ -48,6 +48,14 @@ class DomainConfig(Section):
         return check["command"] if isinstance(check, Mapping) and isinstance(check.get("command"), list) else None
 
     @property
+    def judge(self) -> Mapping[str, Any] | None:
+        """The options of the judge that grades every label of the domain ``text``; ``None`` where none does."""
+        check = self.options.get("check") if self.name == "text" else None
+        if check == "judge":
+            return {}
+        return check["judge"] if isinstance(check, Mapping) and isinstance(check.get("judge"), Mapping) else None
+
+    @property
     def ungraded(self) -> Self:
         """The same without the check of the domain ``text``: rows and labels stay as they are when it changes."""
         return self._with_check(None) if self.name == "text" and "check" in self.options else self

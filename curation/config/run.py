@@ -16,6 +16,7 @@ from curation.config.evaluation import EvaluationConfig
 from curation.config.given import arms_of, is_given, unknown_number, with_given
 from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
+from curation.config.judging import beyond_judge, beyond_verify
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.prices import PricesConfig
 from curation.config.selection import GOLD_ARMS, SelectionConfig
@@ -232,8 +233,6 @@ class RunConfig(RowsConfig):
                 raise ValueError(problem)
         self._given_labels_suffice()
         self._answers_are_listed()
-        if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
-            raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
         measured = self.selection.budget.purity_split
         if measured is not None and measured not in self.splits.named():
             known = ", ".join(["source", *self.splits.probes])
@@ -331,11 +330,8 @@ class RunConfig(RowsConfig):
         if unread := set(self.trust.options) - set(fitted_of(self.selection.used)) - {self.trust.kind}:
             raise ValueError(f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function")
         budget = self.selection.budget
-        graded = {"pool": self.splits.audit, "calibration": budget.needs_calibration}
-        for split in self.judge.splits if self.judge is not None else ():
-            if not graded.get(split, True):
-                fix = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
-                raise ValueError(f"judge.splits: {split} is not graded in this run; {fix}, or leave it out")
+        if (problem := beyond_judge(self) or beyond_verify(self)) is not None:
+            raise ValueError(problem)
         if budget.needs_calibration and self.splits.calibration is None:
             raise ValueError(
                 f"selection.budget.{budget.rule} is calibrated on labelled rows of the pool's own distribution: "

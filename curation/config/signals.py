@@ -73,7 +73,10 @@ class SignalsConfig(Section):
 
 
 class JudgeConfig(Section):
-    """A model that grades the labels which the domain's own rule calls wrong (paper: Omni-Judge, on Omni-MATH only)."""
+    """A model that grades the labels which the domain's own rule calls wrong (paper: Omni-Judge, on Omni-MATH only).
+
+    Of the domain ``text`` with ``check: judge`` it grades all labels of all splits (docs/own-data.md).
+    """
 
     model: ModelConfig
     splits: tuple[str, ...] = ("pool",)

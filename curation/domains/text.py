@@ -1,7 +1,8 @@
 """Free text by configuration: a prompt from a template, a reference answer in a column, and a check.
 
 Not one of the paper's tasks. The label is the whole completion without white space around it. ``check`` says when it is
-right (:mod:`curation.domains.checks`); a command is run by the grade stage, by rollouts and by rewards alone.
+right (:mod:`curation.domains.checks`); a command is run by the grade stage, by rollouts and by rewards alone, and a
+judge is asked by a stage of its own.
 """
 
 import json
@@ -25,8 +26,8 @@ class Text(Domain):
     Args:
         prompt: a Jinja template over the columns, in a sandbox (:mod:`curation.domains.templates`).
         reference: the column with the reference answer.
-        check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``regex``, ``json`` or ``command``, or
-            a mapping of one of them to its options.
+        check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``regex``, ``json``, ``judge`` or
+            ``command``, or a mapping of one of them to its options.
 
     Raises:
         ConfigError: the template is wrong, or reads the reference; there is no such check.

@@ -5,23 +5,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import JudgeConfig, PcaConfig, RunConfig
+from curation.config import PcaConfig, RunConfig
 from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
-from curation.pipeline.selecting import limit, preferences, rolling_out
+from curation.pipeline.selecting import limit, preferences, rolling_out, verified_by, verifying
 from curation.pipeline.students import Students, further, taught
 from curation.pipeline.testing import Tested, taught_domain
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import ChoiceByClass, ChoiceInputs, declared
+from curation.stages.chooser import ChoiceByClass, ChoiceInputs, VerifiedChoice, declared
 from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust
+from curation.stages.judge import Judge
 from curation.stages.keep import Keep
 from curation.stages.label import Label
 from curation.stages.length import Limit, MeasureLength
@@ -141,12 +142,13 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "dropped": selected.value("dropped"),
         **_kept(generation, selected),
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
+        **verified_by(selected),
         "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
         "projection": None if pca is None else pca.out("fit"),
-        "asked": _asked(config.judge, grades, tests.main),
+        "asked": _asked(grades, tests.main),
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "too_long": {split: stage.out("counts") for split, stage in lengths.items()},
         "training": students.training,
@@ -201,12 +203,10 @@ def _labelling(
     )
 
 
-def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
+def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
     """How many labels the judge was asked about, by graded split and ``test-<model>`` (of several runs the first)."""
-    if judge is None:
-        return {}
-    found = {split: grades[split] for split in grades if split in judge.splits}
-    if "test" in judge.splits:
+    found = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
+    if any(isinstance(run.stage, Judge) for runs in tests.values() for run in runs):
         found |= {f"test-{name}": runs[0] for name, runs in tests.items()}
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 
@@ -349,7 +349,7 @@ def _selected(
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts", "quota", "keep"}),
+            selection=selection.without({"gold_rollouts", "quota", "keep", "verify"}),
             declared=declared(selection),
             seed=config.seed,
         )
@@ -357,6 +357,9 @@ def _selected(
     chosen = choice(scored)
     if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
         chosen = _by_class(generation, chosen, names, labels["source"], grades["source"])
+    verified = verifying(generation, chosen)
+    if verified is not None:
+        chosen = VerifiedChoice(**vars(chosen), verdicts=verified.out("verdicts"))
     rollouts = rolling_out(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[config.student.method].learns != "completions":

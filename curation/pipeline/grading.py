@@ -9,7 +9,7 @@ from curation.errors import ConfigError
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out
 from curation.stages.grade import Grade, GradeByCommand
-from curation.stages.judge import Judge
+from curation.stages.judge import Judge, JudgeByChoice
 
 GONE = "not there"
 """The digest of a program that is not there: the status of a run that was graded by it can still be told."""
@@ -24,6 +24,14 @@ def checker_of(domain: DomainConfig) -> str | None:
     if domain.name == "text" and domain.options.get("check") == REMOVED:
         raise ConfigError("domain.check: command names no program; give check: {command: [python, check.py]}")
     return None if domain.command is None else getattr(get_domain(domain), "checker", None)
+
+
+def known_checker(domain: DomainConfig) -> str | None:
+    """:func:`checker_of`, and ``GONE`` where the program is not there: what was done can still be told."""
+    try:
+        return checker_of(domain)
+    except ConfigError:
+        return GONE
 
 
 def require_checkers(config: RunConfig) -> None:
@@ -49,17 +57,17 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         "domain": domain,
         "num_rows": generation.sizes[split],
     }
-    try:
-        checker = checker_of(domain)
-    except ConfigError:
-        checker = GONE
+    checker = known_checker(domain)
+    judge, by_judge = config.judge, domain.judge is not None
+    if by_judge:
+        arguments["domain"] = domain.agreeing  # it says which questions are equal, and the judge what is right
     made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
     grades = made.out("grades")
-    judge = config.judge
-    if judge is None or split not in judge.splits:
+    if judge is None or not (by_judge or split in judge.splits):
         return grades
     assert generation.helpers.judge is not None, "a judge that is configured is among the models"
-    return Judge(
+    judging = JudgeByChoice if by_judge else Judge
+    return judging(
         name=generation.name(f"judge-{stage}"),
         at=made.at,
         grades=grades,
@@ -70,5 +78,6 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         teacher=generation.helpers.judge.changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
+        num_rows=generation.sizes[split] if by_judge else None,
         **generation.settings,
     ).out("grades")

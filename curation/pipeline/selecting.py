@@ -7,15 +7,17 @@ from curation.arms import ARMS
 from curation.config import AskConfig, StudentConfig
 from curation.domains import get_domain, preference_of
 from curation.pipeline.generation_spec import GenerationSpec
+from curation.pipeline.grading import GONE, known_checker
 from curation.refs import ModelRef
 from curation.registry import METHODS
-from curation.rundir.graph import Model
+from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
-from curation.stages.chooser import ChoiceInputs, declared
+from curation.stages.chooser import ChoiceInputs, VerifiedChoice, declared
 from curation.stages.length import Limit
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
+from curation.stages.verify import Verify
 
 _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
 """The completions that count among a student's tokens, by what its method learns from."""
@@ -46,7 +48,7 @@ def rolling_out(
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
     another trust function asks the teacher nothing again.
     """
-    selection = generation.config.selection.without({"quota", "keep"})
+    selection = generation.config.selection.without({"quota", "keep", "verify"})
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
     if not arms or (limit is not None and limit.completions is not True):
         return None
@@ -61,6 +63,31 @@ def rolling_out(
         limit=limit,
         **generation.settings,
     )
+
+
+def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None:
+    """The check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
+    selection = generation.config.selection
+    if selection.verify is None:
+        return None
+    return Verify(
+        name=generation.name("verify"),
+        pool=choice.pool,
+        labels=choice.labels,
+        too_long=choice.too_long,
+        domain=choice.domain,
+        checker=known_checker(choice.domain) or GONE,
+        arm=selection.budget.reference,
+        rows=selection.verify,
+        seed=choice.seed,
+        num_rows=min(selection.verify, generation.sizes["pool"]),
+    )
+
+
+def verified_by(selected: Select) -> dict[str, Out]:
+    """The counts of the rows that were checked, for the record; nothing where none is."""
+    verdicts = selected.choice.verdicts if isinstance(selected.choice, VerifiedChoice) else None
+    return {"verified": verdicts.stage.value("counts")} if isinstance(verdicts, Out) else {}
 
 
 def preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:

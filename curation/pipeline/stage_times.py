@@ -41,6 +41,7 @@ _ROUGH: Mapping[str, tuple[float, float]] = {
     "AnswerOnce": (6.0, 4e-3),
     "MeasureSignal": (6.0, 1e-2),
     "Judge": (6.0, 1e-2),
+    "JudgeByChoice": (6.0, 1e-2),
     "Adapt": (8.0, 6e-3),
     "TrainStudent": (8.0, 6e-3),
     "MakeBase": (4.0, 0.0),

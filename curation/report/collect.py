@@ -217,6 +217,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         **students,
         "students": further(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
+        "verified": verified(record, selected),
         "asked_unlike": asked_unlike(run.config),
         "diversity": varied,
         "classes": classes,
@@ -248,6 +249,23 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
 def _always(run: RunRecord) -> list[str]:
     """The free signals that the report measures whatever they are; none where no model gave log-probabilities."""
     return [] if run.config.get("teacher", {}).get("backend") == GIVEN else ["internal_confidence"]
+
+
+def verified(record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:
+    """The rows that a check passed, and how many of an arm's selection are among them; ``None``: none was checked.
+
+    The rows that pass rank before those that were not checked.
+    """
+    found = record.verified
+    if found is None or found["arm"] not in selected:
+        return None
+    num_selected = len(selected[found["arm"]])
+    return {
+        **found,
+        "share": share_of(found["passed"], found["asked"]),
+        "selected": num_selected,
+        "selected_checked": min(num_selected, found["passed"]),
+    }
 
 
 def _unread(record: GenerationRecord, arm: str) -> int | None:

@@ -119,6 +119,8 @@ class GenerationRecord:
     """Files of the selected rows with columns of the user's (``curation.stages.keep``), by arm."""
     preferences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """``curation.stages.preferences.PreferenceFiles`` as JSON, by arm; empty where the pool's rows are no pairs."""
+    verified: Mapping[str, Any] | None = None
+    """``curation.stages.verify.VerifyCounts`` as JSON; ``None`` where no row of the pool was checked."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from curation.teachers import Request
 SIGNALS = {
     **{column: signal.made_by for column, signal in arms.signals_of(arms.ARMS).items()},
     "judge": "curation.signals.judge:JudgeVerdict",  # grades, and never selects
+    "chosen_verdict": "curation.signals.judge:ChosenVerdict",  # likewise
 }
 """The class of each signal that comes with this package, by column."""
 

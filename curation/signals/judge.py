@@ -1,15 +1,20 @@
 """A judge model: is a label right although the domain's own rule calls it wrong (paper: Omni-Judge, on Omni-MATH)?
 
+:class:`ChosenVerdict` asks about all labels of a domain whose check is a judge, and lets it choose between two words.
+
 Asked only where gold labels are known: to grade, never to select. A row without a label is shown by the end of what the
 teacher wrote, where an answer stands that is not in the form that was asked for; it is right by the judge's word alone.
 The paper gives no prompt; the verdict line is in the form that Omni-Judge gives, the wording is ours.
 """
 
+import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
+from curation.domains.checks.judge import JudgeCheck
 from curation.signals import Answer, Weak
 from curation.teachers import Request
 
@@ -65,3 +70,38 @@ class JudgeVerdict:
         text = answers[0].completion
         verdicts = {word.lower() for word in _FIELD.findall(text)[-1:] or _VERDICT.findall(text)}
         return float(verdicts == {"true"}) if len(verdicts) == 1 else None
+
+
+class ChosenVerdict:
+    """The probability of the word for right, of the two words that a judge may choose.
+
+    Args:
+        options: those of :class:`curation.domains.checks.judge.JudgeCheck`.
+    """
+
+    name = "chosen_verdict"
+
+    def __init__(self, **options: Any) -> None:
+        self._check = JudgeCheck(**options)
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The judge's prompt about the label, with the two words as options; ``gold`` of the example is the reference.
+
+        Raises:
+            RowError: the template fails on the row.
+        """
+        assert weak.label is not None, "rows without a label are not asked about"
+        question = self._check.question(domain.prompt(example), example["gold"], weak.label)
+        return [Request(row_id=row_id, prompt=question, options=self._check.options(question))]
+
+    def decoding(self, base: DecodingConfig) -> DecodingConfig:
+        """The judge's own, which is what it is given."""
+        return base
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """The softmax of both words' log-probabilities at the word for right, in [0, 1]; None where they have none."""
+        logprobs = answers[0].option_logprobs
+        if logprobs is None or any(one is None or math.isnan(one) for one in logprobs):
+            return None
+        right, wrong = logprobs
+        return 1 / (1 + math.exp(min(wrong - right, 700.0)))

@@ -2,7 +2,8 @@
 
 The second question is asked in the labelling pass, of rows whose first answer states a label. Its outcome is one more
 number of the labels table (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1 or 0 where a
-teacher scores no options but draws an answer, as a server of kind openai or sglang does.
+teacher scores no options but draws an answer, as a server of kind openai or sglang does. Beside it stand the tokens
+that the second question took.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +13,16 @@ import pyarrow as pa
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.given import given_numbers
-from curation.given_columns import ORDER_AGREEMENT
+from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.hashing import derive
 from curation.signals import label_request
 from curation.teachers import Teacher
 
 OtherOrder = Callable[[str, Example], tuple[str, Example]]
-Values = Mapping[int, float | None]
+SecondAnswers = Mapping[str, Mapping[int, float | None]]
+"""Values of each of ``ORDER_COLUMNS`` by row id."""
+_READ = ("row_id", "completion", "option_share", "error")
+_TOKENS = {ORDER_PROMPT_TOKENS: "num_prompt_tokens", ORDER_OUTPUT_TOKENS: "num_output_tokens"}
 
 
 def other_order(domain: Domain) -> OtherOrder | None:
@@ -28,22 +32,22 @@ def other_order(domain: Domain) -> OtherOrder | None:
 
 
 def added_numbers(domain: Domain) -> tuple[str, ...]:
-    """The number columns of a labels table that follow from the domain: given ones, and the agreement of orders."""
-    return (*given_numbers(domain), *([] if other_order(domain) is None else [ORDER_AGREEMENT]))
+    """The columns of a labels table that follow from the domain: given numbers, and those of the second order."""
+    return (*given_numbers(domain), *(() if other_order(domain) is None else ORDER_COLUMNS))
 
 
-def agreements(
+def second_answers(
     domain: Domain,
     teacher: Teacher,
     batches: Sequence[pa.RecordBatch],
     by_id: Mapping[int, Example],
     decoding: DecodingConfig,
     seed: int,
-) -> dict[int, float | None]:
-    """The probability that the other order gives to the same answer, by row id; none for rows without a label.
+) -> SecondAnswers:
+    """The probability that the other order gives to the same answer, and the tokens that this took, by row id.
 
-    ``batches`` are the answers in the first order (``schemas.completions``). Rows whose second question fails have
-    none.
+    ``batches`` are the answers in the first order (``schemas.completions``). Rows without a label have no values, and
+    those whose second question fails no probability.
     """
     turned, requests = other_order(domain), []
     assert turned is not None, "asked of domains with two orders"
@@ -57,11 +61,14 @@ def agreements(
             if label is not None:
                 expected[row["row_id"]] = turned(label, example)
                 requests.append(label_request(domain, row["row_id"], expected[row["row_id"]][1]))
-    values: dict[int, float | None] = {}
+    values: dict[str, dict[int, float | None]] = {name: {} for name in ORDER_COLUMNS}
     second = teacher.label(requests, decoding, seed=derive(seed, "other order"), states=False) if requests else ()
     for batch in second:
-        for row in batch.select(["row_id", "completion", "option_share", "error"]).to_pylist():
-            values[row["row_id"]] = _share(domain, *expected[row["row_id"]], row)
+        for row in batch.select([*_READ, *_TOKENS.values()]).to_pylist():
+            row_id = row["row_id"]
+            values[ORDER_AGREEMENT][row_id] = _share(domain, *expected[row_id], row)
+            for name, column in _TOKENS.items():
+                values[name][row_id] = row[column]
     return values
 
 

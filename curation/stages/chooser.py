@@ -63,6 +63,12 @@ class ChoiceByClass(ChoiceInputs):
     classes: Classes
 
 
+class VerifiedChoice(ChoiceInputs):
+    """A choice without the rows that a check fails; a class of its own, so that the keys of others stay."""
+
+    verdicts: In[TableRef]
+
+
 def declared(selection: SelectionConfig) -> dict[str, Any]:
     """The registries' entries of the arms and the budget, but for the words."""
     arms = {name: replace(ARMS[name], words="") for name in selection.used}
@@ -105,6 +111,8 @@ class SelectJob(ChoiceInputs):
     generation: int
     classes: Classes | None = None
     """See :class:`ChoiceByClass`; None: places are not divided."""
+    verdicts: TableRef | None = None
+    """See :class:`VerifiedChoice`; None: no row is checked."""
 
     @classmethod
     def of(cls, choice: ChoiceInputs, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
@@ -188,9 +196,14 @@ class Chooser:
             seed=seed,
             parsed=arm.parsed,
             too_long=self._job.too_long,
+            verdicts=self._job.verdicts if self._is_verified(arm) else None,
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
         )
+
+    def _is_verified(self, arm: Arm) -> bool:
+        """Whether the rows that a check fails are dropped: of arms that rank as the rows to check were chosen."""
+        return arm.ranked and arm.trust == ARMS[self._job.selection.budget.reference].trust
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:
         """How many ``selected`` rows of an arm rank last, since its signal could not be read."""

@@ -22,6 +22,8 @@ from curation.telemetry.standing import Standing, Update
 
 CHECKED_ROWS = 200
 """Rows of a task and of a commit where a command grades; more where it takes more at a time."""
+BATCH_ROWS = 100
+"""Rows that a command takes at a time, where the check does not say."""
 PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
 """The fewest and the most pairs of a weak and a gold label per task; between them the rows make so many tasks."""
 
@@ -58,7 +60,7 @@ class GradeByCommand(Grade):
         tables = (self.labels, self.gold, self.examples)
         with task.progress() as update:
             verdicts = in_chunks(
-                partial(_check, tables=tables, domain=self.domain, checker=self.checker),
+                partial(checked_rows, tables=tables, domain=self.domain, checker=self.checker),
                 _both(self.labels, self.gold),
                 str(task.directory / "verdicts.lance"),
                 schemas.GRADES,
@@ -67,11 +69,16 @@ class GradeByCommand(Grade):
                 progress=update,
             )
         in_order = io.read(verdicts).sort_by("row_id").cast(schemas.GRADES)
-        if num_failed := in_order.num_rows - in_order["problem"].null_count:
-            first = next(problem for problem in in_order["problem"].to_pylist() if problem is not None)
-            task.say(f"{num_failed:,} of {in_order.num_rows:,} rows could not be checked; the first: {first}")
+        say_failed(task, in_order)
         grades = io.write(in_order, str(task.directory / "grades.lance"))
         return Done(outputs=self.Made(grades=grades), rows=in_order.num_rows)
+
+
+def say_failed(task: Task, grades: pa.Table) -> None:
+    """Say how many rows a command could not check, and why the first of them."""
+    if num_failed := grades.num_rows - grades["problem"].null_count:
+        first = next(problem for problem in grades["problem"].to_pylist() if problem is not None)
+        task.say(f"{num_failed:,} of {grades.num_rows:,} rows could not be checked; the first: {first}")
 
 
 def grade(
@@ -153,8 +160,16 @@ def _both(labels: TableRef, gold: TableRef) -> Int64s:
     return both_N
 
 
-def _check(ids_M: Int64s, tables: tuple[TableRef, TableRef, TableRef], domain: DomainConfig, checker: str) -> pa.Table:
-    """Grades of a chunk's rows by the command, which must be that of the driver."""
+def checked_rows(
+    ids_M: Int64s, tables: tuple[TableRef, TableRef | None, TableRef], domain: DomainConfig, checker: str
+) -> pa.Table:
+    """Grades of a chunk's rows by the command, which must be that of the driver.
+
+    ``tables``: the labels, the gold labels (None: there are none, and the command is given null) and the examples.
+
+    Raises:
+        ConfigError: the command's files are not those of the driver, or it can check nothing.
+    """
     rule: Any = _domain(domain.model_dump_json())
     if rule.checker != checker:
         raise ConfigError(
@@ -162,7 +177,8 @@ def _check(ids_M: Int64s, tables: tuple[TableRef, TableRef, TableRef], domain: D
             "that all nodes share"
         )
     labels, gold, examples = tables
-    weak, right = io.take(labels, ids_M, _columns(labels)), io.take(gold, ids_M, ["gold"])
+    weak, unknown = io.take(labels, ids_M, _columns(labels)), pa.table({"gold": pa.nulls(len(ids_M), pa.string())})
+    right = unknown if gold is None else io.take(gold, ids_M, ["gold"])
     return _graded(weak, right, io.take(examples, ids_M, rule.columns.names), rule)
 
 

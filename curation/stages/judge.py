@@ -1,12 +1,19 @@
-"""The judge stage: asks a model about the labels that the domain's rule calls wrong; its verdicts overrule the rule."""
+"""The judge stages: a model is asked about labels that are wrong by the domain's rule, or about all of them.
 
-from collections.abc import Iterator
+:class:`Judge` is the paper's: its verdicts overrule the rule where that calls a label wrong. :class:`JudgeByChoice`
+grades all labels of a domain whose check is a judge.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.config import DomainConfig
+from curation.errors import RunFailedError
+from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
@@ -14,6 +21,9 @@ from curation.stages.asking import AskModel
 from curation.stages.asks import Ask
 from curation.stages.signal import SignalJob, measure_table
 from curation.tables import io, scans, schemas
+
+NO_ANSWER = "its prompt cannot be made or is too long for the model"
+"""Why a row has no verdict, where no other error is known."""
 
 
 class Judge(AskModel):
@@ -40,8 +50,17 @@ class Judge(AskModel):
     def run(self, task: Task) -> Done:
         """Ask the judge."""
         wrong_N = io.read(self.grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
+        verdicts, record = self._verdicts(task, "judge", {}, wrong_N)
+        grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))
+        num_asked = io.count(verdicts)
+        return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
+
+    def _verdicts(
+        self, task: Task, signal: str, options: Mapping[str, Any], row_ids_N: Int64s
+    ) -> tuple[TableRef, dict[str, Any]]:
+        """The table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
         job = SignalJob(
-            ask=Ask(signal="judge", seed=self.seed, uri=str(task.directory / "verdicts.lance")),
+            ask=Ask(signal=signal, options=options, seed=self.seed, uri=str(task.directory / "verdicts.lance")),
             examples=self.examples,
             labels=self.labels,
             domain=self.domain,
@@ -51,10 +70,62 @@ class Judge(AskModel):
             gold=self.gold,
             telemetry=task.telemetry,
         )
-        verdicts, record = measure_table(self, task, job, wrong_N)
-        grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))
-        num_asked = io.count(verdicts)
+        return measure_table(self, task, job, row_ids_N)
+
+
+class JudgeByChoice(Judge):
+    """Grades all labels by a judge that chooses between two words (``check: judge`` of the domain ``text``).
+
+    A row without a verdict is wrong, with the problem ``check_failed``. Rows whose verdict is committed when the stage
+    is cut off are not asked about again.
+
+    Raises:
+        RunFailedError: the judge gives no verdict on any row.
+    """
+
+    def run(self, task: Task) -> Done:
+        """Ask the judge about every label."""
+        options = self.domain.judge
+        assert options is not None, "the domain's check is a judge"
+        labelled = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
+        graded = io.read(self.grades, columns=["row_id"])
+        asked_N = np.intersect1d(labelled["row_id"].to_numpy(), graded["row_id"].to_numpy())
+        verdicts, record = self._verdicts(task, "chosen_verdict", options, asked_N)
+        num_asked, num_failed = io.count(verdicts), io.count(verdicts, filter="value IS NULL")
+        if num_failed:
+            if num_failed == num_asked:
+                raise RunFailedError(
+                    f"the judge gave no verdict on any of {num_asked:,} rows; look at its prompt (domain.check.judge), "
+                    "which may be too long for judge.model"
+                )
+            task.say(f"the judge gave no verdict on {num_failed:,} of {num_asked:,} rows: they are graded wrong")
+        grades = by_choice(self.grades, verdicts, str(task.directory / "grades.lance"))
         return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
+
+
+def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
+    """The grades with a judge's verdicts in their place (schema ``schemas.SIGNAL``: right above 1/2, null: none).
+
+    Rows that it was not asked about, which have no label, are wrong.
+    """
+    found = io.read(verdicts, columns=["row_id", "value", "error"])
+    ids_M = found["row_id"].to_numpy()
+    right_ids = ids_M[pc.fill_null(pc.greater(found["value"], 0.5), False).to_numpy(zero_copy_only=False)]
+    failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
+    problems = {
+        row["row_id"]: f"check_failed: the judge gave no verdict: {row['error'] or NO_ANSWER}" for row in failed
+    }
+
+    def parts() -> Iterator[pa.Table]:
+        for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
+            ids_B = batch.column("row_id").to_numpy()
+            by_rule_B = batch.column("correct").to_numpy(zero_copy_only=False)
+            correct_B = np.isin(ids_B, right_ids)
+            problem_B = pa.array([problems.get(row_id) for row_id in ids_B.tolist()], pa.string())
+            columns = [batch.column("row_id"), correct_B, correct_B & ~by_rule_B, problem_B, batch.column("question")]
+            yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
+
+    return io.write_parts(parts(), schemas.GRADES, uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:

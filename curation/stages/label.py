@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 
 from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError
+from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.hashing import hash64
 from curation.passes.cutting import Bools, Int64s
 from curation.passes.job import PassOptions, PassResult
@@ -52,9 +53,16 @@ class LabelCounts:
     """Labelled rows from whose completion no label could be read."""
     truncated: int
     prompt_tokens: int
+    """Tokens read, in both orders where pairs of answers are asked about in both; so are ``output_tokens``."""
     output_tokens: int
     errors: dict[str, int]
     """Error rows by kind."""
+    both_orders: int = 0
+    """Pairs of answers that have an answer in both orders."""
+    disagreeing: int = 0
+    """Pairs whose preference follows the order: the other order prefers the other answer."""
+    order_tokens: int = 0
+    """Prompt and output tokens of the second order, which are among those above."""
     dropped: int = 0
     """Rows that a first cut dropped before they were answered."""
     unasked: int = 0
@@ -183,11 +191,13 @@ def label(
 def count_labels(ref: TableRef) -> LabelCounts:
     """Counts over a labels table, streamed."""
     rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = unasked = 0
+    both_orders = disagreeing = order_tokens = 0
     errors: Counter[str] = Counter()
     table = io.open_table(ref)
     columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
     cut = schemas.DROPPED in table.schema.names
-    for batch in table.scanner(columns=[*columns, *(schemas.FIRST_CUT.names if cut else [])]).to_batches():
+    added = [name for name in (*(schemas.FIRST_CUT.names if cut else ()), *ORDER_COLUMNS) if name in table.schema.names]
+    for batch in table.scanner(columns=[*columns, *added]).to_batches():
         rows += batch.num_rows
         num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
         dropped += num_dropped
@@ -200,6 +210,14 @@ def count_labels(ref: TableRef) -> LabelCounts:
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
         output_tokens += pc.sum(batch.column("num_output_tokens")).as_py() or 0
+        if ORDER_AGREEMENT in added:
+            agreement = batch.column(ORDER_AGREEMENT)
+            both_orders += len(agreement) - agreement.null_count
+            disagreeing += pc.sum(pc.less(agreement, 0.5)).as_py() or 0
+        if ORDER_PROMPT_TOKENS in added:
+            asked, written = (pc.sum(batch.column(name)).as_py() or 0 for name in ORDER_COLUMNS[1:])
+            prompt_tokens, output_tokens = prompt_tokens + asked, output_tokens + written
+            order_tokens += asked + written
     return LabelCounts(
         rows=rows,
         unparsed=unparsed,
@@ -209,6 +227,9 @@ def count_labels(ref: TableRef) -> LabelCounts:
         errors=dict(errors.most_common()),
         dropped=dropped,
         unasked=unasked,
+        both_orders=both_orders,
+        disagreeing=disagreeing,
+        order_tokens=order_tokens,
     )
 
 

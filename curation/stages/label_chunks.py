@@ -19,13 +19,13 @@ from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.given import given_numbers
 from curation.errors import ConfigError
-from curation.given_columns import ORDER_AGREEMENT
+from curation.given_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import SignalMethod, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
-from curation.stages.both_orders import added_numbers, agreements, other_order
+from curation.stages.both_orders import SecondAnswers, added_numbers, other_order, second_answers
 from curation.stages.deal import schema_problem
 from curation.stages.first_cut import FirstCutRule, PromptGate
 from curation.stages.reduce import Reduction
@@ -83,7 +83,11 @@ class AskSettings(Protocol):
         """Seed of sampled completions."""
 
 
-TOKENS = {metrics.PROMPT_TOKENS: "num_prompt_tokens", metrics.OUTPUT_TOKENS: "num_output_tokens"}
+TOKENS = {
+    metrics.PROMPT_TOKENS: ("num_prompt_tokens", ORDER_PROMPT_TOKENS),
+    metrics.OUTPUT_TOKENS: ("num_output_tokens", ORDER_OUTPUT_TOKENS),
+}
+"""Columns whose sum each meter has."""
 
 
 class Labelled(NamedTuple):
@@ -129,7 +133,8 @@ class LabelWorker(ChunkWorker[Labelled]):
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
         for meter, column in TOKENS.items():
-            job.telemetry.add(meter, pc.sum(labels[column]).as_py() or 0)
+            columns = [name for name in column if name in labels.column_names]
+            job.telemetry.add(meter, sum(pc.sum(labels[name]).as_py() or 0 for name in columns))
         note = note | failed(job.telemetry, labels["error"].drop_null().to_pylist())
         if job.reduction is not None:
             (batch,) = labels.combine_chunks().to_batches()
@@ -191,12 +196,12 @@ def label_rows(
         yield _gated(_failed(job, teacher, errors, added_numbers(domain)), gate)
     how: dict[str, Any] = {} if gate is None else {"gate": gate}
     answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
-    agreeing = None
+    second = None
     if other_order(domain) is not None:
         answers = first = list(answers)
-        agreeing = agreements(domain, teacher, first, by_id, job.decoding, job.seed)
+        second = second_answers(domain, teacher, first, by_id, job.decoding, job.seed)
     for batch in answers:
-        yield _gated(_parsed(batch, domain, by_id, agreeing), gate)
+        yield _gated(_parsed(batch, domain, by_id, second), gate)
 
 
 def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
@@ -221,7 +226,7 @@ def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added
 
 
 def _parsed(
-    batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], agreeing: Values | None
+    batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], second: SecondAnswers | None
 ) -> pa.RecordBatch:
     labels: list[str | None] = []
     problems = batch.column("error").to_pylist()
@@ -237,8 +242,8 @@ def _parsed(
     index = batch.schema.get_field_index("error")
     ids = batch.column("row_id").to_pylist()
     numbers = {name: [by_id[row_id][name] for row_id in ids] for name in given_numbers(domain)}
-    if agreeing is not None:
-        numbers[ORDER_AGREEMENT] = [agreeing.get(row_id) for row_id in ids]
+    for name, values in ({} if second is None else second).items():
+        numbers[name] = [values.get(row_id) for row_id in ids]
     return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels, numbers)
 
 
@@ -247,6 +252,6 @@ def _with_labels(
 ) -> pa.RecordBatch:
     """The batch with its labels, and the numbers of :func:`added_numbers` before its errors."""
     for name, values in numbers.items():
-        field = pa.field(name, schemas.GIVEN_TYPE)
+        field = pa.field(name, schemas.added_type(name))
         batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))
     return batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))

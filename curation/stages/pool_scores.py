@@ -49,7 +49,8 @@ class PoolScores:
     """Rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
     """Nor are these (schema ``schemas.TOO_LONG``)."""
-
+    verdicts: TableRef | None = None
+    """Nor are those that a check fails (schema ``schemas.GRADES``); rows that are not there may be."""
     only: BitMap64 | None = None
     """No other row is ever selected; None: all may be."""
     unread_last: bool = False
@@ -85,6 +86,8 @@ class PoolScores:
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
         out_M = too_long_ids(self.too_long)
+        if self.verdicts is not None:
+            out_M = np.union1d(out_M, failed_ids(self.verdicts))
         for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             score_B = function.score(batch) if trust else function.raw_score(batch)
@@ -232,6 +235,14 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
     if ref is None:
         return np.zeros(0, dtype=np.int64)
     return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
+
+
+@lru_cache(maxsize=4)
+def failed_ids(ref: TableRef | None) -> Int64s:
+    """The ids of the rows that a check fails, ascending, int64 [M]; empty without a table."""
+    if ref is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.sort(io.read(ref, columns=["row_id"], filter="NOT correct")["row_id"].to_numpy())
 
 
 def _labels_at(read: Reader, ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:

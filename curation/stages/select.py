@@ -26,7 +26,7 @@ from curation.selection.budget import rows_a_label
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
-from curation.stages.pool_scores import too_long_ids
+from curation.stages.pool_scores import failed_ids, too_long_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
@@ -255,8 +255,10 @@ def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudg
 
 def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
     num = len(too_long_ids(job.too_long))
+    failed = len(failed_ids(job.verdicts))
+    dropped = f"; {failed:,} rows failed the check of selection.verify, and are dropped" if failed else ""
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
-    return BudgetError(f"arm {name}: {error}{longer}; or drop the arm")
+    return BudgetError(f"arm {name}: {error}{dropped}{longer}; or drop the arm")
 
 
 def format_of_pool(job: SelectJob) -> WeakFormat:

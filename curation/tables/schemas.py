@@ -9,7 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.given_columns import ORDER_AGREEMENT, follows_from_domain, is_given
+from curation.given_columns import (
+    ORDER_AGREEMENT,
+    ORDER_OUTPUT_TOKENS,
+    ORDER_PROMPT_TOKENS,
+    follows_from_domain,
+    is_given,
+)
 
 FILE_SHIFT = 40
 """The number of low bits of ``row_id`` for the row's position in its file; the file's index is above them."""
@@ -102,6 +108,11 @@ GIVEN_TYPE = pa.float32()
 """The type of numbers that follow from the domain."""
 
 
+def added_type(name: str) -> pa.DataType:
+    """The type of a column that :func:`labels` adds."""
+    return pa.int32() if name in (ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS) else GIVEN_TYPE
+
+
 def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
     """The output of a teacher, one row per request.
 
@@ -165,9 +176,10 @@ def labels(
     (``curation.given_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
     asked about in both orders: the probability that the teacher gives to the same answer where the two stand in the
     other order. Below a half its preference follows the order; null where the second question has no answer.
+    ``order_prompt_tokens`` and ``order_output_tokens`` are what that question took, null where it was not asked.
     """
     *fields, error = completions(states, state_dtype, state_size, num_token_logprobs)
-    numbers = (pa.field(name, GIVEN_TYPE) for name in added)
+    numbers = (pa.field(name, added_type(name)) for name in added)
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *numbers, error])
 
 

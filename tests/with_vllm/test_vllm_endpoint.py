@@ -1,15 +1,9 @@
 """The endpoint teacher against a real ``vllm serve``: what comes over HTTP equals the engine in this process."""
 
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-
 import numpy as np
 import pytest
 
+from benchmarks.endpoint import NAME, serving
 from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import EndpointConfig
 from curation.models import configuration_of
@@ -18,47 +12,22 @@ from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, rows_of, with_opti
 
 pytestmark = pytest.mark.timeout(900)
 NUMBERS = ("mean_logprob", "min_logprob", "first_logprob", "last_logprob", "margin", "first_margin", "negentropy")
-START_SECONDS = 600
 
 
 @pytest.fixture(scope="module")
 def url(model, tmp_path_factory):
     """A server of the model."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
     options = "--dtype float32 --enforce-eager --max-num-seqs 24 --kv-cache-memory-bytes 33554432 --max-logprobs 20000"
-    # What ``vllm serve`` starts; the command itself wants metadata that the CPU build has under another name.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model.base]
-    command += ["--served-model-name", "tiny"]
-    command += ["--host", "127.0.0.1", "--port", str(port), *options.split()]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    try:
-        begun = time.monotonic()
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None, log.read_text()[-4000:]
-                assert time.monotonic() - begun < START_SECONDS, log.read_text()[-4000:]
-                time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    with serving(model.base, log, *options.split()) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def served(url, model):
     """The endpoint teacher of the server, which gives the log-probabilities of all tokens; of more its engine dies."""
     num = configuration_of(model).vocab_size
-    endpoint = EndpointConfig(url=url, model="tiny", kind="vllm", top_logprobs=num, concurrency=8)
+    endpoint = EndpointConfig(url=url, model=NAME, kind="vllm", top_logprobs=num, concurrency=8)
     teacher = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
     yield teacher
     teacher.close()

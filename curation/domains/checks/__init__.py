@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from curation.domains.checks.command import REMOVED, CommandCheck, Removed
+from curation.domains.checks.judge import JudgeCheck
 from curation.domains.checks.rules import Equal, Json, Normalised, Number, Pattern
 from curation.errors import ConfigError, RowError
 
@@ -26,7 +27,14 @@ class Check(Protocol):
         ...
 
 
-_RULES = {"equal": Equal, "normalised": Normalised, "number": Number, "regex": Pattern, "json": Json}
+_RULES: Mapping[str, Any] = {
+    "equal": Equal,
+    "normalised": Normalised,
+    "number": Number,
+    "regex": Pattern,
+    "json": Json,
+    "judge": JudgeCheck,
+}
 _KNOWN = (*_RULES, "command")
 
 

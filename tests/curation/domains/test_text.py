@@ -41,7 +41,7 @@ def test_a_row_becomes_a_prompt_and_its_reference() -> None:
     [
         ({"prompt": "{{ sum }}?"}, "the teacher would see it"),
         ({"prompt": "{{ a"}, "domain.prompt: line 1"),
-        ({"check": "fuzzy"}, "none of equal, normalised, number, regex, json, command"),
+        ({"check": "fuzzy"}, "none of equal, normalised, number, regex, json, judge, command"),
         ({"check": {"number": {"tolerance": 1}}}, "check.number: does not take"),
         ({"check": {"number": {"relative": -1}}}, "check.number.relative: -1"),
         ({"check": {"regex": {"pattern": "("}}}, "check.regex.pattern"),

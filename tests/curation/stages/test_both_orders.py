@@ -13,7 +13,9 @@ from curation.config import DomainConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.filter.scorer import _Asked
 from curation.models import create
+from curation.stages.label import count_labels
 from curation.stages.label_chunks import label_rows
+from curation.tables import io
 from curation.teachers import load_teacher
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
@@ -43,6 +45,20 @@ def test_agreement_is_the_labels_probability_in_the_other_order(tmp_path: Path) 
         scores = np.exp(np.array(other["option_logprobs"]))
         place = {"first": 1, "second": 0}[row["label"]]  # the same answer, in the other order
         assert np.isclose(row["order_agreement"], scores[place] / scores.sum(), atol=1e-5)
+        assert row["order_prompt_tokens"] == other["num_prompt_tokens"]
+        assert row["order_output_tokens"] == other["num_output_tokens"]
+    drop = [name for name in found[0] if name.startswith("order_")]
+    plain = count_labels(io.write(pa.Table.from_pylist(others), str(tmp_path / "others.lance")))
+    counts = count_labels(io.write(pa.Table.from_pylist(found), str(tmp_path / "both.lance")))
+    first = pa.Table.from_pylist(found).drop_columns(drop)
+    alone = count_labels(io.write(first, str(tmp_path / "first.lance")))  # a table of one order
+    assert counts.prompt_tokens == alone.prompt_tokens + plain.prompt_tokens
+    assert counts.output_tokens == alone.output_tokens + plain.output_tokens
+    assert counts.order_tokens == plain.prompt_tokens + plain.output_tokens > 0
+    assert counts.both_orders == len(examples) and alone.both_orders == alone.order_tokens == 0
+    assert counts.disagreeing == sum(row["order_agreement"] < 0.5 for row in found)
+    labels = [{"first": "second", "second": "first"}[other["label"]] for other in others]
+    assert counts.disagreeing == sum(row["label"] != label for row, label in zip(found, labels, strict=True))
 
 
 def test_a_drawn_answer_agrees_or_does_not(tmp_path: Path) -> None:
@@ -74,3 +90,4 @@ def test_rows_that_cannot_be_asked_have_none(tmp_path: Path) -> None:
     rows = [{"question": "q", "first": "a", "second": f"b{n}"} for n in range(3)]
     found = labelled(load_teacher(config.ask, None), asked, rows)
     assert [row["order_agreement"] is None for row in found] == [False, True, False]
+    assert [row["order_prompt_tokens"] is None for row in found] == [False, True, False]

@@ -1,0 +1,217 @@
+"""A costly program is run on the rows of the pool that trust puts first: so many as are asked for, none twice."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from curation.arms import REFERENCE_ARM
+from curation.cli import main
+from curation.refs import TableRef
+from curation.tables import io, schemas
+
+pytestmark = pytest.mark.timeout(900)
+LABELLED, POOL, N, VERIFY = 200, 400, 60, 100
+BATCH = 10
+
+PROGRAM = """import json, socket, sys, time
+rows = [json.loads(line) for line in sys.stdin]
+sums = [(int(row["row"]["a"]), int(row["row"]["b"])) for row in rows]
+asked = [a for a, _ in sums if a < {pool}]
+assert all((row["reference"] is None) == (a < {pool}) for row, (a, _) in zip(rows, sums)), "a reference of the pool"
+if asked:
+    telling = socket.socket(socket.AF_UNIX)
+    telling.connect({address!r})
+    telling.sendall(json.dumps(asked).encode())
+    telling.close()
+    time.sleep({seconds})
+for row, (a, b) in zip(rows, sums):
+    print(json.dumps(row["completion"] == str(a + b)))
+"""
+
+
+class Listener:
+    """Hears what the program is asked about, as it can write no file: rows of the pool, by their place there."""
+
+    def __init__(self) -> None:
+        self.address = f"{tempfile.mkdtemp(prefix='v')}/s"
+        self.places: list[int] = []
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.address)
+        self._socket.listen(64)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            with self._socket.accept()[0] as connection:
+                self.places += json.loads(b"".join(iter(lambda: connection.recv(65536), b"")))
+
+
+def curate(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def written(folder: Path, *, seconds: float = 0.0, address: str = "") -> Path:
+    """A configuration beside its files; a sum of 10 or 11, of which the teacher says one for each row."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for name, num, start in (("labelled", LABELLED, POOL), ("pool", POOL, 0)):
+        sums = rng.integers(10, 12, num)
+        lines = [f"{a},{total - a}" + f",{total}" * (name == "labelled") for a, total in enumerate(sums, start)]
+        (folder / f"{name}.csv").write_text("\n".join(["a,b,sum" if name == "labelled" else "a,b", *lines]) + "\n")
+    (folder / "check.py").write_text(PROGRAM.format(pool=POOL, seconds=seconds, address=address))
+    config: dict[str, Any] = {
+        "name": "verified",
+        "run_dir": str(folder / "run"),
+        "domain": {
+            "name": "text",
+            "prompt": "{{ a }} + {{ b }} = ?",
+            "reference": "sum",
+            "check": {"command": ["python", "check.py"], "batch_rows": BATCH},
+        },
+        "sources": {"labelled": {"path": "labelled.csv"}, "pool": {"path": "pool.csv"}},
+        "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}},
+        "teacher": {"backend": "scripted", "scripted": {"completions": ["10", "11"]}},
+        "trust": {"width": 8, "depth": 1, "max_steps": 10},
+        "selection": {"budget": {"n": N}, "arms": ["naive", REFERENCE_ARM], "verify": VERIFY},
+        "ray": {"num_cpus": 2},
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def outputs(folder: Path, stage: str) -> Any:
+    return json.loads((folder / "run" / "manifest.json").read_text())["stages"][f"gen-0/{stage}"]["outputs"]
+
+
+def rows_of(ref: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = io.read(TableRef.from_json(ref)).to_pylist()
+    return found
+
+
+def sums_of(folder: Path) -> dict[int, int]:
+    """The right answer by row id."""
+    lines = (folder / "pool.csv").read_text().splitlines()[1:]
+    ids = sorted(row["row_id"] for row in rows_of(outputs(folder, "score-pool")["labels"]))
+    return {row_id: sum(map(int, line.split(","))) for row_id, line in zip(ids, lines, strict=True)}
+
+
+def places_of(row_ids: Iterable[int]) -> list[int]:
+    """The places of rows in their file, which the program reads as ``a``."""
+    return [row_id & ((1 << 40) - 1) for row_id in row_ids]
+
+
+def best_by_hand(labels: list[dict[str, Any]]) -> list[int]:
+    """The rows by raw trust, best first."""
+    raw_N = np.array([row[schemas.raw_column(REFERENCE_ARM)] for row in labels], dtype=np.float32)
+    assert len(set(raw_N.tolist())) == len(raw_N), "no ties, whose order a hash decides"
+    return [labels[place]["row_id"] for place in np.argsort(-raw_N)]
+
+
+def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: Any, tmp_path: Path) -> None:
+    listener = Listener()
+    path = written(tmp_path, address=listener.address)
+    curate("validate", str(path))
+    assert "verify" in curate("plan", str(path), "--no-probe")
+    assert f"{VERIFY:,} rows checked" in curate("run", str(path))
+    labels = rows_of(outputs(tmp_path, "score-pool")["labels"])
+    verdicts, right = rows_of(outputs(tmp_path, "verify")["verdicts"]), sums_of(tmp_path)
+    best = best_by_hand(labels)
+    assert [row["row_id"] for row in verdicts] == best[:VERIFY]
+    says = {row["row_id"]: int(row["label"]) for row in labels}
+    assert [row["correct"] for row in verdicts] == [says[row_id] == right[row_id] for row_id in best[:VERIFY]]
+    assert sorted(listener.places) == sorted(places_of(best[:VERIFY])), "these rows, each once, and no other"
+    passed = [row["row_id"] for row in verdicts if row["correct"]]
+    counts = outputs(tmp_path, "verify")["counts"]
+    assert counts == {"arm": REFERENCE_ARM, "asked": VERIFY, "passed": len(passed), "problems": 0}
+    assert 0 < len(passed) < N, "so that rows which were not checked are selected, too"
+
+    # What passed comes first, then the next best by trust; the arm that draws has its rows as ever.
+    chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
+    assert chosen == [*passed, *best[VERIFY:]][:N]
+    naive = {row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"]["naive"]["table"])}
+    assert naive & {row["row_id"] for row in verdicts if not row["correct"]}
+    report = json.loads((tmp_path / "run" / "report.json").read_text())["generations"][0]["verified"]
+    assert (report["asked"], report["passed"], report["selected_checked"]) == (VERIFY, len(passed), len(passed))
+    assert report["share"]["value"] == len(passed) / VERIFY and report["selected"] == N
+    page = " ".join((tmp_path / "run" / "report.html").read_text().split())
+    assert f"was run on the {VERIFY} rows" in page and f"the other {N - len(passed)} were not checked" in page
+
+    # More checks: nothing is labelled, graded or scored again, and the selection is of checked rows alone.
+    before = {stage: outputs(tmp_path, stage) for stage in ("label-pool", "grade-source", "score-pool")}
+    curate("run", str(path), "--set", "selection.verify=300")
+    assert {stage: outputs(tmp_path, stage) for stage in before} == before
+    chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
+    assert len(chosen) == N and all(says[row_id] == right[row_id] for row_id in chosen)
+    # Too few pass for another budget: the message says why.
+    told = curate("run", str(path), "--set", "selection.verify=400", "--set", "selection.budget.n=350", code=2)
+    assert "rows failed the check of selection.verify" in told
+
+
+def test_a_killed_run_checks_what_is_committed_no_second_time(tmp_path: Path) -> None:
+    """Each start of the program takes a while, and the driver is killed as soon as some verdicts are committed."""
+    listener = Listener()
+    path = written(tmp_path, seconds=0.5, address=listener.address)
+    log = tmp_path / "log"
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "curation.cli", "run", str(path)]
+        with log.open("ab") as file:
+            return subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+
+    driver, committed = start(), list[int]()
+    try:
+        begun = time.monotonic()
+        while not committed:
+            assert driver.poll() is None and time.monotonic() - begun < 400, log.read_text()
+            time.sleep(0.1)
+            tables = [*tmp_path.glob("run/gen-0/verify-*/checked.lance")]
+            if tables and io.count(table := io.latest(str(tables[0]))):
+                committed = io.read(table)["row_id"].to_pylist()
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert BATCH <= len(committed) < VERIFY
+    (uri,) = tmp_path.glob("run/gen-0/verify-*/checked.lance")
+    version = io.latest(str(uri)).version
+    assert start().wait(timeout=400) == 0, log.read_text()
+    after = Counter(row["row_id"] for row in rows_of(outputs(tmp_path, "verify")["verdicts"]))
+    assert len(after) == VERIFY and set(after.values()) == {1} and set(committed) <= set(after)
+    new = io.read(io.latest(str(uri)))["row_id"].to_pylist()
+    assert len(new) == VERIFY and io.latest(str(uri)).version > version
+    times = Counter(listener.places)
+    assert len(times) == VERIFY and all(times[place] == 1 for place in places_of(committed)), times
+    assert sum(times.values()) <= VERIFY + 4 * BATCH, "but for batches that were under way, or not committed"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["domain.check=normalised"], "selection.verify: runs a program on rows of the pool, and domain.check names"),
+        (["splits.audit=true"], "selection.verify: with splits.audit the program grades the whole pool"),
+        (["selection.budget={threshold: 0.5}"], "selection.verify: budget.threshold says how many rows are selected"),
+        (["selection.arms=[naive]"], "selection.verify: drops rows from the arm trust (selection.budget.reference)"),
+        (["selection.verify=0"], "selection.verify"),
+        (["selection.verify=0.5"], "selection.verify"),
+    ],
+)
+def test_what_cannot_be_verified_is_refused(tmp_path: Path, settings: list[str], words: str) -> None:
+    path, sets = written(tmp_path), [word for setting in settings for word in ("--set", setting)]
+    assert words in " ".join(curate("validate", str(path), *sets, code=2).split())
