@@ -30,7 +30,8 @@ class Request:
     stepwise: bool = False
     """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
     given: str | None = None
-    """The completion that came with the row, where labels are made elsewhere; backends that ask a model ignore it."""
+    """The completion that came with the row, where labels are made elsewhere: a model that only reads it
+    (``AskConfig.reads_given``) scores it, and one that answers ignores it."""
 
     @property
     def is_drawn(self) -> bool:

@@ -1,7 +1,7 @@
 """Options scored and chosen by a causal LM (paper, App. "Evaluation Details", world knowledge).
 
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token; the
-likeliest option is chosen, the first of equal ones. The prompt is fed once: its last token's logits give the
+likeliest option is chosen, the first of equal ones, or that which came with the row is read. The prompt is fed once: its last token's logits give the
 probability of each option's first token. The other probabilities come from the inner nodes of the options' trie
 (``trie``): they are fed after the prompt once each, as branches of one pass (``Forward.branch``). A model that cannot
 take branches is fed each path of inner nodes after a copy of the prompt's keys and values. In the end only those
@@ -63,7 +63,7 @@ def score_options(
     scores = [[sum(values) for values in options] for options in by_token]
     means = [[sum(values) / len(values) for values in options] for options in by_token]
     chosen_by = means if normalise else scores
-    orders = [ranked(options) for options in chosen_by]
+    orders = [ranked(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
     chosen = [options[order[0]] for options, order in zip(by_token, orders, strict=True)]
     return completion_batch(
         row_ids=[row.request.row_id for row in rows],
@@ -73,6 +73,7 @@ def score_options(
         num_token_logprobs=config.token_logprobs,
         option_logprobs=scores,
         option_scores=chosen_by,
+        given_options=[row.choice for row in rows],
         num_prompt_tokens=[len(row.prompt) for row in rows],
         num_output_tokens=[len(values) for values in chosen],
         truncated=[False] * len(rows),
@@ -192,8 +193,14 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
     places = [option.place for option in options]
     all_rows = places == list(range(len(prefix.length_B)))
     prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
-    hidden_BTD = forward.states(prefix, ids_BT).float()
-    own_BTD = hidden_BTD.where((torch.arange(width, device=ids_BT.device) < length_B1)[..., None], 0.0)
+    return states_of(forward.states(prefix, ids_BT), length_B1)
+
+
+def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The states of answers by position, float32 [B, D], of those at their tokens, padded on the right."""
+    hidden_BTD = hidden_BTD.float()
+    is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
+    own_BTD = hidden_BTD.where(is_own_BT[..., None], 0.0)
     return {
         "output_first": hidden_BTD[:, 0],
         "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0],
