@@ -46,6 +46,13 @@ class ReaderConfig(Section):
     backend: Annotated[str, AfterValidator(_reads)] = "transformers"
     """``transformers``, ``vllm``, or ``auto`` as in ``teacher.backend``."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_model(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("model") is None:
+            raise ValueError("needs model: the one that reads, e.g. {path: Qwen/Qwen3-0.6B}")
+        return value
+
 
 class GivenConfig(Section):
     """The columns of a source's rows that hold labels made elsewhere; filled from ``teacher``, never by hand."""
@@ -167,8 +174,8 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
     if not teacher.confidence:
         return (
             "backend given has neither states nor log-probabilities, so that trust can only read columns of numbers; "
-            "set confidence: to one or several, e.g. the confidence that came with each label, or reader: {model: ...}, "
-            "which reads the labels"
+            "set confidence: to one or several, e.g. the confidence that came with each label, or reader: "
+            "{model: ...}, which reads the labels"
         )
     return None
 

@@ -31,10 +31,11 @@ def beyond_given(
             )
     kinds = {*fitted_of(used), trust.kind}
     further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
-    if further and not trust.inputs and not read:
+    if further and not trust.inputs:
+        lacks = "trust.states names none" if read else "backend given has none"
         return (
-            f"trust: {further[0]} reads states, and backend given has none; set trust.columns: [{numbers}], or leave "
-            "trust.kind out"
+            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: [{numbers or 'mean_logprob'}], or "
+            "leave trust.kind out"
         )
     if trust.pca is not None and not read:
         return "trust.pca: joins states, and backend given has none; leave it out"

@@ -53,8 +53,8 @@ def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:
     reader = config.teacher.reader
     if reader is None:
         return f"no model is asked; trust reads {', '.join(numbers)}"
-    states = ", ".join(config.trust.states) or "no states"
-    return f"read once by {reader.backend}; trust reads {', '.join(numbers + (states, 'log-probabilities'))}"
+    inputs = ", ".join((*numbers, *config.trust.states, "log-probabilities"))
+    return f"read once by the reader ({reader.backend}); trust reads {inputs}"
 
 
 def warnings(config: RunConfig) -> Iterator[str]:

@@ -1,11 +1,11 @@
 """Options scored and chosen by a causal LM (paper, App. "Evaluation Details", world knowledge).
 
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token; the
-likeliest option is chosen, the first of equal ones, or that which came with the row is read. The prompt is fed once: its last token's logits give the
-probability of each option's first token. The other probabilities come from the inner nodes of the options' trie
-(``trie``): they are fed after the prompt once each, as branches of one pass (``Forward.branch``). A model that cannot
-take branches is fed each path of inner nodes after a copy of the prompt's keys and values. In the end only those
-options are fed whose states are asked for: mostly the chosen one.
+likeliest option is chosen, the first of equal ones; where an option came with the row, it is the answer instead. The
+prompt is fed once: its last token's logits give the probability of each option's first token. The other probabilities
+come from the inner nodes of the options' trie (``trie``): they are fed after the prompt once each, as branches of one
+pass (``Forward.branch``). A model that cannot take branches is fed each path of inner nodes after a copy of the
+prompt's keys and values. In the end only those options are fed whose states are asked for: mostly the chosen one.
 """
 
 from collections.abc import Iterator, Sequence
