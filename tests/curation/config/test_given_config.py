@@ -108,6 +108,7 @@ def test_what_cannot_be_had_is_refused(changes: dict[str, Any], message: str) ->
 
 
 READER: dict[str, Any] = {"model": {"path": "small"}}
+INIT = {"hidden_size": 8, "num_layers": 2}
 
 
 def test_a_reader_brings_what_a_model_has() -> None:
@@ -149,7 +150,7 @@ def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
         ({"teacher__reader": READER, "teacher__adapt": {"epochs": 1}}, "adapt: backend given asks no model"),
         ({"teacher__reads_given": True}, r"reads_given: follows from reader; leave it out, and set reader: \{model"),
         (
-            {"teacher__reader": {"model": {"init": {"num_layers": 2}}}, "teacher__states": ["layer2_output_last"]},
+            {"teacher__reader": {"model": {"init": INIT}}, "teacher__states": ["layer2_output_last"]},
             "states: 'layer2_output_last' asks for layer 2 of a model that has 2",
         ),
         ({"teacher__reader": READER, "trust__states": ["prompt_last"]}, "trust.states: prompt_last not among teacher"),
