@@ -1,4 +1,4 @@
-"""Labels made elsewhere that a model reads, end to end: a run, its report, its package, a filter, a test of students."""
+"""Labels made elsewhere that a model reads, end to end: a run, its report, its package, and a filter."""
 
 import json
 import string
@@ -12,6 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from irony_given import CLASSES, config_of_irony, write_irony
+from test_docs import DOCS, blocks
 
 from curation.cli import main
 from curation.config import DecodingConfig
@@ -98,6 +99,12 @@ def test_labels_are_the_columns_and_numbers_and_states_the_reader_s(folder: Path
         assert row["margin"] == pytest.approx(score - other, abs=1e-4)
 
 
+def test_the_section_of_the_page_is_valid() -> None:
+    _, page, section, *_ = (text for language, text in blocks(DOCS / "own-data.md") if language == "yaml")
+    config = config_of({**yaml.safe_load(page), **yaml.safe_load(section)})
+    assert config.teacher.reader is not None and config.trust.states == ("output_last",)
+
+
 def test_rows_beyond_the_context_are_error_rows(folder: Path) -> None:
     labels = pa.concat_tables([labels_of(folder, split).select(["row_id", "error"]) for split in ("source", "pool")])
     errors = {error.partition(":")[0] for error in labels["error"].to_pylist() if error}
@@ -123,7 +130,7 @@ def test_validate_and_plan_name_the_reader(folder: Path) -> None:
     assert f"reader: {folder / 'small'}" in told
     fresh = folder / "fresh.yaml"
     fresh.write_text(yaml.safe_dump(reading(folder, run_dir=str(folder / "fresh"))))
-    assert "probe: labelling" in curate("plan", str(fresh))
+    assert "unparsed 0.0 %" in curate("plan", str(fresh))  # the sample that the reader was asked
     missing = reading(folder)
     missing["teacher"]["reader"] = {"model": {"path": str(folder / "nothing")}}
     (folder / "missing.yaml").write_text(yaml.safe_dump(missing))
@@ -142,7 +149,7 @@ def test_another_reader_is_another_key_and_students_answer(folder: Path) -> None
     read, alone = stages(reading(folder)), stages(config_of_irony(folder))
     for name in ("gen-0/label-source", "gen-0/label-pool"):
         assert read[name].inputs["ask"].reads_given and "reads_given" not in alone[name].inputs["ask"].model_dump()
-        assert read[name].inputs["model"] == ModelRef(base=str(folder / "small")) or read[name].inputs["model"]
+        assert read[name].inputs["model"].base == str(folder / "small")
         assert alone[name].inputs["model"] is None and alone[name].inputs["backend"] == "given"
 
 
@@ -169,3 +176,6 @@ def test_a_package_filters_with_the_reader(folder: Path) -> None:
     filtered = {row["row_id"]: row for row in lance.dataset(str(uri)).to_table().to_pylist()}
     pool = {row["row_id"]: row for row in labels_of(folder, "pool").to_pylist()}
     assert filtered.keys() == pool.keys()
+    found = {row_id: (row["completion"], row["mean_logprob"], row["margin"]) for row_id, row in pool.items()}
+    for row_id, row in filtered.items():
+        assert (row["completion"], row["mean_logprob"], row["margin"]) == pytest.approx(found[row_id], abs=1e-5)
