@@ -15,6 +15,7 @@ label, and no probability would be left. Its ``find_label_issues`` names rows; t
 """
 
 import argparse
+import importlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
@@ -138,12 +139,14 @@ def read_rows(directory: Path) -> Rows:
         found.append(Rows(trust, given_N, np.c_[state_ND, score_N2[:, 1] - score_N2[:, 0]]))
     first, second = (rows.trust for rows in found)
     both = first._replace(
-        **{
-            name: np.concatenate([getattr(first, name), getattr(second, name)])
-            for name in ("hidden_ND", "correct_N", "row_ids_N", "numbers_NK", "part_N")
-        }
+        hidden_ND=np.concatenate([np.asarray(first.hidden_ND), np.asarray(second.hidden_ND)]),
+        correct_N=np.r_[first.correct_N, second.correct_N],
+        row_ids_N=np.r_[first.row_ids_N, second.row_ids_N],
+        numbers_NK=np.concatenate([first.numbers_NK, second.numbers_NK]),
+        part_N=np.r_[first.part_N, second.part_N],
     )
-    return Rows(both, *(np.concatenate([rows[at] for rows in found]) for at in (1, 2)))
+    source, pool = found
+    return Rows(both, np.r_[source.given_N, pool.given_N], np.concatenate([source.before_ND, pool.before_ND]))
 
 
 def column(name: str) -> Callable[[Rows, Rows, int], Floats]:
@@ -180,13 +183,13 @@ def by_given(source: Rows, pool: Rows, seed: int) -> Floats:
     folds = StratifiedKFold(5, shuffle=True, random_state=seed)
     before_ND, given_N = np.concatenate([source.before_ND, pool.before_ND]), np.r_[source.given_N, pool.given_N]
     found_N2 = cross_val_predict(_classifier(), before_ND, given_N, cv=folds, method="predict_proba")
-    return found_N2[len(source.given_N) :]
+    return np.asarray(found_N2[len(source.given_N) :])
 
 
 def by_gold(source: Rows, pool: Rows, seed: int) -> Floats:
     """Class probabilities of the pool, fitted on the gold labels of the labelled rows: of two classes a grade tells."""
     gold_N = np.where(source.trust.correct_N, source.given_N, 1 - source.given_N)
-    return _classifier().fit(source.before_ND, gold_N).predict_proba(pool.before_ND)
+    return np.asarray(_classifier().fit(source.before_ND, gold_N).predict_proba(pool.before_ND))
 
 
 def by_confidence(source: Rows, pool: Rows, seed: int) -> Floats:
@@ -205,12 +208,11 @@ def quality(*probabilities: Probabilities) -> Callable[[Rows, Rows, int], Floats
     """Cleanlab's label quality scores by class probabilities, of several kinds by its ensemble of them."""
 
     def score(source: Rows, pool: Rows, seed: int) -> Floats:
-        from cleanlab.rank import get_label_quality_ensemble_scores, get_label_quality_scores
-
+        rank = importlib.import_module("cleanlab.rank")
         found = [kind(source, pool, seed) for kind in probabilities]
         if len(found) == 1:
-            return np.asarray(get_label_quality_scores(pool.given_N, found[0]))
-        return np.asarray(get_label_quality_ensemble_scores(pool.given_N, found, verbose=False))
+            return np.asarray(rank.get_label_quality_scores(pool.given_N, found[0]))
+        return np.asarray(rank.get_label_quality_ensemble_scores(pool.given_N, found, verbose=False))
 
     return score
 
@@ -241,9 +243,8 @@ def measured(raw_N: Floats, right_N: npt.NDArray[np.bool_]) -> dict[str, float]:
 
 def kept(pool: Rows, raw_N: Floats, probabilities_N2: Floats) -> dict[str, float]:
     """The rows in which ``find_label_issues`` sees none, beside as many by a score."""
-    from cleanlab.filter import find_label_issues
-
-    kept_N = ~find_label_issues(pool.given_N, probabilities_N2, n_jobs=1)
+    filtering = importlib.import_module("cleanlab.filter")
+    kept_N = ~filtering.find_label_issues(pool.given_N, probabilities_N2, n_jobs=1)
     best = np.argsort(-raw_N, kind="stable")[: kept_N.sum()]
     right_N = pool.trust.correct_N
     return {

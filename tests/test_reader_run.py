@@ -142,7 +142,8 @@ def test_another_reader_is_another_key_and_students_answer(folder: Path) -> None
         return {stage.name: stage for stage in open_run(config_of(config), save=False).chain.stages}
 
     tested = {"splits": {**reading(folder)["splits"], "test": {"from": "labelled", "rows": 20}}}
-    mine = stages(reading(folder, **tested, generations=[{"student": {"path": str(folder / "small")}}]))
+    students = {"generations": [{"student": {"path": str(folder / "small")}}], "run_dir": str(folder / "students")}
+    mine = stages(reading(folder, **tested, **students))
     asks = {name: stage.teacher.ask for name, stage in mine.items() if isinstance(stage, AskModel)}
     assert asks["gen-0/label-pool"].reads_given and not asks["gen-0/test-base"].reads_given
     assert asks["gen-0/label-pool"].backend == asks["gen-0/test-base"].backend == "transformers"
@@ -172,7 +173,7 @@ def test_a_package_filters_with_the_reader(folder: Path) -> None:
     (folder / "filter.yaml").write_text(yaml.safe_dump(config))
     curate("filter", str(folder / "filter.yaml"))
     assert json.loads((folder / "kept" / "filter.json").read_text())["kept"] == 60
-    (uri,) = (folder / "kept" / "_curate").glob("**/labels.lance")
+    (uri,) = (folder / "kept" / "_curation").glob("**/labels.lance")
     filtered = {row["row_id"]: row for row in lance.dataset(str(uri)).to_table().to_pylist()}
     pool = {row["row_id"]: row for row in labels_of(folder, "pool").to_pylist()}
     assert filtered.keys() == pool.keys()
