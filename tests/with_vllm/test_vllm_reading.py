@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from curation.config import DecodingConfig
-from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, check, rows_of, with_options
+from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, with_options
 
 GREEDY = DecodingConfig(max_tokens=4)
 
@@ -19,20 +19,21 @@ def readers(teacher, reference):
     )
 
 
-def test_free_answers_equal_transformers_and_the_answers_themselves(readers, teacher, reference, requests):
+def test_free_answers_equal_transformers(readers, teacher, reference, requests):
     """Answers of one to some tokens, of another seed than any that is drawn; then again, from the prefix cache."""
-    drawn = rows_of(reference.label(requests[:80], DecodingConfig(max_tokens=9, temperature=1.0), seed=5))
+    drawn = {}
+    for place, length in enumerate((1, 2, 5, 9)):
+        some = requests[20 * place : 20 * place + 20]
+        drawn |= rows_of(reference.label(some, DecodingConfig(max_tokens=length, temperature=1.0), seed=5))
     given = [
         replace(request, given=drawn[request.row_id]["completion"])
         for request in requests[:80]
         if drawn[request.row_id]["completion"]
     ]
-    assert len({row["num_output_tokens"] for row in drawn.values()}) > 3
+    assert len(given) > 60
     for _ in range(2):
         rows = both(*readers, given, GREEDY)
     assert all(rows[request.row_id]["completion"] == request.given for request in given)
-    sampled = {request.row_id: {**drawn[request.row_id], "truncated": False} for request in given}
-    check(rows, sampled, given, reference)  # reading finds what drawing found
     assert teacher.engine.num_held() == teacher.engine.num_unfinished == 0
 
 
@@ -45,7 +46,7 @@ def test_given_options_equal_transformers(readers, requests):
     rows = both(*readers, given, GREEDY)
     assert all(rows[request.row_id]["completion"] == request.given for request in given)
     assert {rows[request.row_id]["margin"] > 0 for request in given} == {True, False}
-    other = [replace(request, given=drawn) for request, drawn in zip(asked[:10], [" e4", "e5"] * 5, strict=True)]
+    other = [replace(request, given=drawn) for request, drawn in zip(asked[:10], [" e4", "d4 Rook"] * 5, strict=True)]
     rows = both(*readers, other, GREEDY)
     assert all(rows[request.row_id]["option_logprobs"] is None for request in other)
 
