@@ -27,7 +27,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.real.__main__ import labelled
 from benchmarks.real.arms import fitted
 from curation.config import RunConfig, TrustConfig
 from curation.metrics import auc_value
@@ -90,8 +89,8 @@ def write_rows(data: Path, path: Path, num_rows: int, *, seed: int = 0) -> None:
     pq.write_table(table, path)
 
 
-def configuration(model: Path, work: Path, *, source: int, pool: int, dtype: str) -> RunConfig:
-    """The run whose labels the model reads; it trains no student."""
+def configuration(model: Path, work: Path, *, num_rows: int, dtype: str) -> RunConfig:
+    """The run whose labels the model reads, those of the source: the deals are made of its rows."""
     return RunConfig.model_validate(
         {
             "name": "given-labels",
@@ -99,10 +98,9 @@ def configuration(model: Path, work: Path, *, source: int, pool: int, dtype: str
             "domain": {"name": "classification", "classes": CLASSES},
             "sources": {"rows": {"path": str(work / "rows.parquet")}},
             "splits": {
-                "source": {"from": "rows", "rows": source},
-                "pool": {"from": "rows", "rows": pool},
+                "source": {"from": "rows", "rows": num_rows},
+                "pool": {"from": "rows"},
                 "overlap": "drop",
-                "audit": True,
             },
             "teacher": {
                 "backend": "given",
@@ -122,31 +120,25 @@ def configuration(model: Path, work: Path, *, source: int, pool: int, dtype: str
 
 
 def read_rows(directory: Path) -> Rows:
-    """The graded rows of both splits of the run."""
+    """The graded rows of the run."""
     stages = json.loads((directory / "manifest.json").read_text())["stages"]
-    found = []
-    for split in ("source", "pool"):
-        labels = io.latest(stages[f"gen-0/label-{split}"]["outputs"]["labels"]["uri"])
-        grades = TableRef.from_json(stages[f"gen-0/grade-{split}"]["outputs"]["grades"])
-        numbers = stored_numbers(io.open_table(labels).schema)
-        trust = labelled_rows(labels, grades, TrustConfig(states=STATES), seed=0, numbers=numbers)
-        state = schemas.state_column("prompt_last")
-        table = io.take(labels, trust.row_ids_N, ["label", "option_logprobs", state])
-        score_N2 = np.array(table["option_logprobs"].to_pylist())
-        state_ND = np.array(table[state].to_pylist(), dtype=np.float64)
-        classes = list(CLASSES)
-        given_N = np.array([classes.index(label) for label in table["label"].to_pylist()])
-        found.append(Rows(trust, given_N, np.c_[state_ND, score_N2[:, 1] - score_N2[:, 0]]))
-    first, second = (rows.trust for rows in found)
-    both = first._replace(
-        hidden_ND=np.concatenate([np.asarray(first.hidden_ND), np.asarray(second.hidden_ND)]),
-        correct_N=np.r_[first.correct_N, second.correct_N],
-        row_ids_N=np.r_[first.row_ids_N, second.row_ids_N],
-        numbers_NK=np.concatenate([first.numbers_NK, second.numbers_NK]),
-        part_N=np.r_[first.part_N, second.part_N],
-    )
-    source, pool = found
-    return Rows(both, np.r_[source.given_N, pool.given_N], np.concatenate([source.before_ND, pool.before_ND]))
+    labels = io.latest(stages["gen-0/label-source"]["outputs"]["labels"]["uri"])
+    grades = TableRef.from_json(stages["gen-0/grade-source"]["outputs"]["grades"])
+    numbers = stored_numbers(io.open_table(labels).schema)
+    trust = labelled_rows(labels, grades, TrustConfig(states=STATES), seed=0, numbers=numbers)
+    state = schemas.state_column("prompt_last")
+    table = io.take(labels, trust.row_ids_N, ["label", "option_logprobs", state])
+    score_N2 = np.array(table["option_logprobs"].to_pylist())
+    state_ND = np.array(table[state].to_pylist(), dtype=np.float64)
+    given_N = np.array([list(CLASSES).index(label) for label in table["label"].to_pylist()])
+    return Rows(trust, given_N, np.c_[state_ND, score_N2[:, 1] - score_N2[:, 0]])
+
+
+def is_graded(directory: Path) -> bool:
+    """Whether the rows of a run are read and graded."""
+    manifest = directory / "manifest.json"
+    stages = json.loads(manifest.read_text())["stages"] if manifest.exists() else {}
+    return bool(stages.get("gen-0/grade-source", {}).get("outputs"))
 
 
 def column(name: str) -> Callable[[Rows, Rows, int], Floats]:
@@ -318,22 +310,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder of the data sets")
     parser.add_argument("--work", type=Path, default=Path("build/given_labels"), help="where labels are kept")
     parser.add_argument("--dtype", default="float32", help="of the reader: bfloat16 where the processor has it")
-    parser.add_argument("--labelled", type=int, default=600, help="labelled rows")
-    parser.add_argument("--pool", type=int, default=1_400, help="other rows")
+    parser.add_argument("--labelled", type=int, default=600, help="labelled rows of a deal")
+    parser.add_argument("--rows", type=int, default=2_000, help="all rows that are read")
     parser.add_argument("--deals", type=int, default=10, help="deals of the rows into labelled ones and others")
     parser.add_argument("--write-docs", action="store_true", help="write the table into docs/own-data.md")
     given = parser.parse_args()
     work = given.work.absolute()
-    if not labelled(work / "run"):
+    if not is_graded(work / "run"):
         if given.model is None or given.data is None:
             parser.error("--model and --data are needed to read the labels")
         from curation.pipeline.running import run_part
 
-        write_rows(given.data.absolute(), work / "rows.parquet", given.labelled + given.pool)
-        model, sizes = given.model.absolute(), {"source": given.labelled, "pool": given.pool}
-        config = configuration(model, work, dtype=given.dtype, **sizes)
-        for stage in ("gen-0/grade-source", "gen-0/grade-pool"):
-            run_part(config, stage, alone=False)
+        write_rows(given.data.absolute(), work / "rows.parquet", given.rows + 1)  # one row for the pool
+        config = configuration(given.model.absolute(), work, num_rows=given.rows, dtype=given.dtype)
+        run_part(config, "gen-0/grade-source", alone=False)
     if not PEER:
         print("cleanlab is not installed, so that its lines are left out: pip install cleanlab")
     results = bench(read_rows(work / "run"), num_labelled=given.labelled, deals=given.deals)
