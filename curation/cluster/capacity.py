@@ -142,7 +142,7 @@ def needs(config: RunConfig) -> list[Need]:
 def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
     """Sentences on the cores and GPUs that every pass of the teacher would leave idle on nodes with these resources."""
     actors = config.teacher.actors
-    cpus = actors.cpus(config.teacher.backend, [node.get("CPU", 0) for node in nodes])
+    cpus = actors.cpus(config.teacher.ask.backend, [node.get("CPU", 0) for node in nodes])
     words = []
     for kind, key, each in (("CPU", "num_cpus", cpus), ("GPU", "num_gpus", actors.num_gpus)):
         total, used = sum(node.get(kind, 0) for node in nodes), actors.max * each

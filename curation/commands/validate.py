@@ -73,7 +73,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         yield CheckedLine("setting", places)
     if config.trust.search or "tune" in config.model_fields_set:
         check_search(config, num_pool)
-    teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
+    teachers = {"teacher", "reader", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
         yield CheckedLine("model", f"{role}: {_described(model, states)}")
@@ -81,7 +81,8 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     trained = [*student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
     words = [*warnings(config), *(found.warning for found in trained if found.warning is not None)]
-    if capacity.address_of(config.ray) == capacity.LOCAL and (config.teacher.given or config.teacher.endpoint) is None:
+    here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
+    if here and capacity.address_of(config.ray) == capacity.LOCAL:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 

@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from curation import given_columns
 from curation.arms import FREE
 from curation.config.base import Section
+from curation.config.models import ModelConfig
 from curation.given_columns import ORDER_AGREEMENT, given_column
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
 KEYS = ("completion", "grade", "confidence")
 """The keys of ``teacher`` that name columns."""
+READERS = ("transformers", "vllm", "auto")
+"""The backends that read answers which came with the rows."""
 
 Column = Annotated[str, Field(min_length=1)]
 
@@ -24,6 +27,31 @@ def _listed(value: Any) -> Any:
 
 Columns = Annotated[tuple[Column, ...], BeforeValidator(_listed)]
 """Columns in a list; one alone may stand without it."""
+
+
+def _reads(backend: str) -> str:
+    if backend not in READERS:
+        raise ValueError(f"{backend!r} reads no labels that are there; take {', '.join(READERS)}")
+    return backend
+
+
+class ReaderConfig(Section):
+    """A model that reads prompt and given label once, for log-probabilities and states of labels made elsewhere.
+
+    The other keys of ``teacher`` say how it runs and what is kept of it, as they do for a model that answers.
+    """
+
+    model: ModelConfig
+    """The model that reads; it need not be the one that answered."""
+    backend: Annotated[str, AfterValidator(_reads)] = "transformers"
+    """``transformers``, ``vllm``, or ``auto`` as in ``teacher.backend``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_model(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("model") is None:
+            raise ValueError("needs model: the one that reads, e.g. {path: Qwen/Qwen3-0.6B}")
+        return value
 
 
 class GivenConfig(Section):
@@ -60,7 +88,7 @@ class GivenConfig(Section):
 
 
 def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
-    """The arms of a run that names none: without log-probabilities, its numbers in place of the free signals."""
+    """The arms of a run that names none: its numbers too, and without log-probabilities no other free signals."""
     endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
     others = [arm for arm in default if arm not in FREE]
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
@@ -69,18 +97,20 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
         return tuple(default)
     named = _listed(teacher.get("confidence", ()))
     numbers = [given_column(name) for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
-    return tuple(dict.fromkeys([*others[:1], *numbers, *others[1:]]))
+    kept = others if teacher.get("reader") is None else default
+    return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
 def with_given(value: Mapping[str, Any], default_domain: Any, arms: Sequence[str]) -> dict[str, Any]:
-    """The sections of a run whose labels are given: each domain knows the columns, and nothing is kept of states.
+    """The sections of a run whose labels are given: each domain knows the columns; without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
     """
     teacher, filled = value["teacher"], dict(value)
-    filled["teacher"] = {"states": (), **teacher}
+    stateless = {"states": ()} if teacher.get("reader") is None else {}
+    filled["teacher"] = {**stateless, **teacher}
     defaults: dict[str, dict[str, Any]] = {
-        "trust": {"states": ()},
+        "trust": stateless,
         "selection": {"gold_rollouts": {"source": "answers"}, "arms": arms},
     }
     for section, keys in defaults.items():
@@ -108,8 +138,15 @@ def _knowing(domain: Any, columns: Mapping[str, Any]) -> Any:
 
 def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
     """The problem with a teacher section and its columns; ``None`` without one."""
+    if teacher.reads_given:
+        return "reads_given: follows from reader; leave it out, and set reader: {model: ...}"
     named = [key for key in KEYS if getattr(teacher, key)]
     if not is_given:
+        if teacher.reader is not None:
+            return (
+                "reader: reads labels made elsewhere, which is for backend: given; set that and completion, or leave "
+                "it out"
+            )
         if not named:
             return None
         return (
@@ -118,19 +155,27 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
         )
     if teacher.completion is None:
         return "backend given needs completion: the column of the source that holds the labels"
+    for key in ("model", "adapt"):
+        if getattr(teacher, key) is not None:
+            mend = "leave it out" if key == "adapt" else "leave it out, or name one that reads them by reader: {model}"
+            return f"{key}: backend given asks no model for labels; {mend}"
+    if teacher.reader is not None:
+        return None
     unused = {
-        "model": teacher.model is not None,
-        "adapt": teacher.adapt is not None,
         "states": bool(states),
         "token_logprobs": bool(teacher.token_logprobs),
         "store_states": teacher.store_states is not True,
     }
     if found := [key for key, used in unused.items() if used]:
-        return f"{found[0]}: backend given asks no model, so that there is nothing to keep of one; leave it out"
+        return (
+            f"{found[0]}: backend given asks no model, so that there is nothing to keep of one; leave it out, or set "
+            "reader: {model: ...}, which reads the labels"
+        )
     if not teacher.confidence:
         return (
             "backend given has neither states nor log-probabilities, so that trust can only read columns of numbers; "
-            "set confidence: to one or several, e.g. the confidence that came with each label"
+            "set confidence: to one or several, e.g. the confidence that came with each label, or reader: "
+            "{model: ...}, which reads the labels"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Limits of labels made elsewhere: what a run with them cannot ask for, since no model answers."""
+"""Limits of labels made elsewhere: what a run with them cannot ask for, since no model answers or even reads."""
 
 from curation.arms import ARMS, FREE, fitted_of
 from curation.config.given import GivenConfig
@@ -10,14 +10,17 @@ NUMBERS_ALONE = ("stacked", "fitted_confidence")
 
 
 def beyond_given(
-    given: GivenConfig, selection: SelectionConfig, trust: TrustConfig, *, generations: int, judges: bool
+    given: GivenConfig, selection: SelectionConfig, trust: TrustConfig, *, generations: int, judges: bool, read: bool
 ) -> str | None:
-    """The first thing that a run asks for and labels made elsewhere do not have; ``None`` if they suffice."""
+    """The first thing that a run asks for and labels made elsewhere do not have; ``None`` if they suffice.
+
+    ``read``: a model reads them, so that they have states and log-probabilities.
+    """
     used = selection.used
     numbers = ", ".join(given.numbers.values())
     for name in used:
         arm = ARMS[name]
-        if arm.trust in FREE:
+        if arm.trust in FREE and not read:
             return f"the {name} arm ranks by log-probabilities, and backend given has none; take {numbers}"
         if arm.signal is not None and arm.signal.asks == "teacher":
             return f"the {name} arm asks the teacher further questions, and backend given asks no model; leave it out"
@@ -29,11 +32,12 @@ def beyond_given(
     kinds = {*fitted_of(used), trust.kind}
     further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
     if further and not trust.inputs:
+        lacks = "trust.states names none" if read else "backend given has none"
         return (
-            f"trust: {further[0]} reads states, and backend given has none; set trust.columns: [{numbers}], or leave "
-            "trust.kind out"
+            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: [{numbers or 'mean_logprob'}], or "
+            "leave trust.kind out"
         )
-    if trust.pca is not None:
+    if trust.pca is not None and not read:
         return "trust.pca: joins states, and backend given has none; leave it out"
     if selection.gold_rollouts.source in ("auto", "samples"):
         return (

@@ -26,10 +26,7 @@ def resolved(config: RunConfig) -> Iterator[str]:
     domain = _traits(config.domain).defaults
     if (given := config.teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
-        yield (
-            f"teacher: labels are column {given.completion}, no model is asked; trust reads "
-            f"{', '.join(given.confidence)}; graded by {graded}"
-        )
+        yield f"teacher: labels are column {given.completion}, {_read(config, given.confidence)}; graded by {graded}"
     else:
         teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
         text = _text(config.teacher.decoding)
@@ -51,19 +48,29 @@ def resolved(config: RunConfig) -> Iterator[str]:
     yield _chat(config)
 
 
+def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:
+    """Who reads the labels that came with the rows, and what trust reads of them."""
+    reader = config.teacher.reader
+    if reader is None:
+        return f"no model is asked; trust reads {', '.join(numbers)}"
+    inputs = ", ".join((*numbers, *config.trust.states, "log-probabilities"))
+    return f"read once by the reader ({reader.backend}); trust reads {inputs}"
+
+
 def warnings(config: RunConfig) -> Iterator[str]:
     """Warnings about valid settings that cannot work: answers cut before their label, or too long for the model."""
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
     labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _traits(domain).reasons}
     yield from unready(config.teacher.endpoint)
-    model = config.teacher.model
+    model = config.teacher.loaded
     init, brief = None if model is None else model.init, config.teacher.adapt is not None
     backend = config.teacher.backend
     scripted = config.teacher.endpoint is None and backend in BACKENDS and not BACKENDS[backend].weights
     for name in labelled:
         if init is None and config.teacher.given is None:
             yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)
-    if _traits(config.domain_of("pool")).generates and init is not None:
+    traits = _traits(config.domain_of("pool"))
+    if traits.generates and init is not None and config.teacher.given is None:
         yield from _room("teacher", config.teacher.decoding, init)
     limit, by = config.selection.max_per_label, config.selection.max_per_label_by
     if limit is not None and by == "label" and config.domain_of("pool").name == "mcqa":

@@ -267,7 +267,8 @@ class RunConfig(RowsConfig):
         problem = unknown_number(columns, given, both_orders=both) or beyond_endpoint(self) or beyond_calibration(self)
         if given is not None and problem is None:
             judges, generations = self.judge is not None, len(self.generations)
-            problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges)
+            read = self.teacher.reader is not None
+            problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges, read=read)
         if problem is not None:
             raise ValueError(problem)
 
@@ -356,7 +357,9 @@ class RunConfig(RowsConfig):
         endpoint, given = self.teacher.endpoint, self.teacher.given
         if endpoint is not None:
             return compared(endpoint)
-        return self.fitting.states if given is None else tuple(given.numbers.values())
+        if given is None or (self.teacher.reader is not None and self.fitting.states):
+            return self.fitting.states
+        return tuple(given.numbers.values()) or ("mean_logprob",)
 
     @property
     def num_shares(self) -> int:
@@ -381,7 +384,8 @@ class RunConfig(RowsConfig):
     def models(self) -> dict[str, ModelConfig]:
         """The models that are named, by their role in words."""
         roles, judge = self.signals.roles, self.judge
-        named: dict[str, ModelConfig | None] = {"teacher": self.teacher.model}
+        role = "teacher" if self.teacher.reader is None else "reader"
+        named: dict[str, ModelConfig | None] = {role: self.teacher.loaded}
         named |= {f"student {name}": base for name, (base, _) in self.students.items()}
         named["second teacher"] = roles.pop("second_teacher", None)
         named["reward model"] = roles.pop("reward", None)

@@ -220,6 +220,8 @@ class AnswersConfig(Section):
     scripted: ScriptConfig = ScriptConfig()
     endpoint: Annotated[ServedConfig | None, Field(exclude_if=lambda served: served is None)] = None
     """The model that a server answers for, with ``backend: endpoint``."""
+    reads_given: Annotated[bool, Field(exclude_if=lambda reads: not reads)] = False
+    """The model answers nothing and reads the answers that came with the rows; from ``teacher.reader``: set that."""
 
 
 class AskConfig(AnswersConfig):
@@ -271,9 +273,12 @@ class AskConfig(AnswersConfig):
         return self.model_copy(update={"endpoint": self.endpoint.model_copy(update=kept)})
 
     def of_weights(self, *, chat_template: bool) -> Self:
-        """The same for other models, which have weights: without the server, and with a template of their own."""
+        """The same for other models, which have weights: without the server, and with a template of their own.
+
+        They answer, and do not read what others answered.
+        """
         if self.endpoint is None:
-            return self
+            return self.model_copy(update={"reads_given": False}) if self.reads_given else self
         theirs = {"backend": "transformers", "endpoint": None, "chat_template": chat_template}
         return self.model_copy(update=theirs)
 
@@ -296,6 +301,9 @@ class TeacherConfig(AskConfig):
     confidence: given.Columns = ()
     """With ``backend: given``: a column with a number, or a list of them, that came with each label; larger is surer.
     Trust reads them, and each is an arm ``given_<column>``. An empty cell is a missing number."""
+    reader: given.ReaderConfig | None = None
+    """With ``backend: given``: a model that reads prompt and label once, so that there are log-probabilities and hidden
+    states of labels made elsewhere, too (docs/own-data.md)."""
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     store_states: bool | PcaConfig = True
@@ -316,8 +324,16 @@ class TeacherConfig(AskConfig):
 
     @property
     def ask(self) -> AskConfig:
-        """How every teacher is asked."""
-        return AskConfig.part_of(self)
+        """How every teacher is asked; a reader of given labels, which is none, to read them."""
+        asked = AskConfig.part_of(self)
+        if self.reader is None:
+            return asked
+        return asked.model_copy(update={"backend": self.reader.backend, "reads_given": True})
+
+    @property
+    def loaded(self) -> ModelConfig | None:
+        """The model that labels or reads labels; ``None`` where none does."""
+        return self.model if self.reader is None else self.reader.model
 
     @field_validator("store_states", mode="before")
     @classmethod
@@ -354,8 +370,8 @@ class TeacherConfig(AskConfig):
                 f"vllm.engine.tensor_parallel_size {ranks} and actors.num_gpus {num_gpus:g} differ: a tensor-parallel "
                 "group is one actor with a GPU a rank, all on one node; set both alike"
             )
-        if self.model is not None and self.model.init is not None:
-            problem = beyond(self.states, self.model.init.num_layers)
+        if self.loaded is not None and self.loaded.init is not None:
+            problem = beyond(self.states, self.loaded.init.num_layers)
             if problem is not None:
                 raise ValueError(f"states: {problem}")
         eager = self.vllm.engine.get("enforce_eager", True)

@@ -369,7 +369,7 @@ def _selected(
         at=generation.at("pool"),
         choice=chosen,
         texts=texts,
-        teacher=generation.teacher,
+        teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
         generation=generation.index,
         revision=Select.revision if budget.risk is None else CERTIFIED_REVISION,
         num_rows=None if budget.n is None else budget.n * len(selection.arms),

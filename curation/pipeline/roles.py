@@ -27,11 +27,12 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
 
 
 def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
-    """The weak teacher that the configuration names; ``None`` for one without weights."""
-    model = config.teacher.model
+    """The weak teacher that the configuration names, or its reader; ``None`` for one without weights."""
+    model = config.teacher.loaded
     if model is None:
         return None
-    return adapted_teacher(config, _base(config, model, "teacher"), tables, sizes, name="gen-0/teacher")
+    role = "teacher" if config.teacher.reader is None else "reader"
+    return adapted_teacher(config, _base(config, model, role), tables, sizes, name="gen-0/teacher")
 
 
 def adapted_teacher(
@@ -64,7 +65,7 @@ def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping
     """The models that signals and the judge ask."""
     ask = config.teacher.ask.of_weights(chat_template=config.evaluation.chat_template)
     ask, reward, judge = ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
-    if config.teacher.given is not None:
+    if config.teacher.given is not None and config.teacher.reader is None:
         ask = ask.model_copy(update={"backend": "transformers"})
     roles = {
         role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")

@@ -116,9 +116,10 @@ def _tests(
 def _is_pinned(answering: TeacherUse) -> bool:
     """Whether reference and backend say which answers a model gives, in any run.
 
-    They do not of what a run trains or makes, of adapters, and of backends in a user's own module, whose code may
-    change.
+    They do not of what a run trains or makes, of adapters, of labels that are only read, and of backends in a user's
+    own module, whose code may change.
     """
     model, backend = answering.model, answering.backend
     is_ours = isinstance(backend, Out) or (":" not in backend and BACKENDS[backend].weights)
-    return isinstance(model, ModelRef) and model.revision is not None and model.adapter is None and is_ours
+    is_pinned = isinstance(model, ModelRef) and model.revision is not None and model.adapter is None
+    return is_pinned and is_ours and not answering.ask.reads_given

@@ -248,7 +248,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
 
 def _always(run: RunRecord) -> list[str]:
     """The free signals that the report measures whatever they are; none where no model gave log-probabilities."""
-    return [] if run.config.get("teacher", {}).get("backend") == GIVEN else ["internal_confidence"]
+    teacher = run.config.get("teacher", {})
+    return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
 
 
 def verified(record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:

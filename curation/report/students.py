@@ -81,12 +81,14 @@ WORDS = {GIVEN: "labels made elsewhere"}
 def model(ref: ModelRef | None, teacher: Mapping[str, Any] | None = None) -> Json:
     """A model as JSON, with a short ``name``: the last two parts of its path or hub id, or what answers without one.
 
-    ``teacher``: that section of the configuration, for a teacher without weights.
+    ``teacher``: that section of the configuration, for a teacher without weights, and labels that a model only reads.
     """
     if ref is None:
         backend = (teacher or {}).get("backend", "scripted")
         return {"name": ((teacher or {}).get("endpoint") or {}).get("model") or WORDS.get(backend, backend)}
-    return {"name": "/".join(Path(ref.adapter or ref.base).parts[-2:]), **ref.to_json()}
+    name = "/".join(Path(ref.adapter or ref.base).parts[-2:])
+    reads = (teacher or {}).get("reader") is not None
+    return {"name": f"{WORDS[GIVEN]}, read by {name}" if reads else name, **ref.to_json()}
 
 
 def _trained(training: Mapping[str, Any] | None) -> Json:

@@ -30,7 +30,8 @@ class Request:
     stepwise: bool = False
     """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
     given: str | None = None
-    """The completion that came with the row, where labels are made elsewhere; backends that ask a model ignore it."""
+    """The completion that came with the row, where labels are made elsewhere: a model that only reads it
+    (``AskConfig.reads_given``) scores it, and one that answers ignores it."""
     content_free: tuple[str, ...] = ()
     """The same question about texts without content, where the choice among options is calibrated by them."""
     baselines: tuple[float, ...] | None = None

@@ -38,6 +38,7 @@ def completion_batch(
     mean_logprobs: Sequence[float | None],
     option_logprobs: Sequence[Sequence[float] | None] | None = None,
     option_scores: Sequence[Sequence[float] | None] | None = None,
+    given_options: Sequence[int | None] | None = None,
     margins: Sequence[OfTokens | None] | None = None,
     negentropies: Sequence[OfTokens | None] | None = None,
     token_logprobs: Sequence[Sequence[float]] = (),
@@ -54,7 +55,8 @@ def completion_batch(
     Of ``token_logprobs``, those of each answer's tokens in their order, the first ``num_token_logprobs`` are kept, the
     least, the first and the last. Those after the first may be left out but for the least one and the last.
     ``margins`` and ``negentropies`` are read of generated answers alone. What is told of options follows from
-    ``option_scores``, by which one was chosen: ``option_logprobs`` where it is not given.
+    ``option_scores``, by which one was chosen: ``option_logprobs`` where it is not given. ``given_options`` are the
+    places of options that came with the rows and are read; ``None`` where the likeliest one is the answer.
     Columns whose argument is left out are null. A state that ``state_dtype`` cannot hold becomes an error row
     (``state_overflow``) with null states.
     """
@@ -79,7 +81,10 @@ def completion_batch(
         kept = values[:num_token_logprobs]
         logprob_NK[row, : len(kept)] = kept
     option_logprobs = option_logprobs or [None] * num_rows
-    sure = _sureness(token_logprobs, option_scores or option_logprobs, margins or (), negentropies or (), bad_N)
+    places = given_options or [None] * num_rows
+    scores = option_scores or option_logprobs
+    by_options = [None if of_row is None else of_options(of_row, at) for of_row, at in zip(scores, places, strict=True)]
+    sure = _sureness(token_logprobs, by_options, margins or (), negentropies or (), bad_N)
     given: dict[str, Any] = {
         "row_id": row_ids,
         "completion": completions,
@@ -115,9 +120,12 @@ def above(scores: Sequence[float], baselines: Sequence[float] | None) -> list[fl
     return [score if baseline == -math.inf else score - baseline for score, baseline in pairs]
 
 
-def ranked(scores: Sequence[float]) -> list[int]:
-    """Places of the scores, from the largest to the smallest; of equal ones the first comes first."""
-    return sorted(range(len(scores)), key=lambda place: -scores[place])
+def ranked(scores: Sequence[float], given: int | None = None) -> list[int]:
+    """Places of the scores, from the largest to the smallest; of equal ones the first comes first.
+
+    The place ``given``, of an option that is read and not chosen, comes before all others.
+    """
+    return sorted(range(len(scores)), key=lambda place: (place != given, -scores[place]))
 
 
 def error_batch(
@@ -200,7 +208,7 @@ def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None
 
 def _sureness(
     token_logprobs: Sequence[Sequence[float]],
-    option_scores: Sequence[Sequence[float] | None],
+    by_options: Sequence[Mapping[str, float] | None],
     margins: Sequence[OfTokens | None],
     negentropies: Sequence[OfTokens | None],
     null_N: npt.NDArray[np.bool_],
@@ -212,13 +220,12 @@ def _sureness(
             _set(sure, row, "logprob", min(values), values[0], values[-1])
     for name, found in (("margin", margins), ("negentropy", negentropies)):
         for row, of_tokens in enumerate(found):
-            if of_tokens is not None and option_scores[row] is None:
+            if of_tokens is not None and by_options[row] is None:
                 sure[name][row] = of_tokens.mean
                 _set(sure, row, name, *of_tokens[1:])
-    for row, scores in enumerate(option_scores):
-        if scores is not None:
-            for name, value in of_options(scores).items():
-                sure[name][row] = value
+    for row, found_by_name in enumerate(by_options):
+        for name, value in (found_by_name or {}).items():
+            sure[name][row] = value
     for found_N in sure.values():
         found_N[null_N] = np.nan
     return sure
@@ -229,20 +236,26 @@ def _set(columns: Mapping[str, Array], row: int, name: str, least: float, first:
         columns[f"{part}_{name}"][row] = value
 
 
-def of_options(scores: Sequence[float]) -> dict[str, float]:
-    """How sure the choice among options with these scores is, by the column's name; NaN where there is no margin."""
-    ascending = np.sort(np.asarray(scores, dtype=np.float64))
+def of_options(scores: Sequence[float], given: int | None = None) -> dict[str, float]:
+    """How sure the choice among options with these scores is, by the column's name; NaN where there is no margin.
+
+    Of the option at the place ``given``, which came with its row, in place of the likeliest one: its margin is below
+    zero where another one is likelier.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    ascending, place = np.sort(values), int(values.argmax()) if given is None else given
+    others = np.delete(values, place)
     with np.errstate(invalid="ignore"):  # an impossible option has the score -inf
         shifted = ascending - ascending[-1]
         weights = np.exp(shifted)
         shares = weights / weights.sum()
         logs = shifted - np.log(weights.sum())
         return {
-            "margin": float(ascending[-1] - ascending[-2]) if len(ascending) > 1 else np.nan,
+            "margin": float(values[place] - others.max()) if len(others) else np.nan,
             "negentropy": float(shares @ np.where(shares > 0, logs, 0.0)),
-            "option_share": float(shares[-1]),
-            "option_lead": float(ascending[-1] - ascending.mean()),
-            "num_options": len(ascending),
+            "option_share": float(np.exp(values[place] - ascending[-1]) / weights.sum()),
+            "option_lead": float(values[place] - ascending.mean()),
+            "num_options": len(values),
         }
 
 

@@ -1,11 +1,11 @@
 """Options scored and chosen by a causal LM (paper, App. "Evaluation Details", world knowledge).
 
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token; the
-likeliest option is chosen, the first of equal ones. The prompt is fed once: its last token's logits give the
-probability of each option's first token. The other probabilities come from the inner nodes of the options' trie
-(``trie``): they are fed after the prompt once each, as branches of one pass (``Forward.branch``). A model that cannot
-take branches is fed each path of inner nodes after a copy of the prompt's keys and values. In the end only those
-options are fed whose states are asked for: mostly the chosen one.
+likeliest option is chosen, the first of equal ones; where an option came with the row, it is the answer instead. The
+prompt is fed once: its last token's logits give the probability of each option's first token. The other probabilities
+come from the inner nodes of the options' trie (``trie``): they are fed after the prompt once each, as branches of one
+pass (``Forward.branch``). A model that cannot take branches is fed each path of inner nodes after a copy of the
+prompt's keys and values. In the end only those options are fed whose states are asked for: mostly the chosen one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def score_options(
     means = [[sum(values) / len(values) for values in options] for options in by_token]
     plain = means if normalise else scores
     chosen_by = [above(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
-    orders = [ranked(options) for options in chosen_by]
+    orders = [ranked(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
     chosen = [options[order[0]] for options, order in zip(by_token, orders, strict=True)]
     return completion_batch(
         row_ids=[row.request.row_id for row in rows],
@@ -74,6 +74,7 @@ def score_options(
         num_token_logprobs=config.token_logprobs,
         option_logprobs=scores,
         option_scores=chosen_by,
+        given_options=[row.choice for row in rows],
         num_prompt_tokens=[len(row.prompt) for row in rows],
         num_output_tokens=[len(values) for values in chosen],
         truncated=[False] * len(rows),
@@ -193,8 +194,14 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
     places = [option.place for option in options]
     all_rows = places == list(range(len(prefix.length_B)))
     prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
-    hidden_BTD = forward.states(prefix, ids_BT).float()
-    own_BTD = hidden_BTD.where((torch.arange(width, device=ids_BT.device) < length_B1)[..., None], 0.0)
+    return states_of(forward.states(prefix, ids_BT), length_B1)
+
+
+def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The states of answers by position, float32 [B, D], of those at their tokens, padded on the right."""
+    hidden_BTD = hidden_BTD.float()
+    is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
+    own_BTD = hidden_BTD.where(is_own_BT[..., None], 0.0)
     return {
         "output_first": hidden_BTD[:, 0],
         "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0],

@@ -1,7 +1,7 @@
 """Requests as tokens: the chat template, the boundary between prompt and option, and what a model cannot take."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
@@ -22,6 +22,10 @@ class TokenisedRequest:
     request: Request
     prompt: list[int]
     options: list[list[int]] | None
+    answer: list[int] | None = None
+    """The answer that came with the row and is read, where it is no option."""
+    choice: int | None = None
+    """The place of the option that came with the row and is read; ``None``: the likeliest one is the answer."""
 
     @cached_property
     def trie(self) -> Trie:
@@ -30,6 +34,8 @@ class TokenisedRequest:
 
     def room(self, max_tokens: int) -> int:
         """Tokens that the answer may have, where a free one has at most ``max_tokens``."""
+        if self.answer is not None:
+            return len(self.answer)
         return max_tokens if self.options is None else max(map(len, self.options))
 
     def problem(self, max_positions: int | None, max_tokens: int) -> str | None:
@@ -41,6 +47,8 @@ class TokenisedRequest:
             lengths = [len(tokens) for tokens in self.options]
             if (bad := bad_options(self.request.options or (), lengths)) is not None:
                 return bad
+        if self.answer is not None and not self.answer:
+            return "no_completion: no answer with tokens came with the row"
         room = self.room(max_tokens)
         if not self.prompt:
             return "prompt_length: the prompt has no tokens"
@@ -91,12 +99,14 @@ def tokenise(
     *,
     chat_template: bool,
     known: OptionTokens | None = None,
+    reads_given: bool = False,
 ) -> list[TokenisedRequest]:
     """The requests as tokens.
 
     With ``chat_template`` a prompt is one user turn (``models.as_user_turns``). An option's tokens are those that the
     text of prompt and option has beyond the prompt's own tokens; where the two merge at the boundary, the option is
-    tokenised by itself. ``known`` remembers them between calls.
+    tokenised by itself. ``known`` remembers them between calls. ``reads_given``: the answer is the completion that came
+    with the row, one of its options or, like an option, a text after the prompt.
     """
     prompts = [request.prompt for request in requests]
     if chat_template:
@@ -104,9 +114,25 @@ def tokenise(
     special = not chat_template
     prompt_tokens = text_ids(tokenizer, prompts, special=special)
     given = zip(prompts, prompt_tokens, requests, strict=True)
-    rows = [(prompt, tokens, request.options or ()) for prompt, tokens, request in given]
-    options = (known or OptionTokens()).of(tokenizer, rows, special=special)
-    return [
-        TokenisedRequest(request=request, prompt=tokens, options=None if request.options is None else own)
-        for request, tokens, own in zip(requests, prompt_tokens, options, strict=True)
+    choices = [_choice(request) if reads_given else None for request in requests]
+    read = [reads_given and choice is None for choice in choices]  # its answer is no option
+    rows = [
+        (prompt, tokens, (request.given or "",) if is_text else request.options or ())
+        for (prompt, tokens, request), is_text in zip(given, read, strict=True)
     ]
+    texts = (known or OptionTokens()).of(tokenizer, rows, special=special)
+    return [
+        TokenisedRequest(request=replace(request, options=None), prompt=tokens, options=None, answer=own[0])
+        if is_text
+        else TokenisedRequest(
+            request=request, prompt=tokens, options=None if request.options is None else own, choice=choice
+        )
+        for request, tokens, own, choice, is_text in zip(requests, prompt_tokens, texts, choices, read, strict=True)
+    ]
+
+
+def _choice(request: Request) -> int | None:
+    """The place of the completion that came with the row among its options; ``None`` if it is none of them."""
+    if request.options is None or request.stepwise or request.given not in request.options:
+        return None
+    return request.options.index(request.given)

@@ -1,7 +1,7 @@
 """The transformers teacher: any causal LM, in batches of like length, on one key-value cache.
 
 Completions, log-probabilities and hidden states come from one pass: ``forward`` feeds the model, ``decoding`` draws
-answers, ``options`` scores given ones.
+answers, ``options`` scores given ones, ``reading`` reads those that came with the rows.
 """
 
 import copy
@@ -22,6 +22,7 @@ from curation.teachers.decoding import Decoder
 from curation.teachers.forward import Forward, batches
 from curation.teachers.options import score_options
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
+from curation.teachers.reading import read_answers
 
 
 class TransformersTeacher:
@@ -70,7 +71,7 @@ class TransformersTeacher:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Answers to decode first, then options to score, longest prompts first, in batches of ``batch_tokens``.
+        """Answers to decode or read first, then options to score, longest first, in batches of ``batch_tokens``.
 
         Rows that a gate passes go on from the keys and values of their prompts.
         """
@@ -78,10 +79,19 @@ class TransformersTeacher:
         errors: dict[int, str] = {}
         to_decode: list[TokenisedRequest] = []
         to_score: list[TokenisedRequest] = []
-        for row in tokenise(self._tokenizer, list(requests), chat_template=config.chat_template, known=self._known):
+        to_read: list[TokenisedRequest] = []
+        for row in tokenise(
+            self._tokenizer,
+            list(requests),
+            chat_template=config.chat_template,
+            known=self._known,
+            reads_given=config.reads_given,
+        ):
             problem = row.problem(self._forward.max_positions, decoding.max_tokens)
             if problem is not None:
                 errors[row.request.row_id] = problem
+            elif row.answer is not None:
+                to_read.append(row)
             else:
                 (to_decode if row.request.is_drawn else to_score).append(row)
         if errors:
@@ -97,6 +107,8 @@ class TransformersTeacher:
             to_decode, lambda row: len(row.prompt) + row.room(decoding.max_tokens), config.batch_tokens
         ):
             yield from self._decoder.complete(batch, config, decoding, seed=seed, gate=gate)
+        for batch in batches(to_read, lambda row: len(row.prompt) + len(row.answer or ()), config.batch_tokens):
+            yield read_answers(self._forward, batch, config)
         for batch in batches(to_score, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
             yield score_options(self._forward, batch, config, normalise=decoding.normalise_options)
 

@@ -182,7 +182,13 @@ class _Stream:
         stream = iter(requests)
         while some := list(islice(stream, TOKENISE_ROWS)):
             with teacher.decode_lock:  # a fast tokenizer is not to be used by two threads at once
-                rows = tokenise(teacher.tokenizer, some, chat_template=config.chat_template, known=teacher.known)
+                rows = tokenise(
+                    teacher.tokenizer,
+                    some,
+                    chat_template=config.chat_template,
+                    known=teacher.known,
+                    reads_given=config.reads_given,
+                )
             bad: dict[int, str] = {}
             for row in rows:
                 problem = row.problem(teacher.max_positions, self._decoding.max_tokens)
@@ -195,7 +201,10 @@ class _Stream:
 
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
-        if options is None or given.request.is_drawn:
+        if given.answer is not None:
+            read = EngineRequest(tokens=given.answer)
+            self._score(EngineRow(given=given, parts=[read], left=1, text=given.request.given or ""), read)
+        elif options is None or given.request.is_drawn:
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, is_prompt=self._gate is not None)
             if row.is_prompt:
                 self._send(row, row.parts[0], given.prompt, fed_params())
@@ -203,7 +212,7 @@ class _Stream:
                 self._send_answer(row)
         elif given.request.baselines is None and all(len(tokens) == 1 for tokens in options):
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
-            self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options]))
+            self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options], given.choice))
         else:
             scoring = Scoring(given.trie)
             row = EngineRow(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
@@ -237,9 +246,11 @@ class _Stream:
         self._ended.append((name, row, part))
         if row.is_prompt or part.node is not None or part.tries or part.short or part is not row.parts[0]:
             return  # a prompt alone; a node; fed again, for what the tap lacked; or given
+        if row.given.answer is not None:
+            return  # it came with the row
         if row.letters is not None:
-            part.tokens = [output.token_ids[0]]
-            row.choice = (row.given.options or []).index(part.tokens)
+            part.tokens, choice = [output.token_ids[0]], row.given.choice
+            row.choice = (row.given.options or []).index(part.tokens) if choice is None else choice
         elif row.given.options is None:
             self._cut(row, part, list(output.token_ids), by_token=output.finish_reason == "stop")
         elif row.given.request.is_drawn:
@@ -390,6 +401,7 @@ class _Stream:
             mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
             option_logprobs=option_logprobs,
             option_scores=option_scores,
+            given_options=[row.given.choice for row in rows],
             margins=[part.margins for part in chosen],
             negentropies=[part.negentropies for part in chosen],
             token_logprobs=[part.logprobs for part in chosen],

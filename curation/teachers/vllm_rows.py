@@ -71,8 +71,8 @@ class Scoring:
         return above(self.scores(normalise=normalise), given.request.baselines)
 
     def order(self, given: TokenisedRequest, *, normalise: bool) -> list[int]:
-        """The options' places, from the likeliest on."""
-        return ranked(self.chosen_by(given, normalise=normalise))
+        """The options' places, from the likeliest on; before them that of an option which came with the row."""
+        return ranked(self.chosen_by(given, normalise=normalise), given.choice)
 
 
 @dataclass(kw_only=True)
@@ -132,14 +132,17 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
     )
 
 
-def letter_params(tokens: list[int]) -> Any:
-    """How one of these tokens is drawn, and then fed for its state; their log-probabilities are kept."""
+def letter_params(tokens: list[int], given: int | None = None) -> Any:
+    """How one of these tokens is drawn, and then fed for its state; their log-probabilities are kept.
+
+    ``given`` is the place of the one that came with the row, which no other can take the place of.
+    """
     return sampling_params(
         max_tokens=2,
         min_tokens=2,
         ignore_eos=True,
         temperature=0.0,
-        allowed_token_ids=sorted(set(tokens)),
+        allowed_token_ids=sorted(set(tokens)) if given is None else [tokens[given]],
         detokenize=False,
         extra_args={LETTERS: tokens},
     )

@@ -43,7 +43,7 @@ def vllm_here(config: RunConfig | None, wanted: bool) -> CheckResult:
 
 def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
     """The backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
-    backend = "transformers" if config is None else config.teacher.backend
+    backend = "transformers" if config is None else config.teacher.ask.backend
     return "vllm" if wanted and backend != "auto" else backend
 
 
@@ -55,7 +55,7 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
         import torch
 
         return VllmQuestion(engine={}, model=None, gpus=torch.cuda.is_available(), probe=wanted)
-    teacher, model = config.teacher, config.teacher.model
+    teacher, model = config.teacher, config.teacher.loaded
     ref = None
     if model is not None and model.path is not None:
         ref = models.named(model)

@@ -50,8 +50,8 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     """The first cut, with its function in ``folder``; or why there is none."""
     ask = fit.labelling.inputs["ask"]
     inputs = tuple(state for state in ask["states"] if parse(state).position == "prompt_last")
-    if fit.labelling.inputs["backend"] == GIVEN:
-        return "labels made elsewhere have no states of prompts"
+    if fit.config.teacher.backend == GIVEN:
+        return "labels made elsewhere are there, so that it would save no answer"
     if not inputs:
         return (
             "the run kept no state of the last prompt token; for a cascade run again with teacher.states: "

@@ -70,8 +70,8 @@ def test_grades_bring_no_gold_arms() -> None:
         ),
         ({"teacher__grade": "answer"}, "column 'answer' is named twice by teacher.completion, grade and confidence"),
         ({"teacher__backend": "scripted"}, "completion: names a column of labels made elsewhere"),
-        ({"teacher__model": {"path": "x"}}, "model: backend given asks no model"),
-        ({"teacher__states": ["output_last"]}, "states: backend given asks no model"),
+        ({"teacher__model": {"path": "x"}}, "model: backend given asks no model for labels; leave it out, or name one"),
+        ({"teacher__states": ["output_last"]}, "states: backend given asks no model.*or set reader"),
         ({"teacher__store_states": False}, "store_states: backend given asks no model"),
         (
             {"trust__kind": "neural"},
@@ -103,6 +103,68 @@ def test_grades_bring_no_gold_arms() -> None:
     ],
 )
 def test_what_cannot_be_had_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made(**changes)
+
+
+READER: dict[str, Any] = {"model": {"path": "small"}}
+INIT = {"hidden_size": 8, "num_layers": 2}
+
+
+def test_a_reader_brings_what_a_model_has() -> None:
+    config = made(teacher__reader={**READER, "backend": "vllm"}, teacher__dtype="bfloat16")
+    assert config.teacher.states == config.trust.states == config.compared == ("output_last",)
+    assert config.selection.arms == ("naive", "given_score", "naive_parsed", "internal_confidence", "trust")
+    ask = config.teacher.ask
+    assert (ask.backend, ask.dtype, ask.reads_given) == ("vllm", "bfloat16", True)
+    assert config.models["reader"].path == "small" and "teacher" not in config.models
+    assert not ask.of_weights(chat_template=False).reads_given  # students answer
+    assert config_of(config.model_dump(mode="json", by_alias=True)) == config
+
+
+def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
+    alone = made(teacher__reader=READER, teacher__confidence=[], trust__kind="neural", trust__pca=3)
+    assert alone.selection.arms == ("naive", "naive_parsed", "internal_confidence", "trust")
+    stateless = made(teacher__reader=READER, teacher__confidence=[], teacher__states=[], trust__states=[])
+    assert stateless.compared == ("mean_logprob",)
+    assert made(teacher__reader=READER, teacher__store_states={"pca": 4}).compared == ("pca",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher__reader": {}}, r"teacher.reader: needs model: the one that reads, e.g. \{path: "),
+        ({"teacher__reader": {"model": {}}}, "teacher.reader.model: takes exactly one of path and init"),
+        (
+            {"teacher__reader": {**READER, "backend": "scripted"}},
+            "teacher.reader.backend: 'scripted' reads no labels that are there; take transformers, vllm, auto",
+        ),
+        ({"teacher__reader": {**READER, "dtype": "float32"}}, "teacher.reader.dtype: unknown key; known here: backend"),
+        ({"teacher": {"backend": "scripted", "reader": READER}}, "reader: .* is for backend: given; set that"),
+        (
+            {"teacher": {"backend": "endpoint", "reader": READER, "endpoint": {"url": "http://x/v1", "model": "m"}}},
+            "reader: .* is for backend: given; set that",
+        ),
+        ({"teacher__reader": READER, "teacher__completion": None}, "backend given needs completion"),
+        ({"teacher__reader": READER, "teacher__model": READER["model"]}, "model: backend given asks no model"),
+        ({"teacher__reader": READER, "teacher__adapt": {"epochs": 1}}, "adapt: backend given asks no model"),
+        ({"teacher__reads_given": True}, r"reads_given: follows from reader; leave it out, and set reader: \{model"),
+        (
+            {"teacher__reader": {"model": {"init": INIT}}, "teacher__states": ["layer2_output_last"]},
+            "states: 'layer2_output_last' asks for layer 2 of a model that has 2",
+        ),
+        ({"teacher__reader": READER, "trust__states": ["prompt_last"]}, "trust.states: prompt_last not among teacher"),
+        (
+            {"teacher__reader": READER, "trust__kind": "neural", "trust__states": []},
+            r"neural reads states, and trust.states names none; set trust.columns: \[given_score\]",
+        ),
+        (
+            {"teacher__reader": READER, "selection__arms": ["self_consistency"]},
+            "arm asks the teacher further questions",
+        ),
+    ],
+)
+def test_what_a_reader_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(**changes)
 
