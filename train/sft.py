@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from transformers import TrainingArguments
-from transformers.utils import is_flash_attn_2_available  # type: ignore[attr-defined]
+from transformers.utils import is_flash_attn_2_available
 
 from curation.config import SftConfig
 from curation.refs import ModelRef, TableRef
