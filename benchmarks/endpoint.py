@@ -169,7 +169,7 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             dtype="float32",
             vllm=VllmConfig(engine={"enforce_eager": True, **ENGINE}),
         )
-        here: Any = load_teacher(config.model_copy(update={"states": ()}), model)
+        here: Any = load_teacher(config.ask.model_copy(update={"states": ()}), model)
 
         def rate(teacher: Teacher) -> float:
             begun = time.perf_counter()
