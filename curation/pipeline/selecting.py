@@ -56,6 +56,7 @@ def rolling_out(
     of_gold = selection.model_copy(update={"arms": arms, "required": ()})
     return RollOut(
         name=generation.name("rollouts"),
+        at=generation.at("pool"),
         choice=replace(choice if by_score else unscored, selection=of_gold, declared=declared(of_gold)),
         teacher=teacher.changed(**AskConfig.BARE),
         decoding=generation.config.teacher.decoding,
@@ -72,6 +73,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None
         return None
     return Verify(
         name=generation.name("verify"),
+        at=generation.at("pool"),
         pool=choice.pool,
         labels=choice.labels,
         too_long=choice.too_long,
