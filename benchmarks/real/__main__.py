@@ -208,8 +208,8 @@ def _promised(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return []
     deals = f"Over {found['deals']} deals of these rows, {found['labelled']:,} labelled,"
-    if not found["rows"]:
-        return [f"{deals} no row's trust is above .9."]
+    if "mean" not in found:
+        return [f"{deals} {'no' if not found['rows'] else 'hardly a'} row's trust is above .9."]
     mean, error = 100 * found["mean"], 196 * found["error"]
     return [
         f"{deals} trust above .9 promises {mean:+.1f} ± {error:.1f} points more than is right "

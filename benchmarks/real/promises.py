@@ -48,9 +48,9 @@ def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], 
         num_sure.append(int(sure_N.sum()))
         if sure_N.any():
             off.append(float(trust_N[sure_N].mean() - rest.correct_N[sure_N].mean()))
-    if not off:
-        return {"deals": deals, "labelled": labelled, "rows": 0.0}
-    error = float(np.std(off, ddof=1) / len(off) ** 0.5) if len(off) > 1 else float("nan")
+    if len(off) < 2:  # no interval
+        return {"deals": deals, "labelled": labelled, "rows": float(np.mean(num_sure))}
+    error = float(np.std(off, ddof=1) / len(off) ** 0.5)
     return {
         "deals": deals,
         "labelled": labelled,
