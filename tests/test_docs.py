@@ -29,7 +29,7 @@ SYSTEM = {"No space left on device", "Read-only file system"}
 
 ANSWERS = {
     "analysis": "adds a section Why it works to the report",
-    "architecture": "follows one row from a source file",
+    "architecture": "A run is a graph of stages",
     "benchmarks": "choose the best 1 % of 10^8 rows",
     "budget": "half the number of right labels",
     "chain": "The student of one generation is the teacher of the next",
