@@ -17,12 +17,14 @@ from curation.config.models import student_config
 from curation.refs import ModelRef, TableRef
 from train.launch import TrainProcess, trained_in
 
+SEAMS = {"sft": ("fine_tune", "train.epochs"), "grpo": ("_learn", "train.grpo")}
+"""By method, the function that each worker runs, and the module that tells how far a training is."""
 
-def killing(module: Any, driver: int, step: int) -> Any:
-    """The module's ``_learn``, but the process ``driver`` is killed after a step."""
-    learn, name = module._learn, module.__name__
 
-    def _learn(*args: Any, **how: Any) -> Any:
+def killing(learn: Any, telling: str, driver: int, step: int) -> Any:
+    """The method's function, but the process ``driver`` is killed after a step."""
+
+    def killed(*args: Any, **how: Any) -> Any:
         import importlib
         import os
         import signal
@@ -36,10 +38,10 @@ def killing(module: Any, driver: int, step: int) -> Any:
                     os.kill(driver, signal.SIGKILL)
                     time.sleep(60)  # Ray ends this process
 
-        importlib.import_module(name).Progress = lambda *_: Killing()
+        importlib.import_module(telling).Progress = lambda *_: Killing()
         return learn(*args, **how)
 
-    return _learn
+    return killed
 
 
 def main(task: dict[str, Any]) -> None:
@@ -51,7 +53,8 @@ def main(task: dict[str, Any]) -> None:
     if method == "grpo":
         read = {"domain": DomainConfig(name=task["domain"]), "examples": TableRef.from_json(task["examples"])}
     if "kill_at" in task:
-        module._learn = killing(module, os.getpid(), task["kill_at"])
+        seam, telling = SEAMS[method]
+        setattr(module, seam, killing(getattr(module, seam), telling, os.getpid(), task["kill_at"]))
     base, rows, output = ModelRef.from_json(task["base"]), TableRef.from_json(task["rows"]), Path(task["output"])
     with local_or_cluster(RayConfig(num_cpus=1)):
         process = TrainProcess(config)

@@ -215,7 +215,7 @@ def test_sigterm_saves_a_checkpoint_before_the_worker_ends(
     case: Case, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = str(case.directory / "terminated")
-    learn = train.sft._learn
+    learn = train.sft.fine_tune
 
     def terminated(*args: Any, **how: Any) -> Any:
         """The first worker gets SIGTERM within the fifth step, once."""
@@ -248,7 +248,7 @@ def test_sigterm_saves_a_checkpoint_before_the_worker_ends(
             train.epochs.Progress = progress
 
     straight = case.train("straight")
-    monkeypatch.setattr(train.sft, "_learn", terminated)
+    monkeypatch.setattr(train.sft, "fine_tune", terminated)
     config = RECIPE.model_copy(update={"num_workers": num_workers})
     process = TrainProcess(config) if num_workers == 1 else None
     with trained_in(process):
