@@ -225,23 +225,6 @@ class SftTrainer(Guarded):
             self._first_step.add(outputs.logits, labels)
         return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
 
-    def complete(self, unfinished: Partial) -> None:
-        """Train to the end, from the last checkpoint on; all workers call it together."""
-        self.remove_callback(PrinterCallback)
-        self.accelerator.wait_for_everyone()
-        unfinished.resume(self)
-
-    def finish(self, unfinished: Partial, write: Callable[[Any, Path, Weights | None], None]) -> None:
-        """Put the result in its place: the first worker has ``write`` save the model, with a sharded one's weights.
-
-        All workers call it together.
-        """
-        weights = self.full_weights()
-        if self.is_world_process_zero():
-            trained = self.accelerator.unwrap_model(self.model)
-            unfinished.finish(lambda path: write(trained, path, weights))
-        self.accelerator.wait_for_everyone()
-
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
         if self._first_step is not None and self.state.global_step == 0:
             self._first_step.check()

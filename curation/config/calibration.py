@@ -4,14 +4,20 @@ from typing import Any
 
 from curation.config.inputs import DomainConfig
 
+BACKENDS = ("auto", "transformers", "vllm", "scripted")
+"""Backends that score options less their baselines."""
+
 
 def beyond_calibration(run: Any) -> str | None:
     """The first thing in a run's configuration that calibrated options do not go with; ``None`` if all do."""
     if not any(_is_calibrated(run.domain_of(split)) for split in run.splits.named()):
         return None
     key = "domain.calibrate: content_free"
-    if run.teacher.backend in ("given", "endpoint"):
-        return f"{key}: asks the teacher's own weights, and teacher.backend is {run.teacher.backend}; leave it out"
+    if run.teacher.backend not in BACKENDS:
+        return (
+            f"{key}: is known to the backends {', '.join(BACKENDS)}, and teacher.backend is {run.teacher.backend}; "
+            "leave it out"
+        )
     decodings = {"teacher.decoding": run.teacher.decoding, "evaluation.decoding": run.evaluation.decoding}
     decodings |= {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     for where, decoding in decodings.items():
@@ -23,4 +29,4 @@ def beyond_calibration(run: Any) -> str | None:
 
 
 def _is_calibrated(domain: DomainConfig) -> bool:
-    return domain.name == "classification" and domain.options.get("calibrate") == "content_free"
+    return domain.options.get("calibrate") == "content_free"

@@ -44,7 +44,7 @@ class DomainConfig(Section):
     @property
     def command(self) -> list[str] | None:
         """The words of the command by which the domain ``text`` grades; ``None`` where no command does."""
-        check = self.options.get("check")
+        check = self.options.get("check") if self.name == "text" else None
         return check["command"] if isinstance(check, Mapping) and isinstance(check.get("command"), list) else None
 
     @property

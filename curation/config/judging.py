@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from curation.arms import ARMS
 from curation.registry import METHODS
 
 
@@ -56,5 +57,10 @@ def beyond_verify(run: Any) -> str | None:
         return (
             f"selection.verify: drops rows from the arm {budget.reference} (selection.budget.reference), which is not "
             "among selection.arms; add it"
+        )
+    if not ARMS[budget.reference].takes_top:
+        return (
+            f"selection.verify: checks the rows that {budget.reference} (selection.budget.reference) puts first, which "
+            "does not take its best rows; name an arm that does, e.g. trust"
         )
     return None

@@ -199,7 +199,9 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
         return roots.get((*at, key), root) / value
 
     if isinstance(item, SourceConfig):
-        return item if _is_absolute(item.path) else item.model_copy(update={"path": str(joined("path", item.path))})
+        path = item.path if _is_absolute(item.path) else str(joined("path", item.path))
+        domain = _absolute(item.domain, root, roots, (*at, "domain"))
+        return item.model_copy(update={"path": path, "domain": domain})
     if isinstance(item, DomainConfig):
         if (listed := item.class_file) is not None:
             return with_classes(item, place(listed) if "://" in listed else joined("classes", listed))

@@ -55,6 +55,15 @@ class ClassRiskConfig(RiskConfig):
     """Rows that the promise is of: ``all`` that are selected, or those of each weak ``label`` by themselves, in all
     classes at once; each class has a cut of its own, and one without a certified cut selects nothing."""
 
+    @model_validator(mode="after")
+    def _holds_over_the_search(self) -> Self:
+        if self.per == "label" and self.rule == "hoeffding":
+            raise ValueError(
+                "per: label promises something of all classes at once, and rule: hoeffding is of one cut that was not "
+                "searched for; take rule: hoeffding_bonferroni or fixed_sequence"
+            )
+        return self
+
 
 class BudgetConfig(Section):
     """How many rows every arm selects. Exactly one rule is set; it gives one common n."""

@@ -7,7 +7,7 @@ from curation.domains import get_domain
 from curation.domains.checks.command import REMOVED
 from curation.errors import ConfigError
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.rundir.graph import Out
+from curation.rundir.graph import Out, Stage
 from curation.stages.grade import Grade, GradeByCommand
 from curation.stages.judge import Judge, JudgeByChoice
 
@@ -42,6 +42,16 @@ def require_checkers(config: RunConfig) -> None:
     """
     for split in config.splits.named():
         checker_of(config.domain_of(split))
+
+
+def grading_stage(config: RunConfig, split: str) -> type[Stage]:
+    """The class of the stage whose grades of a split are the last word."""
+    domain = config.domain_of(split)
+    if domain.judge is not None:
+        return JudgeByChoice
+    if config.judge is not None and split in config.judge.splits:
+        return Judge
+    return Grade if domain.command is None else GradeByCommand
 
 
 def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:

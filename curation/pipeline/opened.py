@@ -8,6 +8,7 @@ import yaml
 from curation.cluster import capacity
 from curation.config import RunConfig
 from curation.domains import get_domain
+from curation.errors import ConfigError
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
@@ -128,6 +129,7 @@ def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
     selection, domain = config.selection, get_domain(config.domain_of("pool"))
     check_pool(selection.budget, num_pool)
     check_by(selection.max_per_label_by, domain)
-    divided(selection, domain)
+    if divided(selection, domain) is not None and selection.verify is not None:
+        raise ConfigError("selection.verify: does not go with places by class; set selection.quota: none")
     check_kept(selection.keep, files[config.splits.pool.source])
     fit.check_settings(config.trust)

@@ -309,9 +309,9 @@ def _probed(
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     domain = get_domain(most.domain)
-    ids, asks_weights = rows.ids(drawn), most.ask.endpoint is None
+    ids, chooses = rows.ids(drawn), most.ask.endpoint is None and not most.ask.reads_given
     examples = examples_of(domain, POOL, ids, [row.raw for row in drawn])
-    if asks_weights:
+    if chooses:
         examples = with_blanks(examples, domain, most.decoding)
     signals = {name: dict(how) for name, how in most.signals.items()}
     for how in signals.values():
@@ -339,7 +339,7 @@ def _probed(
     say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}{paid}")
     with progress("probe") as update:
         found = probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)
-    if asks_weights and domain.blanks:
+    if chooses and domain.blanks:
         golds = {row_id: attempt(domain.gold, row.raw)[0] for row_id, row in zip(ids, drawn, strict=True)}
         known = {row_id: gold for row_id, gold in golds.items() if gold is not None}
         if (words := compared(io.latest(job.labels_uri), domain, known)) is not None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from curation.arms import ARMS
+from curation.arms import ARMS, TRUST
 from curation.config import AskConfig, StudentConfig
 from curation.domains import get_domain, preference_of
 from curation.pipeline.generation_spec import GenerationSpec
@@ -69,7 +69,8 @@ def rolling_out(
 def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None:
     """The check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
     selection = generation.config.selection
-    if selection.verify is None:
+    trust = ARMS[selection.budget.reference].trust
+    if selection.verify is None or not any(ARMS[arm].ranked and ARMS[arm].trust == trust for arm in selection.arms):
         return None
     return Verify(
         name=generation.name("verify"),
@@ -80,6 +81,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None
         domain=choice.domain,
         checker=known_checker(choice.domain) or GONE,
         arm=selection.budget.reference,
+        ranking=replace(TRUST[trust], words=""),
         rows=selection.verify,
         seed=choice.seed,
         num_rows=min(selection.verify, generation.sizes["pool"]),

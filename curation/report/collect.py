@@ -43,6 +43,7 @@ from curation.report.students import further, learned, model
 from curation.report.tested import accuracy, read_tests
 from curation.report.trusted import evidence, foreseen_purities, regimes, sets, trust_tables, with_labels
 from curation.report.verdict import gravest, verdict
+from curation.selection.capped import is_capped
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing
 
@@ -240,7 +241,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
         "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
         "risk_curves": risk_curves(run, record, judged, pool),
-        "judging": judging(record),
+        "judging": judging(record, alone=_judge_alone(run.config)),
         "projection": None if record.projection is None else dict(record.projection),
         "analysis": dict(record.analysis) or None,
     }
@@ -252,10 +253,18 @@ def _always(run: RunRecord) -> list[str]:
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
 
 
+def _judge_alone(config: Mapping[str, Any]) -> bool:
+    """Whether a judge grades every label of the pool's domain (``check: judge``)."""
+    domain = config.get("domain") or {}
+    check = domain.get("check") if domain.get("name") == "text" else None
+    return check == "judge" or (isinstance(check, Mapping) and "judge" in check)
+
+
 def verified(record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:
     """The rows that a check passed, and how many of an arm's selection are among them; ``None``: none was checked.
 
-    The rows that pass rank before those that were not checked.
+    The rows that pass rank before those that were not checked; how many of them are selected is not known where other
+    rules decide, too.
     """
     found = record.verified
     if found is None or found["arm"] not in selected:
@@ -265,7 +274,7 @@ def verified(record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | N
         **found,
         "share": share_of(found["passed"], found["asked"]),
         "selected": num_selected,
-        "selected_checked": min(num_selected, found["passed"]),
+        "selected_checked": None if is_capped(record.budget) else min(num_selected, found["passed"]),
     }
 
 

@@ -11,26 +11,27 @@ from curation.report.record import GenerationRecord
 from curation.report.rows import graded_counts
 
 
-def judging(record: GenerationRecord) -> Json | None:
+def judging(record: GenerationRecord, *, alone: bool) -> Json | None:
     """The judge's counts and shares, by graded split and ``test-<model>``; ``None`` if the judge was not used.
 
     ``asked`` counts the labels that the judge graded. ``by_rule`` is the share right by the rule alone, ``by_judge``
     the share of ``asked`` that the judge calls right, ``together`` the share right by either. Of several test runs only
-    the first counts.
+    the first counts. ``alone``: the judge graded every label by itself (``check: judge``), so that no rule did.
     """
     graded = {**record.grades, **{f"test-{name}": refs[0] for name, refs in record.tests.items()}}
-    found = {what: _shares(graded[what], asked) for what, asked in record.asked.items()}
+    found = {what: _shares(graded[what], asked, alone=alone) for what, asked in record.asked.items()}
     return found or None
 
 
-def _shares(grades: TableRef, asked: int) -> Json:
+def _shares(grades: TableRef, asked: int, *, alone: bool) -> Json:
     counts = graded_counts([grades])
-    rows, judged, right = counts["rows"], counts["judged"], counts["right"]
+    rows, right = counts["rows"], counts["right"]
+    judged = right if alone else counts["judged"]
     return {
         "rows": rows,
         "asked": asked,
         "judged": judged,
-        "by_rule": metrics.proportion(right - judged, rows).to_json() if rows else None,
+        "by_rule": metrics.proportion(right - judged, rows).to_json() if rows and not alone else None,
         "by_judge": metrics.proportion(judged, asked).to_json() if asked else None,
         "together": metrics.proportion(right, rows).to_json() if rows else None,
     }

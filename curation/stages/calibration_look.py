@@ -11,7 +11,7 @@ from curation.tables import io
 from curation.teachers.completions import above, ranked
 from curation.teachers.content_free import baselines
 
-FIRST_ID = 1 << 62
+FIRST_BLANK = 1 << 62
 """The first row id of examples without content; no file has it."""
 FEWEST = 30
 """Labelled rows without which nothing is said."""
@@ -23,7 +23,7 @@ def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) ->
     """The examples after those without content, where the domain has such and its options are scored by their sums."""
     if decoding.normalise_options or decoding.constrained == "stepwise" or not domain.blanks:
         return examples
-    rows = [{"row_id": FIRST_ID + place, **blank} for place, blank in enumerate(domain.blanks)]
+    rows = [{"row_id": FIRST_BLANK + place, **blank} for place, blank in enumerate(domain.blanks)]
     return pa.concat_tables([pa.Table.from_pylist(rows, schema=examples.schema), examples])
 
 
@@ -35,14 +35,13 @@ def compared(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str 
     """
     columns = io.read(labels, ["row_id", "completion", "option_logprobs"], filter=io.answered(labels)).to_pylist()
     found = {row["row_id"]: row for row in columns if row["option_logprobs"] is not None}
-    blanks = [
-        found[FIRST_ID + place]["option_logprobs"] for place in range(len(domain.blanks)) if FIRST_ID + place in found
-    ]
+    ids = range(FIRST_BLANK, FIRST_BLANK + len(domain.blanks))
+    blanks = [found[row_id]["option_logprobs"] for row_id in ids if row_id in found]
     rows = {row_id: row["option_logprobs"] for row_id, row in found.items() if row_id in golds}
     if len(blanks) < max(len(domain.blanks), 1) or len(rows) < FEWEST:
         return None
     least = baselines(blanks)
-    options = domain.options({}) or ()
+    options = domain.options(domain.blanks[0]) or ()
     plain, calibrated = ({row_id: _label(scores, less, options, domain) for row_id, scores in rows.items()}
                          for less in (None, least))  # fmt: skip
     right = [[domain.is_correct(of[row_id], golds[row_id]) for row_id in rows] for of in (plain, calibrated)]
@@ -50,7 +49,7 @@ def compared(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str 
 
 
 def _label(scores: Sequence[float], less: Sequence[float] | None, options: Sequence[str], domain: Domain) -> str | None:
-    return domain.parse(options[ranked(above(scores, less))[0]], {})
+    return domain.parse(options[ranked(above(scores, less))[0]], domain.blanks[0])
 
 
 def _words(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:

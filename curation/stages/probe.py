@@ -16,6 +16,7 @@ from curation.passes.dataset import ModelDataset
 from curation.passes.job import PassOptions, PassResult
 from curation.passes.monitor import ChunkSpent
 from curation.passes.run import run_pass
+from curation.stages.calibration_look import FIRST_BLANK
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from curation.teachers import concurrent_calls, width
@@ -93,6 +94,7 @@ def probe(
     how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
     passes = _labelled(job, seconds, how)
     labels, chunks = io.read(passes[-1].table), [chunk for found in passes for chunk in found.of_chunks]
+    labels = labels.filter(pc.less(labels["row_id"], FIRST_BLANK))  # examples without content are no rows of the run's
     steady = steady_chunks(passes[-1].of_chunks or chunks, calls)
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
     prompt, output = (_tokens(kind, labels, chunks, population, asks=bool(job.asks)) for kind in KINDS)
@@ -124,12 +126,16 @@ KINDS = ("prompt", "output")
 
 
 def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> list[PassResult]:
-    """The pass of a few rows, if the time is limited, and that of as many more as the time is enough for."""
-    ids_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
+    """The pass of a few rows, if the time is limited, and that of as many more as the time is enough for.
+
+    Examples without content are in both.
+    """
+    all_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
+    ids_N, blanks_M = all_N[all_N < FIRST_BLANK], all_N[all_N >= FIRST_BLANK]
     most = job.teacher.chunk_rows
 
     def asked(num_rows: int, size: int) -> PassResult:
-        taken_M = first_by_hash(ids_N, num_rows, job.seed)
+        taken_M = np.append(first_by_hash(ids_N, num_rows, job.seed), blanks_M)
         return run_pass(
             replace(job, teacher=job.teacher.model_copy(update={"chunk_rows": size})),
             name="the probe",

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from curation.arms import ARMS
+from curation.arms import ARMS, Trust
 from curation.config import DomainConfig
+from curation.errors import UserError
 from curation.hashing import derive
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
@@ -55,6 +56,8 @@ class Verify(Stage):
     checker: str
     """A digest of the program and of its files, so that a changed one checks again."""
     arm: str
+    ranking: Trust
+    """The registry's entry of its score, but for the words."""
     rows: int
     seed: int
     """The seed of the run, by which ties are broken as the selection breaks them."""
@@ -68,6 +71,11 @@ class Verify(Stage):
             too_long=self.too_long,
         )
         num = min(self.rows, scores.num_scored)
+        if not num:
+            raise UserError(
+                f"selection.verify: no row of the pool has a score of the arm {self.arm}, so that none can be "
+                "checked; look at the stages score-pool and label-pool"
+            )
         best_n = scores.top(num, derive(self.seed, "ties")).row_ids_n
         with task.progress() as update:
             verdicts = in_chunks(

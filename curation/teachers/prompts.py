@@ -120,7 +120,8 @@ def tokenise(
         (prompt, tokens, (request.given or "",) if is_text else request.options or ())
         for (prompt, tokens, request), is_text in zip(given, read, strict=True)
     ]
-    texts = (known or OptionTokens()).of(tokenizer, rows, special=special)
+    kept = OptionTokens() if known is None or any(read) else known  # a text that is read comes once
+    texts = kept.of(tokenizer, rows, special=special)
     return [
         TokenisedRequest(request=replace(request, options=None), prompt=tokens, options=None, answer=own[0])
         if is_text

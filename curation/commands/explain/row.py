@@ -5,14 +5,13 @@ import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.commands.explain.recorded import Json, RecordedRun
-from curation.commands.export.fit import GRADING
+from curation.commands.export.run import fitted_by
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
+from curation.pipeline.grading import grading_stage
 from curation.refs import TableRef, TrustRef
-from curation.stages.fit import FitTrust
 from curation.stages.label import Label
 from curation.stages.score import Score
-from curation.stages.search import Search
 from curation.stages.select import Select
 from curation.storage.paths import Place
 from curation.tables import io, scans, schemas
@@ -91,7 +90,7 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
         if name.endswith("_trust")
     }
     found["weighed"] = _weighed(run, index, labels, row_id)
-    grades = run.stage(index, split, *GRADING)
+    grades = run.stage(index, split, grading_stage(run.config, split))
     if grades is not None:
         found["correct"] = (run.one(run.table(grades.outputs["grades"]), row_id, ["correct"]) or {}).get("correct")
     selected = run.stage(index, "pool", Select)
@@ -112,7 +111,7 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     """
     from curation.trust.stacked import StackedTrust  # heavy
 
-    fitted = run.stage(index, "source", Search, FitTrust, of=REFERENCE_ARM)
+    fitted = run.stage(index, "source", fitted_by(run.config, REFERENCE_ARM), of=REFERENCE_ARM)
     if fitted is None or fitted.outputs.get("trust") is None:
         return None
     ref = TrustRef.from_json(fitted.outputs["trust"])

@@ -7,23 +7,18 @@ from typing import Any
 
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import Moved, chosen_generation, fitting_stage, read_run, report_of
+from curation.commands.export.run import Moved, chosen_generation, fitted_by, fitting_stage, read_run, report_of
 from curation.config import RunConfig, TrustConfig
 from curation.errors import ExportError
+from curation.pipeline.grading import grading_stage
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.stages.fit import FitTrust
-from curation.stages.grade import Grade, GradeByCommand
-from curation.stages.judge import Judge
 from curation.stages.label import Label
-from curation.stages.search import Search
 from curation.storage.paths import Place, place
 from curation.trust import saved
 
 Json = Mapping[str, Any]
-GRADING = (Judge, GradeByCommand, Grade)
-"""The stages that grade labels; the judge's grades are the last word where there are some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +119,7 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         )
     stage = f"gen-{generation}/{fitting_stage(config, name)}"
     finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {stage}` fits it"
-    record = manifest.find(Position(generation=generation, split="source", of=name), Search, FitTrust)
+    record = manifest.find(Position(generation=generation, split="source", of=name), fitted_by(config, name))
     if record is None or "trust" not in record.outputs:
         raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
     fit = Fit(config=config, manifest=manifest, name=name, generation=generation, record=record)
@@ -134,9 +129,9 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
             "that was made of the stored states, not the states themselves; export from a run with store_states: true "
             "or false (trust.pca keeps as many components within the function)"
         )
-    classes: dict[str, tuple[type[Stage], ...]] = {"label": (Label,), "grade": GRADING}
-    for what, graded in classes.items():
-        made = [fit.stage("source", kind) for kind in graded]
-        if record.inputs[f"{what}s"] not in [item.outputs.get(f"{what}s") for item in made if item is not None]:
+    classes: dict[str, type[Stage]] = {"label": Label, "grade": grading_stage(config, "source")}
+    for what, kind in classes.items():
+        made = fit.stage("source", kind)
+        if made is None or record.inputs[f"{what}s"] != made.outputs.get(f"{what}s"):
             raise ExportError(f"{run}: gen-{generation}/{what}-source changed since {stage} was done; {finish} again")
     return fit

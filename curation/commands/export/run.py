@@ -10,7 +10,10 @@ from curation.arms import REFERENCE_ARM
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.errors import ExportError
+from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest, StageRecord
+from curation.stages.fit import FitTrust
+from curation.stages.search import Search
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, require_reachable
 
@@ -74,3 +77,8 @@ def fitting_stage(config: RunConfig, trust: str) -> str:
     if trust != REFERENCE_ARM:
         return f"trust-{trust}"
     return "search" if config.trust.search else "trust"
+
+
+def fitted_by(config: RunConfig, trust: str) -> type[Stage]:
+    """The class of that stage; the manifest may keep one of the other class, from before the setting changed."""
+    return Search if trust == REFERENCE_ARM and config.trust.search else FitTrust

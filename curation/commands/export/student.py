@@ -7,16 +7,14 @@ from functools import cached_property
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
-from curation.commands.export.run import Moved, chosen_generation, read_run, report_of
+from curation.commands.export.run import Moved, chosen_generation, fitted_by, read_run, report_of
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.refs import ModelRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.stages.fit import FitTrust
 from curation.stages.label import Label
 from curation.stages.score import Score
-from curation.stages.search import Search
 from curation.stages.select import Select
 from curation.stages.student import TrainStudent
 from curation.storage.paths import Place, place
@@ -87,7 +85,7 @@ class Student:
         trust = ARMS[self.arm].trust
         if not isinstance(TRUST[trust], Fitted | Configured):
             return None
-        return self.of_generation("source", Search, FitTrust, of=trust)
+        return self.of_generation("source", fitted_by(self.config, trust), of=trust)
 
     @cached_property
     def model(self) -> ModelRef:

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.commands.export.fit import GRADING, Fit
+from curation.commands.export.fit import Fit
 from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.grading import read_grades
 from curation.filter.package import CalibrationRows, Question, asked
+from curation.pipeline.grading import grading_stage
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
@@ -88,7 +89,7 @@ def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
 def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled, keep = fit.stage("calibration", Label), _every
-    grades = fit.stage("calibration", *GRADING)
+    grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
     split, chose = "calibration", False
     if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])

@@ -148,7 +148,7 @@ class MakeCut(Stage, Packaged):
         if keep.certified is not None:
             given = _calibration(keep.certified, self.loaded())
         found = decide(list(self.tables.values()), self.function, keep, *given, seed=self.seed)
-        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
+        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{_by_class(found)}")
         if found.num_short:
             left = "the first cut left no more with a readable label"
             task.say(f"{found.num_short:,} rows fewer than asked for: {left}")
@@ -160,6 +160,11 @@ class MakeCut(Stage, Packaged):
             **{**vars(found), "threshold": threshold},
         )
         return Done(outputs=made, rows=found.num_labelled)
+
+
+def _by_class(found: Decision) -> str:
+    """Words on cuts that differ by class."""
+    return "" if found.threshold.by_label is None else ", by class from there on"
 
 
 def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
@@ -188,6 +193,12 @@ def _calibration(config: CertifiedConfig, package: TrustPackage) -> "CertifyingR
         raise PackageError(
             f"{key}: the calibration rows of {given or package.uri} have no labels; "
             + ("export the package again" if given is None else "give them in a column 'label'")
+        )
+    known = pa.array(found.rows.label_M, pa.string()).drop_null().unique().to_pylist()
+    if strange := sorted(set(known) - set(classes)):
+        raise PackageError(
+            f"{key}: the calibration rows of {given or package.uri} have the label {strange[0]!r}, which is none "
+            f"of the domain's {len(classes)} classes; write it as one of {', '.join(map(str, classes[:8]))}"
         )
     return found._replace(classes=classes)
 
@@ -342,10 +353,11 @@ def _certified(
         made, num_drawn, lowest = asdict(cut), len(pool_N), cut.threshold
     if lowest is None:
         needed = made["needed"]
+        by = f" ({made['guarantee'].removeprefix('none: ')})" if config.per == "label" else ""
         more = "" if needed is None else f" (about {needed:,} would have sufficed: {made['needed_basis']})"
         raise BudgetError(
             f"keep.certified: nothing is written: {made['num_calibration']:,} calibration rows certify no cut at alpha "
-            f"{config.alpha:g}{more}; give more of them, or raise alpha (the labels are kept)"
+            f"{config.alpha:g}{more}{by}; give more of them, or raise alpha (the labels are kept)"
         )
     return {**settings, **made, "num_candidates_from": num_drawn}, lowest, by_label
 

@@ -85,17 +85,27 @@ class ClassCuts:
         """The guarantee in words: classes, probability and assumption, and the classes without it."""
         tested = [name for name, cut in zip(self.classes, self.cuts, strict=True) if cut is not None]
         without = [name for name in tested if name not in self.thresholds]
+        named = self._named(without)
         if len(without) == len(tested):
-            return f"none: no cut is certified in any of {len(tested)} classes, nothing is selected"
+            return f"none: no cut is certified in any of {len(tested)} classes, nothing is selected: {named}"
         first = next(cut for cut in self.cuts if cut is not None and cut.threshold is not None)
         _, _, assumption = first.guarantee.partition("; assumes that ")
-        named = ", ".join(without[:MOST_NAMED]) + (", ..." if len(without) > MOST_NAMED else "")
         none = f"; none for {len(without)} classes, of which nothing is selected: {named}" if without else ""
         return (
             f"expected noise of what is selected at most {self.alpha:g} in each of {len(self.thresholds)} classes (by "
             f"the weak label), in all at once with probability at least {1 - self.delta:g} ({len(tested)} classes are "
             f"tested at {self.delta:g}/{len(tested)} each, Bonferroni){none}; assumes that {assumption}"
         )
+
+    def _named(self, without: Sequence[str]) -> str:
+        """The first classes without a cut, with the calibration rows that they have and those that would do."""
+        cuts, found = dict(zip(self.classes, self.cuts, strict=True)), []
+        for name in without[:MOST_NAMED]:
+            cut = cuts[name]
+            assert cut is not None, "a class that is tested has a result"
+            needed = "" if cut.needed is None else f" of about {cut.needed:,}"
+            found.append(f"{name} ({cut.num_calibration:,}{needed} calibration rows)")
+        return ", ".join(found) + (", ..." if len(without) > MOST_NAMED else "")
 
 
 def calibrate_classes(
@@ -114,11 +124,13 @@ def calibrate_classes(
         ConfigError, UserError: as for :func:`curation.selection.risk.calibrate`; no pool row may be selected.
     """
     correct = np.asarray(correct_M)
-    may_N = pool.score_N > -np.inf  # false for NaN, too
+    floor = settings.get("floor")
+    may_N = pool.score_N > -np.inf if floor is None else pool.score_N >= floor  # false for NaN, too
     size_C = np.bincount(pool.class_N[may_N], minlength=len(classes) + 1)[: len(classes)]
     tested: list[int] = np.flatnonzero(size_C).tolist()
     if not tested:
-        raise UserError("risk control: no row of the pool has a score and a label; check the score stage")
+        above = "" if floor is None else f" of at least {floor:g}, the floor of the calibration rows"
+        raise UserError(f"risk control: no row of the pool has a label and a score{above}; check the score stage")
     if not len(correct):
         raise UserError("calibration rows: there are none; give the risk-controlled rule a calibration split")
     delta, seed = settings["delta"], settings.get("seed", 0)

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
-from curation.stages.calibration_look import FIRST_ID, compared, with_blanks
+from curation.stages.calibration_look import FIRST_BLANK, compared, with_blanks
 from curation.stages.deal import POOL, examples_of
 from curation.tables import io, schemas
 
@@ -26,7 +26,7 @@ def asked(folder: Path, num: int, *, signal: float, blanks: int = 3):
     score_NC = rng.normal(size=(num, 3)) + signal * np.eye(3)[gold_N]
     scores = np.concatenate([np.zeros((blanks, 3)), score_NC]) + BIAS - 5
     columns = {
-        "row_id": [*range(FIRST_ID, FIRST_ID + blanks), *range(num)],
+        "row_id": [*range(FIRST_BLANK, FIRST_BLANK + blanks), *range(num)],
         "completion": ["x"] * (num + blanks),
         "option_logprobs": pa.array(
             scores.tolist(), schemas.completions((), "float16", 1).field("option_logprobs").type
