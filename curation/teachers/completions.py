@@ -14,6 +14,7 @@ from curation.tables import schemas
 Array = npt.NDArray[Any]
 
 _GIVEN = ("mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated")
+_COPIED = ("row_id", "completion", "option_logprobs", *_GIVEN)
 _SURENESS = tuple(name for name in schemas.NUMBERS if name not in _GIVEN)
 
 
@@ -31,73 +32,69 @@ class OfTokens(NamedTuple):
         return cls(sum(values) / len(values), min(values), values[0], values[-1]) if values else None
 
 
+class AnsweredRow(NamedTuple):
+    """A row and its answer, as a backend has it; what a backend does not know stays ``None``, and is null."""
+
+    row_id: int
+    completion: str | None = None
+    num_prompt_tokens: int | None = None
+    num_output_tokens: int | None = None
+    truncated: bool | None = None
+    """Whether the answer was cut off at the most tokens."""
+    mean_logprob: float | None = None
+    token_logprobs: Sequence[float] = ()
+    """Log-probabilities of the answer's tokens in their order; after the first that are kept, all but the least and the
+    last may be left out."""
+    margins: OfTokens | None = None
+    """Read of a generated answer alone, like ``negentropies``."""
+    negentropies: OfTokens | None = None
+    option_logprobs: Sequence[float] | None = None
+    option_scores: Sequence[float] | None = None
+    """The scores by which an option was chosen; unset, ``option_logprobs``."""
+    given_option: int | None = None
+    """The place of an option that came with the row and is read; unset, the likeliest one is the answer."""
+    error: str | None = None
+
+    @property
+    def of_options(self) -> dict[str, float] | None:
+        """How sure the choice among its options is (:func:`of_options`); ``None`` without scores of any."""
+        scores = self.option_logprobs if self.option_scores is None else self.option_scores
+        return None if scores is None else of_options(scores, self.given_option)
+
+
 def completion_batch(
-    *,
-    row_ids: Sequence[int],
-    completions: Sequence[str | None],
-    mean_logprobs: Sequence[float | None],
-    option_logprobs: Sequence[Sequence[float] | None] | None = None,
-    option_scores: Sequence[Sequence[float] | None] | None = None,
-    given_options: Sequence[int | None] | None = None,
-    margins: Sequence[OfTokens | None] | None = None,
-    negentropies: Sequence[OfTokens | None] | None = None,
-    token_logprobs: Sequence[Sequence[float]] = (),
-    num_token_logprobs: int = 0,
-    num_prompt_tokens: Sequence[int | None],
-    num_output_tokens: Sequence[int | None],
-    truncated: Sequence[bool | None],
-    states: Mapping[str, Array],
-    state_dtype: str,
-    errors: Sequence[str | None] | None = None,
+    rows: Sequence[AnsweredRow], *, states: Mapping[str, Array], state_dtype: str, num_token_logprobs: int = 0
 ) -> pa.RecordBatch:
     """A batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
-    Of ``token_logprobs``, those of each answer's tokens in their order, the first ``num_token_logprobs`` are kept, the
-    least, the first and the last. Those after the first may be left out but for the least one and the last.
-    ``margins`` and ``negentropies`` are read of generated answers alone. What is told of options follows from
-    ``option_scores``, by which one was chosen: ``option_logprobs`` where it is not given. ``given_options`` are the
-    places of options that came with the rows and are read; ``None`` where the likeliest one is the answer.
-    Columns whose argument is left out are null. A state that ``state_dtype`` cannot hold becomes an error row
-    (``state_overflow``) with null states.
+    Of each answer's tokens the log-probabilities of the first ``num_token_logprobs`` are kept, the least, the first and
+    the last. A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
     """
-    num_rows = len(row_ids)
-    problems: list[str | None] = [None] * num_rows if errors is None else list(errors)
+    problems = [row.error for row in rows]
     stored: dict[str, Array] = {}
     for name, hidden_ND in states.items():
         with np.errstate(over="ignore"):
             stored[name] = hidden_ND.astype(state_dtype)
-        for row in np.flatnonzero(~np.isfinite(stored[name]).all(axis=1)).tolist():
-            if problems[row] is None:
-                largest = float(np.abs(hidden_ND[row]).max())
-                problems[row] = (
+        for place in np.flatnonzero(~np.isfinite(stored[name]).all(axis=1)).tolist():
+            if problems[place] is None:
+                largest = float(np.abs(hidden_ND[place]).max())
+                problems[place] = (
                     f"state_overflow: {name} holds {largest:.6g}, beyond {state_dtype}; "
                     "set teacher.state_dtype: float32"
                 )
     bad_N = np.array([problem is not None for problem in problems], dtype=bool)
     state_size = next(iter(stored.values())).shape[1] if stored else 0
     schema = schemas.completions(tuple(states), state_dtype, state_size, num_token_logprobs)
-    logprob_NK = np.zeros((num_rows, num_token_logprobs), dtype=np.float16)
-    for row, values in enumerate(token_logprobs):
-        kept = values[:num_token_logprobs]
-        logprob_NK[row, : len(kept)] = kept
-    option_logprobs = option_logprobs or [None] * num_rows
-    places = given_options or [None] * num_rows
-    scores = option_scores or option_logprobs
-    by_options = [None if of_row is None else of_options(of_row, at) for of_row, at in zip(scores, places, strict=True)]
-    sure = _sureness(token_logprobs, by_options, margins or (), negentropies or (), bad_N)
-    given: dict[str, Any] = {
-        "row_id": row_ids,
-        "completion": completions,
-        "mean_logprob": mean_logprobs,
-        "option_logprobs": option_logprobs,
-        "num_prompt_tokens": num_prompt_tokens,
-        "num_output_tokens": num_output_tokens,
-        "truncated": truncated,
-        "error": problems,
-    }
-    columns = {name: pa.array(values, schema.field(name).type) for name, values in given.items()}
-    columns |= {name: pa.array(found_N, schema.field(name).type, from_pandas=True) for name, found_N in sure.items()}
+    columns: dict[str, pa.Array] = {"error": pa.array(problems, schema.field("error").type)}
+    for name in _COPIED:
+        columns[name] = pa.array([getattr(row, name) for row in rows], schema.field(name).type)
+    for name, found_N in _sureness(rows, bad_N).items():
+        columns[name] = pa.array(found_N, schema.field(name).type, from_pandas=True)
     if num_token_logprobs:
+        logprob_NK = np.zeros((len(rows), num_token_logprobs), dtype=np.float16)
+        for place, row in enumerate(rows):
+            kept = row.token_logprobs[:num_token_logprobs]
+            logprob_NK[place, : len(kept)] = kept
         columns[schemas.TOKEN_LOGPROBS] = _fixed_size_list(logprob_NK, bad_N)
     columns |= {schemas.state_column(name): _fixed_size_list(array_ND, bad_N) for name, array_ND in stored.items()}
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -137,18 +134,11 @@ def error_batch(
     num_token_logprobs: int = 0,
 ) -> pa.RecordBatch:
     """A batch of error rows: everything null but the row id and the error."""
-    nothing = [None] * len(row_ids)
     return completion_batch(
-        row_ids=row_ids,
-        completions=nothing,
-        mean_logprobs=nothing,
-        num_token_logprobs=num_token_logprobs,
-        num_prompt_tokens=nothing,
-        num_output_tokens=nothing,
-        truncated=nothing,
+        [AnsweredRow(row_id, error=error) for row_id, error in zip(row_ids, errors, strict=True)],
         states={name: np.zeros((len(row_ids), state_size), dtype=np.float32) for name in states},
         state_dtype=state_dtype,
-        errors=errors,
+        num_token_logprobs=num_token_logprobs,
     )
 
 
@@ -206,26 +196,19 @@ def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None
     return None
 
 
-def _sureness(
-    token_logprobs: Sequence[Sequence[float]],
-    by_options: Sequence[Mapping[str, float] | None],
-    margins: Sequence[OfTokens | None],
-    negentropies: Sequence[OfTokens | None],
-    null_N: npt.NDArray[np.bool_],
-) -> dict[str, Array]:
-    """The columns of ``schemas.NUMBERS`` that follow from these, by name, float64 [N], NaN for a null."""
-    sure = {name: np.full(len(null_N), np.nan) for name in _SURENESS}
-    for row, values in enumerate(token_logprobs):
-        if values:
-            _set(sure, row, "logprob", min(values), values[0], values[-1])
-    for name, found in (("margin", margins), ("negentropy", negentropies)):
-        for row, of_tokens in enumerate(found):
-            if of_tokens is not None and by_options[row] is None:
-                sure[name][row] = of_tokens.mean
-                _set(sure, row, name, *of_tokens[1:])
-    for row, found_by_name in enumerate(by_options):
-        for name, value in (found_by_name or {}).items():
-            sure[name][row] = value
+def _sureness(rows: Sequence[AnsweredRow], null_N: npt.NDArray[np.bool_]) -> dict[str, Array]:
+    """The columns of ``schemas.NUMBERS`` that follow from the rows, by name, float64 [N], NaN for a null."""
+    sure = {name: np.full(len(rows), np.nan) for name in _SURENESS}
+    for place, row in enumerate(rows):
+        if values := row.token_logprobs:
+            _set(sure, place, "logprob", min(values), values[0], values[-1])
+        by_options = row.of_options
+        for name, value in (by_options or {}).items():
+            sure[name][place] = value
+        for name, of_tokens in (("margin", row.margins), ("negentropy", row.negentropies)):
+            if of_tokens is not None and by_options is None:
+                sure[name][place] = of_tokens.mean
+                _set(sure, place, name, *of_tokens[1:])
     for found_N in sure.values():
         found_N[null_N] = np.nan
     return sure

@@ -30,6 +30,7 @@ from curation.hashing import hash64
 from curation.models import text_of
 from curation.teachers import Gate
 from curation.teachers.completions import (
+    AnsweredRow,
     Array,
     OfTokens,
     by_name,
@@ -277,19 +278,25 @@ def _batch(
     requests: Sequence[TokenisedRequest], rows: Sequence[_OpenAnswer], states: "_States", config: AskConfig
 ) -> pa.RecordBatch:
     """A batch of ``schemas.completions`` of answers that have ended."""
+    answers = [
+        AnsweredRow(
+            row_id=request.request.row_id,
+            completion=row.text,
+            num_prompt_tokens=len(request.prompt),
+            num_output_tokens=row.num_content,
+            truncated=row.truncated,
+            mean_logprob=_mean(row.logprobs[: row.num_content]),
+            token_logprobs=row.logprobs[: row.num_content],
+            margins=OfTokens.of(row.margins[: row.num_content]),
+            negentropies=OfTokens.of(row.negentropies[: row.num_content]),
+        )
+        for request, row in zip(requests, rows, strict=True)
+    ]
     return completion_batch(
-        row_ids=[request.request.row_id for request in requests],
-        completions=[row.text for row in rows],
-        mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
-        margins=[OfTokens.of(row.margins[: row.num_content]) for row in rows],
-        negentropies=[OfTokens.of(row.negentropies[: row.num_content]) for row in rows],
-        token_logprobs=[row.logprobs[: row.num_content] for row in rows],
-        num_token_logprobs=config.token_logprobs,
-        num_prompt_tokens=[len(request.prompt) for request in requests],
-        num_output_tokens=[row.num_content for row in rows],
-        truncated=[row.truncated for row in rows],
+        answers,
         states=by_name(states.arrays(), config.states),
         state_dtype=config.state_dtype,
+        num_token_logprobs=config.token_logprobs,
     )
 
 

@@ -26,7 +26,7 @@ from curation.errors import ConfigError
 from curation.hashing import hash64
 from curation.refs import ModelRef
 from curation.teachers import Request
-from curation.teachers.completions import bad_options, completion_batch, ranked
+from curation.teachers.completions import AnsweredRow, bad_options, completion_batch, ranked
 from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_answer, read_scores
 from curation.teachers.endpoint_client import Client, RefusedError
 from curation.teachers.endpoint_paid import key_of
@@ -312,39 +312,35 @@ def _batch(
     rows: Sequence[tuple[Request, ServedAnswer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
 ) -> pa.RecordBatch:
     """Answers as a batch of ``schemas.completions``."""
-    found = [_settled(request, answer, decoding) for request, answer in rows]
-    answers = [answer for answer, _, _ in found]
-    means = [sum(of.logprobs) / len(of.logprobs) if of.logprobs else None for of in answers]
-    return completion_batch(
-        row_ids=[request.row_id for request, _ in rows],
-        completions=[answer.text for answer in answers],
-        mean_logprobs=means,
-        option_logprobs=[sums for _, sums, _ in found],
-        option_scores=[chosen_by for _, _, chosen_by in found],
-        margins=[answer.margins for answer in answers],
-        negentropies=[answer.negentropies for answer in answers],
-        token_logprobs=[answer.logprobs for answer in answers],
-        num_token_logprobs=num_logprobs,
-        num_prompt_tokens=[answer.num_prompt for answer in answers],
-        num_output_tokens=[answer.num_output for answer in answers],
-        truncated=[answer.truncated for answer in answers],
-        states={},
-        state_dtype=state_dtype,
-        errors=[answer.error for answer in answers],
-    )
+    answers = [_answered(request, answer, decoding) for request, answer in rows]
+    return completion_batch(answers, states={}, state_dtype=state_dtype, num_token_logprobs=num_logprobs)
 
 
-def _settled(
-    request: Request, answer: ServedAnswer, decoding: DecodingConfig
-) -> tuple[ServedAnswer, list[float] | None, list[float] | None]:
-    """An answer with its text; of scored options also their log-probabilities, and the scores that chose."""
+def _answered(request: Request, answer: ServedAnswer, decoding: DecodingConfig) -> AnsweredRow:
+    """A row with its answer; of scored options also their log-probabilities, and the scores that chose."""
     if answer.error is not None:
-        return ServedAnswer(num_prompt=answer.num_prompt, error=answer.error), None, None
+        return _row(request, ServedAnswer(num_prompt=answer.num_prompt, error=answer.error))
     if answer.by_option is None:
-        return answer, None, None
+        return _row(request, answer)
     sums = [sum(values) for values in answer.by_option]
     scores = [value / len(of) for value, of in zip(sums, answer.by_option, strict=True)]
     chosen_by = scores if decoding.normalise_options else sums
     place = ranked(chosen_by)[0]
     own = answer.by_option[place]
-    return answer._replace(text=(request.options or ())[place], logprobs=own, num_output=len(own)), sums, chosen_by
+    chosen = answer._replace(text=(request.options or ())[place], logprobs=own, num_output=len(own))
+    return _row(request, chosen)._replace(option_logprobs=sums, option_scores=chosen_by)
+
+
+def _row(request: Request, answer: ServedAnswer) -> AnsweredRow:
+    return AnsweredRow(
+        row_id=request.row_id,
+        completion=answer.text,
+        num_prompt_tokens=answer.num_prompt,
+        num_output_tokens=answer.num_output,
+        truncated=answer.truncated,
+        mean_logprob=sum(answer.logprobs) / len(answer.logprobs) if answer.logprobs else None,
+        token_logprobs=answer.logprobs,
+        margins=answer.margins,
+        negentropies=answer.negentropies,
+        error=answer.error,
+    )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from curation.config import AskConfig, DecodingConfig
 from curation.refs import ModelRef
 from curation.teachers import Request
-from curation.teachers.completions import completion_batch
+from curation.teachers.completions import AnsweredRow, completion_batch
 
 _BATCH_ROWS = 1024
 
@@ -52,18 +52,12 @@ class GivenTeacher:
         """Batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
         stream = iter(requests)
         while batch := list(islice(stream, _BATCH_ROWS)):
-            nothing = [None] * len(batch)
             yield completion_batch(
-                row_ids=[request.row_id for request in batch],
-                completions=[request.given for request in batch],
-                mean_logprobs=nothing,
-                num_prompt_tokens=nothing,
-                num_output_tokens=nothing,
-                truncated=nothing,
-                states={},
-                state_dtype=self._config.state_dtype,
-                errors=[
-                    None if request.given is not None else "no_completion: no label came with the row"
-                    for request in batch
-                ],
+                [_answered(request) for request in batch], states={}, state_dtype=self._config.state_dtype
             )
+
+
+def _answered(request: Request) -> AnsweredRow:
+    """The row with the completion that came with it."""
+    missing = "no_completion: no label came with the row" if request.given is None else None
+    return AnsweredRow(request.row_id, request.given, error=missing)

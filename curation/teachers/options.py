@@ -17,7 +17,7 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import layers_of, parse
-from curation.teachers.completions import above, by_name, completion_batch, ranked
+from curation.teachers.completions import AnsweredRow, above, by_name, completion_batch, ranked
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
@@ -65,21 +65,28 @@ def score_options(
     plain = means if normalise else scores
     chosen_by = [above(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
     orders = [ranked(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
-    chosen = [options[order[0]] for options, order in zip(by_token, orders, strict=True)]
+    answers = []
+    for at, (row, order) in enumerate(zip(rows, orders, strict=True)):
+        place = order[0]
+        answers.append(
+            AnsweredRow(
+                row_id=row.request.row_id,
+                completion=(row.request.options or ())[place],
+                num_prompt_tokens=len(row.prompt),
+                num_output_tokens=len(by_token[at][place]),
+                truncated=False,
+                mean_logprob=means[at][place],
+                token_logprobs=by_token[at][place],
+                option_logprobs=scores[at],
+                option_scores=chosen_by[at],
+                given_option=row.choice,
+            )
+        )
     return completion_batch(
-        row_ids=[row.request.row_id for row in rows],
-        completions=[(row.request.options or ())[order[0]] for row, order in zip(rows, orders, strict=True)],
-        mean_logprobs=[options[order[0]] for options, order in zip(means, orders, strict=True)],
-        token_logprobs=chosen,
-        num_token_logprobs=config.token_logprobs,
-        option_logprobs=scores,
-        option_scores=chosen_by,
-        given_options=[row.choice for row in rows],
-        num_prompt_tokens=[len(row.prompt) for row in rows],
-        num_output_tokens=[len(values) for values in chosen],
-        truncated=[False] * len(rows),
+        answers,
         states=by_name(_states(forward, prefix, rows, orders, config, hidden_B1D[:, 0]), config.states),
         state_dtype=config.state_dtype,
+        num_token_logprobs=config.token_logprobs,
     )
 
 

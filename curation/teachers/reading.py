@@ -12,7 +12,7 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import layers_of, parse
-from curation.teachers.completions import OfTokens, by_name, completion_batch
+from curation.teachers.completions import AnsweredRow, OfTokens, by_name, completion_batch
 from curation.teachers.forward import Forward, ForwardPass, Prefix
 from curation.teachers.options import MAX_LOGITS, states_of
 from curation.teachers.prompts import TokenisedRequest
@@ -43,19 +43,25 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         (state.position, state.rank): none_BD if state.rank > 1 else found[state.position].cpu().numpy()
         for state in map(parse, config.states)
     }
+    answered = [
+        AnsweredRow(
+            row_id=row.request.row_id,
+            completion=row.request.given,
+            num_prompt_tokens=len(row.prompt),
+            num_output_tokens=len(logprob),
+            truncated=False,
+            mean_logprob=sum(logprob) / len(logprob),
+            token_logprobs=logprob,
+            margins=OfTokens.of(margin),
+            negentropies=OfTokens.of(negentropy),
+        )
+        for row, logprob, margin, negentropy in zip(rows, logprobs, margins, negentropies, strict=True)
+    ]
     return completion_batch(
-        row_ids=[row.request.row_id for row in rows],
-        completions=[row.request.given for row in rows],
-        mean_logprobs=[sum(values) / len(values) for values in logprobs],
-        margins=[OfTokens.of(values) for values in margins],
-        negentropies=[OfTokens.of(values) for values in negentropies],
-        token_logprobs=logprobs,
-        num_token_logprobs=config.token_logprobs,
-        num_prompt_tokens=[len(row.prompt) for row in rows],
-        num_output_tokens=lengths,
-        truncated=[False] * len(rows),
+        answered,
         states=by_name(states, config.states),
         state_dtype=config.state_dtype,
+        num_token_logprobs=config.token_logprobs,
     )
 
 

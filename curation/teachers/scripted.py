@@ -22,6 +22,7 @@ from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request
 from curation.teachers.completions import (
+    AnsweredRow,
     Array,
     OfTokens,
     above,
@@ -53,7 +54,7 @@ class ScriptedTeacher:
         self._script: ScriptedConfig = config.scripted
         time.sleep(self._script.start_seconds)
         self._config, self._state_dtype = config, config.state_dtype
-        self._poison = frozenset(self._script.poison_rows)
+        self._poison, self._failing = frozenset(self._script.poison_rows), frozenset(self._script.error_rows)
         self.state_size = self.width(config)
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
@@ -135,36 +136,38 @@ class ScriptedTeacher:
     ) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
-        mean_logprobs = np.log(unit_N + 1e-6).tolist()
-        texts = [self._script.completions if request.options is None else request.options for request in batch]
-        choices = [number % len(those) for those, number in zip(texts, hash64(ids_N, seed).tolist(), strict=True)]
-        choices = [_above(request, choice) for request, choice in zip(batch, choices, strict=True)]
-        completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
-        num_words = [len(completion.split()) for completion in completions]
         states: dict[str, Array] = {}
         for place, name in enumerate(names):
             has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
             states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
-        failing = set(self._script.error_rows)
-        sures = [_sureness(mean) for mean in mean_logprobs]
-        chosen = zip(batch, choices, mean_logprobs, num_words, strict=True)
-        scores = [_scores(*of, normalise=normalise) for of in chosen]
+        drawn = zip(batch, hash64(ids_N, seed).tolist(), np.log(unit_N + 1e-6).tolist(), strict=True)
         return completion_batch(
-            row_ids=ids_N.tolist(),
-            completions=completions,
-            mean_logprobs=mean_logprobs,
-            option_logprobs=[sums for sums, _ in scores],
-            option_scores=[chosen_by for _, chosen_by in scores],
-            margins=[OfTokens.of([margin] * words) for (margin, _), words in zip(sures, num_words, strict=True)],
-            negentropies=[OfTokens.of([entropy] * words) for (_, entropy), words in zip(sures, num_words, strict=True)],
-            token_logprobs=[[mean] * words for mean, words in zip(mean_logprobs, num_words, strict=True)],
-            num_token_logprobs=num_logprobs,
-            num_prompt_tokens=[len(request.prompt.split()) for request in batch],
-            num_output_tokens=num_words,
-            truncated=[False] * len(batch),
+            [self._answered(*of_row, normalise=normalise) for of_row in drawn],
             states=states,
             state_dtype=self._state_dtype,
-            errors=["scripted: asked for" if row_id in failing else None for row_id in ids_N.tolist()],
+            num_token_logprobs=num_logprobs,
+        )
+
+    def _answered(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
+        """The row with the text that ``number`` draws, each of whose words has the log-probability ``mean``."""
+        texts = self._script.completions if request.options is None else request.options
+        choice = _above(request, number % len(texts))
+        num_words = len(texts[choice].split())
+        margin, negentropy = _sureness(mean)
+        sums, chosen_by = _scores(request, choice, mean, num_words, normalise=normalise)
+        return AnsweredRow(
+            row_id=request.row_id,
+            completion=texts[choice],
+            num_prompt_tokens=len(request.prompt.split()),
+            num_output_tokens=num_words,
+            truncated=False,
+            mean_logprob=mean,
+            token_logprobs=[mean] * num_words,
+            margins=OfTokens.of([margin] * num_words),
+            negentropies=OfTokens.of([negentropy] * num_words),
+            option_logprobs=sums,
+            option_scores=chosen_by,
+            error="scripted: asked for" if request.row_id in self._failing else None,
         )
 
     def _crash(self, row_id: int) -> None:

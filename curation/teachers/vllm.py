@@ -25,6 +25,7 @@ from curation.models import as_user_turns, check_layers, configuration_of, load_
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request
 from curation.teachers.completions import (
+    AnsweredRow,
     Array,
     by_name,
     completion_batch,
@@ -377,17 +378,7 @@ class _Stream:
         rows = [row for row in rows if row.error is None and not row.dropped]
         if not rows:
             return
-        option_logprobs: list[list[float] | None] = []
-        option_scores: list[list[float] | None] = []
-        for row in rows:
-            options = row.given.request.options
-            if row.scoring is None:
-                row.by_rank[1] = row.parts[0]
-            if options is not None and not row.given.request.is_drawn:
-                row.text = options[row.choice]
-            scoring, normalise = row.scoring, self._decoding.normalise_options
-            option_logprobs.append(row.letters if scoring is None else scoring.scores(normalise=False))
-            option_scores.append(row.letters if scoring is None else scoring.chosen_by(row.given, normalise=normalise))
+        answers = [self._answered(row) for row in rows]
         chosen = [row.by_rank[1] for row in rows]
         states: dict[tuple[str, int], Array] = {}
         for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):
@@ -396,21 +387,33 @@ class _Stream:
             parts = [row.by_rank.get(rank) for row in rows]
             states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
         yield completion_batch(
-            row_ids=[row.given.request.row_id for row in rows],
-            completions=[row.text for row in rows],
-            mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
-            option_logprobs=option_logprobs,
-            option_scores=option_scores,
-            given_options=[row.given.choice for row in rows],
-            margins=[part.margins for part in chosen],
-            negentropies=[part.negentropies for part in chosen],
-            token_logprobs=[part.logprobs for part in chosen],
-            num_token_logprobs=self._num_token_logprobs,
-            num_prompt_tokens=[len(row.given.prompt) for row in rows],
-            num_output_tokens=[len(part.tokens) for part in chosen],
-            truncated=[row.truncated for row in rows],
+            answers,
             states=by_name(states, self._states),
             state_dtype=self._teacher.config.state_dtype,
+            num_token_logprobs=self._num_token_logprobs,
+        )
+
+    def _answered(self, row: EngineRow) -> AnsweredRow:
+        """A row that has ended, with its answer, which is its part of rank 1."""
+        options, scoring = row.given.request.options, row.scoring
+        if scoring is None:
+            row.by_rank[1] = row.parts[0]
+        if options is not None and not row.given.request.is_drawn:
+            row.text = options[row.choice]
+        part, normalise = row.by_rank[1], self._decoding.normalise_options
+        return AnsweredRow(
+            row_id=row.given.request.row_id,
+            completion=row.text,
+            num_prompt_tokens=len(row.given.prompt),
+            num_output_tokens=len(part.tokens),
+            truncated=row.truncated,
+            mean_logprob=part.logprob / len(part.tokens) if part.tokens else None,
+            token_logprobs=part.logprobs,
+            margins=part.margins,
+            negentropies=part.negentropies,
+            option_logprobs=row.letters if scoring is None else scoring.scores(normalise=False),
+            option_scores=row.letters if scoring is None else scoring.chosen_by(row.given, normalise=normalise),
+            given_option=row.given.choice,
         )
 
     def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:

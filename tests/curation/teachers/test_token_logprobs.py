@@ -9,7 +9,7 @@ from curation.config import AskConfig, DecodingConfig, ModelConfig, TeacherConfi
 from curation.models import load_model, load_tokenizer
 from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
 from curation.teachers import Request, load_teacher
-from curation.teachers.completions import OfTokens, completion_batch
+from curation.teachers.completions import AnsweredRow, OfTokens, completion_batch
 from curation.teachers.scripted import OTHER_WORDS
 from curation.teachers.sureness import margin_and_negentropy
 from tests.curation.teachers.test_options import MEAN, SUM, char_model, mcqa_requests, reference, rows_of
@@ -205,47 +205,33 @@ def test_the_scripted_teachers_numbers_agree_with_each_other(decoding):
 
 
 def test_tokens_in_the_middle_may_be_left_out_but_for_the_least():
-    def batch(rows):
-        return completion_batch(
-            row_ids=[1, 2, 3],
-            completions=["a", "", None],
-            mean_logprobs=[-1.0, None, None],
-            token_logprobs=rows,
-            num_token_logprobs=2,
-            num_prompt_tokens=[1, 1, None],
-            num_output_tokens=[5, 0, None],
-            truncated=[False, False, None],
-            states={},
-            state_dtype="float16",
-            errors=[None, None, "bad: x"],
-        )
+    def batch(*of_first):
+        first = AnsweredRow(1, "a", 1, 5, False, mean_logprob=-1.0, token_logprobs=of_first)
+        rows = [first, AnsweredRow(2, "", 1, 0, False), AnsweredRow(3, error="bad: x")]
+        return completion_batch(rows, states={}, state_dtype="float16", num_token_logprobs=2)
 
-    found = batch([[-1.0, -2.0, -4.0, -0.5], [], []])
-    assert found.equals(batch([[-1.0, -2.0, -3.0, -4.0, -0.5], [], []]))
+    found = batch(-1.0, -2.0, -4.0, -0.5)
+    assert found.equals(batch(-1.0, -2.0, -3.0, -4.0, -0.5))
     assert [found.column(name).to_pylist() for name in LOGPROBS] == [
         [-4.0, None, None],
         [-1.0, None, None],
         [-0.5, None, None],
     ]
-    assert batch([]).column("min_logprob").null_count == 3
+    assert batch().column("min_logprob").null_count == 3
 
 
 def test_what_is_not_given_is_null_and_options_go_before_an_answers_numbers():
     """So a backend of a user's own needs no margins; those of rows with options are not read."""
-    given = {
-        "row_ids": [1, 2],
-        "completions": ["a", "b"],
-        "mean_logprobs": [-1.0, -2.0],
-        "option_logprobs": [None, [-2.0, -3.0]],
-        "num_prompt_tokens": [1, 1],
-        "num_output_tokens": [2, 1],
-        "truncated": [False, False],
-        "states": {},
-        "state_dtype": "float16",
-    }
-    bare = completion_batch(**given).to_pylist()
+    drawn = AnsweredRow(1, "a", 1, 2, False, mean_logprob=-1.0)
+    chosen = AnsweredRow(2, "b", 1, 1, False, mean_logprob=-2.0, option_logprobs=[-2.0, -3.0])
+
+    def batch(**sureness):
+        rows = [drawn._replace(**sureness), chosen._replace(**sureness)]
+        return completion_batch(rows, states={}, state_dtype="float16").to_pylist()
+
+    bare = batch()
     assert [bare[0][name] for name in (*LOGPROBS, *SURENESS)] == [None] * (3 + len(SURENESS))
     check_options(bare[1], [-2.0, -3.0])
-    full = completion_batch(**given, margins=[OfTokens.of([1.0, 3.0])] * 2, negentropies=[None] * 2).to_pylist()
+    full = batch(margins=OfTokens.of([1.0, 3.0]))
     assert [full[0][name] for name in ("margin", "min_margin", "first_margin", "last_margin")] == [2.0, 1.0, 1.0, 3.0]
     assert full[1] == bare[1] and full[0]["negentropy"] is None
