@@ -88,8 +88,11 @@ def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
 
 def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
-    labelled, keep = fit.stage("calibration", Label), _every
-    grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
+    labelled = grades = None
+    if fit.config.splits.calibration is not None:
+        labelled = fit.stage("calibration", Label)
+        grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
+    keep = _every
     split, chose = "calibration", False
     if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
