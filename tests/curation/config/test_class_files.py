@@ -78,6 +78,10 @@ def test_the_file_lies_beside_the_file_that_names_it(tmp_path: Path, monkeypatch
     assert load_config(tmp_path / "top.yaml").domain.options["classes"] == ["a", "b"]
     changed = load_config(tmp_path / "top.yaml", ["domain.classes=[c, d]"])
     assert changed.domain.options["classes"] == ["c", "d"]
+    sources = "sources:\n  own: {path: rows.csv, domain: {name: classification, classes: kinds.csv}}\n"
+    (tmp_path / "inner" / "of_source.yaml").write_text("base: base.yaml\n" + sources)
+    own = load_config(tmp_path / "inner" / "of_source.yaml").sources["own"].domain
+    assert own is not None and own.options["classes"] == ["a", "b"]
     monkeypatch.chdir(tmp_path / "inner")
     given = {**RUN, "domain": {"name": "classification", "classes": "kinds.csv"}}
     assert config_of(given).domain.options["classes"] == ["a", "b"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,6 +187,29 @@ def test_a_probe_of_a_slow_teacher_ends_in_time_and_its_sample_is_still_random(
     short, long = (len(_prompt(words).split()) for words in LENGTHS)
     assert found.prompt_tokens.low < (short + long) / 2 < found.prompt_tokens.high
     assert 0.02 <= found.actor_seconds.value < 0.03 and found.start_seconds is not None and found.start_seconds > 0.4
+
+
+@pytest.mark.parametrize(("num", "seconds"), [(40, 30.0), (2_000, 2.0)])
+def test_texts_without_content_are_asked_whatever_the_limit_and_are_no_rows_of_the_probe(
+    local_ray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    num: int,
+    seconds: float,
+):
+    monkeypatch.setattr("curation.stages.probe.SECONDS", seconds)
+    rows = [{"text": f"Case {row}", "label": "ab"[row % 2]} for row in range(num)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dealt = Assignment(counts={"pool": num}, permutation=Permutation(size=num, seed=3))
+    ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=ScriptedConfig(seconds_per_row=0.01))
+    drawn = SplitRows(files=discover(SourceConfig(path=str(tmp_path))), assignment=dealt, splits=("pool",))
+    classes = DomainConfig(name="classification", classes=["a", "b"])
+    pool = replace(asking(Path(), ask=ask, engine=ask, rows=num, domain=classes), drawn_from=drawn)
+    (question,) = probe_all([pool], tmp_path / "probe", num_rows=None, commit_seconds=1.0, hold_cpus=False)
+    assert 30 <= question.measured.rows <= 40 if num == 40 else 30 <= question.measured.rows < 1_000
+    told = re.search(r"of (\d+) labelled rows .* domain.calibrate", capsys.readouterr().err)
+    assert told is not None and int(told[1]) == question.measured.rows
 
 
 @pytest.mark.parametrize(("seconds", "num_rows"), [(10.0, 80), (1.0, 8)])
