@@ -6,6 +6,7 @@ Each stage makes outputs that follow from its key alone, so that another key mak
 import copy
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,11 @@ def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
     for stage in stages:
         made_up(stage)
     Run(config.name, opened.manifest, room=lambda: {"CPU": 2.0}).do(stages)
-    done = {name for name, record in opened.manifest.stages.items() if record is not before.get(name)}
+    done = {
+        name
+        for name, record in opened.manifest.stages.items()  # a class or place that is recorded anew is no work
+        if (old := before.get(name)) is None or replace(record, kind=old.kind, at=old.at) != old
+    }
     again = statuses(open_run(config, save=False).chain.stages, Manifest.load(config.directory).records)
     assert {status.state for status in again} == {"done"}
     return planned, done
