@@ -5,17 +5,18 @@ much is seen where the text has no content. The options' scores on such prompts,
 subtracted from those of each row before the likeliest option is chosen: the paper's diagonal matrix, in logarithms.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.config import AskConfig, DecodingConfig
+from curation.config import DecodingConfig
 from curation.errors import ConfigError
-from curation.teachers import Gate, Request, Teacher
+from curation.teachers import Request, Teacher
+from curation.teachers.wrapped import Wrapped
 
 _Asked = tuple[tuple[str, ...], tuple[str, ...]]
 """Content-free prompts and options."""
@@ -35,32 +36,14 @@ def baselines(scores: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(found)
 
 
-class ContentFree:
+class ContentFree(Wrapped):
     """The same teacher, which asks the content-free prompts of its requests once, before the first of them."""
 
     def __init__(self, teacher: Teacher) -> None:
-        self._teacher = teacher
-        self.state_size, self.facts = teacher.state_size, teacher.facts
+        super().__init__(teacher)
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
-    @staticmethod
-    def engine_key(config: AskConfig) -> Mapping[str, Any]:
-        """Nothing: it is started already."""
-        return {}
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same teacher, asked as ``config`` says."""
-        return type(self)(self._teacher.asked(config))
-
-    def label(
-        self,
-        requests: Iterable[Request],
-        decoding: DecodingConfig,
-        *,
-        seed: int,
-        states: bool = True,
-        gate: Gate | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
         """The teacher's answers (see ``Teacher.label``).
 
         Raises:
@@ -69,19 +52,18 @@ class ContentFree:
         rows = list(requests)
         for asked in dict.fromkeys((row.content_free, row.options or ()) for row in rows if row.content_free):
             if asked not in self._known:
-                self._known[asked] = self._asked(*asked, decoding, seed)
+                self._known[asked] = self._asked(*asked, decoding, how["seed"])
         rows = [
             replace(row, baselines=self._known[row.content_free, row.options or ()]) if row.content_free else row
             for row in rows
         ]
-        how: dict[str, Any] = {} if gate is None else {"gate": gate}
-        yield from self._teacher.label(rows, decoding, seed=seed, states=states, **how)
+        yield from super().label(rows, decoding, **how)
 
     def _asked(
         self, prompts: tuple[str, ...], options: tuple[str, ...], decoding: DecodingConfig, seed: int
     ) -> tuple[float, ...]:
         plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]
-        answers = pa.Table.from_batches(list(self._teacher.label(plain, decoding, seed=seed, states=False)))
+        answers = pa.Table.from_batches(list(self.teacher.label(plain, decoding, seed=seed, states=False)))
         if problems := answers["error"].drop_null().to_pylist():
             raise ConfigError(f"domain.calibrate: a prompt without a text cannot be answered: {problems[0]}")
         return baselines(answers["option_logprobs"].to_pylist())
