@@ -14,7 +14,8 @@ from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
 from curation.filter.cascade import Settled
 from curation.filter.package import TrustPackage
-from curation.filter.stages.cut import MakeCut, calibration_digest
+from curation.filter.stages.certifying import calibration_digest
+from curation.filter.stages.cut import MakeCut
 from curation.filter.stages.label_pool import LabelPool
 from curation.filter.stages.pool import PoolRows, ReadPool
 from curation.filter.stages.pool_shift import MeasurePoolShift

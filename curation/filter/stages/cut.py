@@ -6,7 +6,6 @@ do not depend on the calibration rows are valid (:mod:`curation.selection.risk`)
 the pool.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,14 +14,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curation.config.base import rows_in
 from curation.config.filter import CertifiedConfig, KeepConfig
-from curation.domains import get_domain
 from curation.domains.class_counts import places
-from curation.errors import BudgetError, PackageError, SourceError
+from curation.errors import BudgetError
 from curation.filter.package import TrustPackage
+from curation.filter.stages.certifying import CertifyingRows, Scores, certifying_rows, floats
 from curation.filter.stages.packaged import Packaged
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, fingerprint
@@ -33,17 +31,14 @@ from curation.selection.budget import GradedScores
 from curation.selection.class_scores import ClassScores
 from curation.selection.risk import calibrate
 from curation.selection.risk.by_class import calibrate_classes
-from curation.sources.paths import filesystem
 from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
 
 SAMPLE_ROWS = 1 << 20
 ALL_TIES = 2**64 - 1
 """The ``tie`` of a bound that every row with exactly its score passes."""
-CALIBRATION = ("raw", "trust", "correct")
 _READ = ("row_id", "label", "error")
 
-Scores = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -146,7 +141,7 @@ class MakeCut(Stage, Packaged):
         """Decide, and say how."""
         keep, given = self.keep, CertifyingRows(None, None)
         if keep.certified is not None:
-            given = _calibration(keep.certified, self.loaded())
+            given = certifying_rows(keep.certified, self.loaded())
         found = decide(list(self.tables.values()), self.function, keep, *given, seed=self.seed)
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{_by_class(found)}")
         if found.num_short:
@@ -175,32 +170,9 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
         UserError: calibration rows are not there, or cannot be read.
     """
     if keep.certified is not None:
-        _calibration(keep.certified, package)
+        certifying_rows(keep.certified, package)
     elif keep.threshold is None:
         _number(keep, num_rows, num_rows, of=f"the pool's {num_rows:,} rows")
-
-
-def _calibration(config: CertifiedConfig, package: TrustPackage) -> "CertifyingRows":
-    """The rows that certify a cut: fresh ones where they are given, else the package's."""
-    given, key = config.calibration, "keep.certified.per: label"
-    found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
-    if config.per == "all":
-        return found
-    domain = get_domain(package.description.domain)
-    if (classes := domain.closed_labels()) is None:
-        raise PackageError(f"{key}: domain {domain.name} of {package.uri} has no closed set of labels; leave per out")
-    if found.rows is None or found.rows.label_M is None:
-        raise PackageError(
-            f"{key}: the calibration rows of {given or package.uri} have no labels; "
-            + ("export the package again" if given is None else "give them in a column 'label'")
-        )
-    known = pa.array(found.rows.label_M, pa.string()).drop_null().unique().to_pylist()
-    if strange := sorted(set(known) - set(classes)):
-        raise PackageError(
-            f"{key}: the calibration rows of {given or package.uri} have the label {strange[0]!r}, which is none "
-            f"of the domain's {len(classes)} classes; write it as one of {', '.join(map(str, classes[:8]))}"
-        )
-    return found._replace(classes=classes)
 
 
 def decide(
@@ -257,59 +229,6 @@ def decide(
         lowest_trust=lowest,
         risk=risk,
     )
-
-
-class CertifyingRows(NamedTuple):
-    """The rows that certify a cut."""
-
-    rows: GradedScores | None
-    """None: no rule asks for them."""
-    floor: float | None
-    """The raw score from which on they were drawn (``curate review``); None: from all rows."""
-    classes: Sequence[str] = ()
-    """The closed set of labels, where each has a cut of its own."""
-
-
-def read_calibration(path: str) -> CertifyingRows:
-    """The calibration rows in a Parquet file with the columns ``CALIBRATION``.
-
-    Raises:
-        SourceError: it cannot be read, lacks a column, or has one of another type.
-    """
-    try:
-        opened, inner = filesystem(path)
-        table = pq.read_table(inner, filesystem=opened)
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
-    for name in CALIBRATION:
-        kinds = pa.types.is_boolean if name == "correct" else pa.types.is_floating
-        if name not in table.column_names or not kinds(table[name].type):
-            found = f"is {table[name].type}" if name in table.column_names else "is missing"
-            wanted = "true or false" if name == "correct" else "a floating-point number"
-            raise SourceError(
-                f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
-                f"{name} as {wanted}"
-            )
-    raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
-    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
-    floor = (table.schema.metadata or {}).get(b"floor")
-    return CertifyingRows(
-        GradedScores(raw_M, trust_M, table["correct"].to_numpy(), label_M), None if floor is None else float(floor)
-    )
-
-
-def calibration_digest(path: str) -> str:
-    """A digest of the file's content.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-    try:
-        opened, inner = filesystem(path)
-        with opened.open_input_stream(inner) as file:
-            return hashlib.sha256(file.read()).hexdigest()[:16]
-    except OSError as error:
-        raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
 
 
 def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
@@ -390,7 +309,7 @@ def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust
     for ref in tables:
         columns = list(dict.fromkeys([*threshold.columns, trust]))
         for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():
-            passing_N = _floats(batch.column(trust))[threshold.passes(batch)]
+            passing_N = floats(batch.column(trust))[threshold.passes(batch)]
             if len(passing_N):
                 yield float(passing_N.min())
 
@@ -399,8 +318,4 @@ def _scores(labels: pa.RecordBatch, column: str) -> Scores:
     """A column of scores, float32 [N]; NaN where it is null, or the row has no label."""
     usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
     usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
-    return np.where(usable_N, _floats(labels.column(column)), np.float32(np.nan))
-
-
-def _floats(values: pa.Array) -> Scores:
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32)
+    return np.where(usable_N, floats(labels.column(column)), np.float32(np.nan))
