@@ -67,17 +67,17 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         "domain": domain,
         "num_rows": generation.sizes[split],
     }
-    checker = known_checker(domain)
-    judge, by_judge = config.judge, domain.judge is not None
+    checker, kind = known_checker(domain), grading_stage(config, split)
+    by_judge = kind is JudgeByChoice
     if by_judge:
         arguments["domain"] = domain.agreeing  # it says which questions are equal, and the judge what is right
     made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
     grades = made.out("grades")
-    if judge is None or not (by_judge or split in judge.splits):
+    if not issubclass(kind, Judge):
         return grades
-    assert generation.helpers.judge is not None, "a judge that is configured is among the models"
-    judging = JudgeByChoice if by_judge else Judge
-    return judging(
+    judge = config.judge
+    assert judge is not None and generation.helpers.judge is not None, "a judge that is asked is among the models"
+    return kind(
         name=generation.name(f"judge-{stage}"),
         at=made.at,
         grades=grades,

@@ -12,7 +12,7 @@ from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
-from curation.stages.chooser import ChoiceInputs, VerifiedChoice, declared
+from curation.stages.chooser import ChoiceInputs, VerifiedChoice, declared, is_verified
 from curation.stages.length import Limit
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
@@ -69,8 +69,7 @@ def rolling_out(
 def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None:
     """The check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
     selection = generation.config.selection
-    trust = ARMS[selection.budget.reference].trust
-    if selection.verify is None or not any(ARMS[arm].ranked and ARMS[arm].trust == trust for arm in selection.arms):
+    if selection.verify is None or not any(is_verified(ARMS[arm], selection) for arm in selection.arms):
         return None
     return Verify(
         name=generation.name("verify"),
@@ -81,7 +80,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None
         domain=choice.domain,
         checker=known_checker(choice.domain) or GONE,
         arm=selection.budget.reference,
-        ranking=replace(TRUST[trust], words=""),
+        ranking=replace(TRUST[ARMS[selection.budget.reference].trust], words=""),
         rows=selection.verify,
         seed=choice.seed,
         num_rows=min(selection.verify, generation.sizes["pool"]),

@@ -76,6 +76,11 @@ def declared(selection: SelectionConfig) -> dict[str, Any]:
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
 
 
+def is_verified(arm: Arm, selection: SelectionConfig) -> bool:
+    """Whether rows that a check fails are dropped from an arm: it ranks as the rows to check were chosen."""
+    return arm.ranked and arm.trust == ARMS[selection.budget.reference].trust
+
+
 def measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
     """A choice among the arms that can be measured, and why the others cannot, in words by arm.
 
@@ -196,14 +201,10 @@ class Chooser:
             seed=seed,
             parsed=arm.parsed,
             too_long=self._job.too_long,
-            verdicts=self._job.verdicts if self._is_verified(arm) else None,
+            verdicts=self._job.verdicts if is_verified(arm, self._job.selection) else None,
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
         )
-
-    def _is_verified(self, arm: Arm) -> bool:
-        """Whether the rows that a check fails are dropped: of arms that rank as the rows to check were chosen."""
-        return arm.ranked and arm.trust == ARMS[self._job.selection.budget.reference].trust
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:
         """How many ``selected`` rows of an arm rank last, since its signal could not be read."""

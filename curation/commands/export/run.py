@@ -74,9 +74,9 @@ def report_of(manifest: Manifest, record: StageRecord) -> Mapping[str, Any] | No
 
 def fitting_stage(config: RunConfig, trust: str) -> str:
     """The name, in its generation, of the stage that fits a trust function, for messages."""
-    if trust != REFERENCE_ARM:
-        return f"trust-{trust}"
-    return "search" if config.trust.search else "trust"
+    if fitted_by(config, trust) is Search:
+        return "search"
+    return "trust" if trust == REFERENCE_ARM else f"trust-{trust}"
 
 
 def fitted_by(config: RunConfig, trust: str) -> type[Stage]:
