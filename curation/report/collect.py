@@ -15,7 +15,7 @@ from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.chained import chained
 from curation.report.class_table import by_class
-from curation.report.comparable import asked_unlike
+from curation.report.comparable import asked_unlike, domain_of
 from curation.report.costs import compared, money_of, spent
 from curation.report.diversity import diversity
 from curation.report.guarantee import by_gold, guarantee
@@ -241,7 +241,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
         "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
         "risk_curves": risk_curves(run, record, judged, pool),
-        "judging": judging(record, alone=_judge_alone(run.config)),
+        "judging": judging(record, alone=domain_of(run.config).judge is not None),
         "projection": None if record.projection is None else dict(record.projection),
         "analysis": dict(record.analysis) or None,
     }
@@ -251,13 +251,6 @@ def _always(run: RunRecord) -> list[str]:
     """The free signals that the report measures whatever they are; none where no model gave log-probabilities."""
     teacher = run.config.get("teacher", {})
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
-
-
-def _judge_alone(config: Mapping[str, Any]) -> bool:
-    """Whether a judge grades every label of the pool's domain (``check: judge``)."""
-    domain = config.get("domain") or {}
-    check = domain.get("check") if domain.get("name") == "text" else None
-    return check == "judge" or (isinstance(check, Mapping) and "judge" in check)
 
 
 def verified(record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:

@@ -48,10 +48,15 @@ WAYS = {
 """How answers are asked for, by ``DecodingConfig.constrained``."""
 
 
+def domain_of(config: Json) -> DomainConfig:
+    """The domain of a run's configuration as it is recorded."""
+    return DomainConfig.model_validate(config.get("domain", "chess"))
+
+
 def way(config: Json, section: str) -> str:
     """How a run's ``teacher`` or ``evaluation`` asks for answers, in words; options of a domain are scored anyhow."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
-    domain = DomainConfig.model_validate(config.get("domain", "chess"))
+    domain = domain_of(config)
     scored = domain.name not in DOMAINS or traits_of(domain.name, domain.options).answering == "scored"
     return WAYS[decoding.constrained or ("scored" if scored else False)]
 
