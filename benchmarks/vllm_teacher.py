@@ -101,7 +101,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
     )
     examples = make_examples(directory, options.rows, options.prompt_words)
     decoding = DecodingConfig(max_tokens=options.max_tokens, temperature=1.0, stop=(".",))
-    engine: dict[str, Any] = {"max_num_seqs": options.running, "enforce_eager": not options.num_gpus}
+    engine: dict[str, Any] = {"max_num_seqs": options.running, "enforce_eager": options.eager or not options.num_gpus}
     engine |= {"gpu_memory_utilization": 0.4} if options.num_gpus else {"kv_cache_memory_bytes": 1 << 30}
     job = LabelJob(
         examples=examples,
@@ -253,6 +253,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--num-gpus", type=float, default=0)
+    parser.add_argument("--eager", action="store_true", help="on a GPU: without compiled code and CUDA graphs")
     parser.add_argument("--cores", type=int, default=2, help="of either side")
     options = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != str(options.cores):  # read once, when a process first uses threads
