@@ -32,6 +32,9 @@ def resolved(config: RunConfig) -> Iterator[str]:
         text = _text(config.teacher.decoding)
         if config.teacher.endpoint is not None:
             yield described(config)
+            if (reader := config.teacher.reader) is not None:
+                numbers = "states alone" if config.teacher.endpoint.top_logprobs else "states and log-probabilities"
+                yield f"its answers are read once by the reader ({reader.backend}), for {numbers}"
         yield f"teacher.decoding: {text} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
     runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
     text = _text(config.evaluation.decoding)
