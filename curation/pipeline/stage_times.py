@@ -43,6 +43,7 @@ _ROUGH: Mapping[str, tuple[float, float]] = {
     "MeasureSignal": (6.0, 1e-2),
     "Judge": (6.0, 1e-2),
     "JudgeByChoice": (6.0, 1e-2),
+    "VerifyByJudge": (6.0, 1e-2),
     "Adapt": (8.0, 6e-3),
     "TrainStudent": (8.0, 6e-3),
     "MakeBase": (4.0, 0.0),
