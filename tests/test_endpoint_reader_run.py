@@ -145,6 +145,9 @@ def test_a_server_without_log_probabilities_has_those_of_the_reader(tmp_path: Pa
     reader = made(tmp_path, 1)
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server.url, reader, top_logprobs=0)
+        told = CliRunner().invoke(main, ["validate", str(run.config)])
+        words = "its answers are read once by the reader (transformers), for states and log-probabilities"
+        assert told.exit_code == 0 and words in told.output and f"reader: {reader}" in told.output
         assert run.start("--until", "read-pool").wait(timeout=900) == 0, run.errors()
     domain = get_domain(config_of(yaml.safe_load(run.config.read_text())).domain_of("pool"))
     (uri,) = run.directory.glob("prepare-*/pool.lance")

@@ -72,7 +72,7 @@ class MeasureSignal(AskModel):
         """
         dtype = self.teacher.ask.dtype
         has_head = self.reward is not None and self.reward.kind != "verifier"
-        further = {"head_dtype": dtype} if has_head and dtype != "float32" else {}
+        further: dict[str, Any] = {"head_dtype": dtype} if has_head and dtype != "float32" else {}
         if self.domain.is_calibrated:
             further["calibrated"] = True
         return {**super().inputs, **further}
