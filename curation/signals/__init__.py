@@ -52,7 +52,7 @@ class Answer:
     option_logprobs: tuple[float, ...] | None = None
     """Summed natural-log probability of each option, in the request's order; None where it had none."""
     baselines: tuple[float, ...] | None = None
-    """What is subtracted from these before one is chosen, where the choice is calibrated (``Request.baselines``)."""
+    """Scores subtracted from these before one is chosen, where the choice is calibrated (``Request.baselines``)."""
 
 
 class SignalMethod(Protocol):

@@ -44,7 +44,7 @@ class ContentFree(Wrapped):
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
     def baselines_of(self, request: Request) -> tuple[float, ...] | None:
-        """What was subtracted from the scores of an answered request's options; ``None`` where nothing was."""
+        """Scores that were subtracted from those of an answered request's options; ``None`` where none were."""
         return self._known.get((request.content_free, request.options or ()))
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
