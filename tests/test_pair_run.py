@@ -214,3 +214,15 @@ def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp
     path = config(folder, domain={"name": "pair", "by": "likelihood"}, selection=selection, run_dir=str(tmp_path))
     message = "order_agreement: is a number of the domain pair, where a teacher is asked about both orders"
     assert message in " ".join(curate("validate", path, code=2).split())
+
+
+def test_plan_forecasts_the_tokens_of_both_orders(folder: Path, tmp_path: Path) -> None:
+    path = config(folder, run_dir=str(tmp_path / "fresh"))
+    planned = CliRunner().invoke(main, ["plan", path, "--json"])
+    assert planned.exit_code == 0, planned.output
+    (stage,) = (s for s in json.loads(planned.stdout)["forecast"]["stages"] if s["name"] == "gen-0/label-source")
+    (uri,) = (folder / "run" / "gen-0").glob("label-source-*/labels.lance")
+    labels = lance.dataset(str(uri)).to_table()
+    for kind in ("prompt", "output"):
+        both = sum(int(labels[name].to_numpy().sum()) for name in (f"num_{kind}_tokens", f"order_{kind}_tokens"))
+        assert stage[f"{kind}_tokens"]["value"] == pytest.approx(both, rel=0.1)

@@ -1,6 +1,7 @@
 """A costly program is run on the rows of the pool that trust puts first: so many as are asked for, none twice."""
 
 import json
+import math
 import os
 import signal
 import socket
@@ -12,16 +13,24 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from test_judge_check_run import BASES, logprob
 
 from curation.arms import REFERENCE_ARM
 from curation.cli import main
-from curation.refs import TableRef
+from curation.commands.export.lineage import verified
+from curation.commands.export.run import read_run
+from curation.models import load_model, load_tokenizer
+from curation.refs import ModelRef, TableRef
+from curation.rundir.graph import Position
+from curation.stages.verify import MOST_TASKS, task_rows
+from curation.storage.paths import place
 from curation.tables import io, schemas
 
 pytestmark = pytest.mark.timeout(900)
@@ -154,15 +163,90 @@ def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: An
     page = " ".join((tmp_path / "run" / "report.html").read_text().split())
     assert f"was run on the {VERIFY} rows" in page and f"the other {N - len(passed)} were not checked" in page
 
+    # A row that failed says so, of the arm that it was dropped from alone.
+    told = curate("explain", str(tmp_path / "run"), str(next(row_id for row_id in best if row_id not in passed)))
+    said = {line.split()[0].rstrip(":"): line for line in told.splitlines() if line.strip()}
+    assert "it failed the check of selection.verify: the check calls its answer wrong" in said[REFERENCE_ARM]
+    assert "selection.verify" not in said["naive"]
+
+    # So does the lineage of a student of that arm.
+    run_config, manifest = read_run(place(tmp_path / "run"))
+
+    def of(arm: str) -> Any:
+        return SimpleNamespace(
+            config=run_config,
+            arm=arm,
+            of_generation=lambda split, kind: manifest.find(Position(generation=0, split=split), kind),
+        )
+
+    assert verified(of(REFERENCE_ARM)) == {**counts, "dropped": VERIFY - len(passed)} and verified(of("naive")) is None
+
     # More checks: nothing is labelled, graded or scored again, and the selection is of checked rows alone.
     before = {stage: outputs(tmp_path, stage) for stage in ("label-pool", "grade-source", "score-pool")}
     curate("run", str(path), "--set", "selection.verify=300")
     assert {stage: outputs(tmp_path, stage) for stage in before} == before
     chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
     assert len(chosen) == N and all(says[row_id] == right[row_id] for row_id in chosen)
+    assert sorted(listener.places) == sorted(places_of(best[:300])), "of 300 rows the 200 that had no verdict"
+
+    # Another arm scores the labels anew: no row is checked a second time.
+    more = ["--set", "selection.verify=300", "--set", f"selection.arms=[naive, {REFERENCE_ARM}, linear_probe]"]
+    assert "300 rows checked (300 of them before)" in curate("run", str(path), *more)
+    assert len(listener.places) == 300
+    assert [row["row_id"] for row in rows_of(outputs(tmp_path, "verify")["verdicts"])] == best[:300]
     # Too few pass for another budget: the message says why.
     told = curate("run", str(path), "--set", "selection.verify=400", "--set", "selection.budget.n=350", code=2)
     assert "rows failed the check of selection.verify" in told
+
+
+def test_a_judge_is_asked_about_the_best_rows_and_about_no_row_twice(local_ray: Any, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    config = yaml.safe_load(path.read_text())
+    ask = "{{ prompt }}{% if reference is defined %} {{ reference }}{% endif %} {{ answer }} ="
+    config["domain"]["check"] = {"judge": {"prompt": ask, "right": "1", "wrong": "2"}}
+    config["judge"] = {"model": {"path": str(BASES / "sums_teacher")}}
+    config["teacher"] = {"model": {"path": str(BASES / "sums_teacher")}, "decoding": {"max_tokens": 6}}
+    path.write_text(yaml.safe_dump(config))
+    curate("validate", str(path))
+    curate("run", str(path))
+    labels = rows_of(outputs(tmp_path, "score-pool")["labels"])
+    best, said = best_by_hand(labels), {row["row_id"]: row["label"] for row in labels}
+    made = outputs(tmp_path, "verify")
+    assert made["pass"]["rows"] == VERIFY
+    verdicts = rows_of(made["verdicts"])
+    assert [row["row_id"] for row in verdicts] == best[:VERIFY]
+    reference = ModelRef(base=str(BASES / "sums_teacher"))
+    model, tokenizer = load_model(reference), load_tokenizer(reference)
+    (uri,) = tmp_path.glob("run/prepare-*/pool.lance")
+    asked = {row["row_id"]: row["question"] for row in io.read(io.latest(str(uri))).to_pylist()}
+    for row in verdicts[:20]:
+        prompt = f"{asked[row['row_id']]} {said[row['row_id']]} ="
+        margin = logprob(model, tokenizer, prompt, " 1") - logprob(model, tokenizer, prompt, " 2")
+        assert abs(margin) < 1e-4 or row["correct"] is (margin > 0), (prompt, margin)
+    failed = {row["row_id"] for row in verdicts if not row["correct"]}
+    assert 0 < len(failed) < VERIFY, "the judge calls some right and some wrong"
+    chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
+    assert chosen == [row_id for row_id in best if row_id not in failed][:N]
+
+    curate("run", str(path), "--set", "selection.verify=130")
+    made = outputs(tmp_path, "verify")
+    assert made["counts"]["asked"] == 130 and made["pass"]["rows"] == 30
+    assert rows_of(made["verdicts"])[:VERIFY] == verdicts
+
+
+def test_a_warning_says_that_fewer_rows_are_checked_than_selected(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    words = "selection.verify: 50 rows are checked and 60 selected (selection.budget.n), so that at least 10"
+    for command in (["validate"], ["plan", "--no-probe"]):
+        assert words in curate(*command, str(path), "--set", "selection.verify=50")
+        assert "rows are checked and" not in curate(*command, str(path))
+
+
+def test_small_batches_of_a_program_make_a_bounded_number_of_tasks() -> None:
+    for num, batch_rows in ((0, 1), (1, 1), (400, 1), (10_000, 1), (10_001, 7), (10**6, 100)):
+        rows = task_rows(num, batch_rows)
+        assert rows % batch_rows == 0 and math.ceil(num / rows) <= MOST_TASKS
+    assert task_rows(400, 1) == 1 and task_rows(10_000, 1) == 20
 
 
 def test_a_killed_run_checks_what_is_committed_no_second_time(tmp_path: Path) -> None:
@@ -182,14 +266,14 @@ def test_a_killed_run_checks_what_is_committed_no_second_time(tmp_path: Path) ->
         while not committed:
             assert driver.poll() is None and time.monotonic() - begun < 400, log.read_text()
             time.sleep(0.1)
-            tables = [*tmp_path.glob("run/gen-0/verify-*/checked.lance")]
+            tables = [*tmp_path.glob("run/gen-0/label-pool-*/verdicts-*.lance")]
             if tables and io.count(table := io.latest(str(tables[0]))):
                 committed = io.read(table)["row_id"].to_pylist()
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     assert BATCH <= len(committed) < VERIFY
-    (uri,) = tmp_path.glob("run/gen-0/verify-*/checked.lance")
+    (uri,) = tmp_path.glob("run/gen-0/label-pool-*/verdicts-*.lance")
     version = io.latest(str(uri)).version
     assert start().wait(timeout=400) == 0, log.read_text()
     after = Counter(row["row_id"] for row in rows_of(outputs(tmp_path, "verify")["verdicts"]))
@@ -204,8 +288,15 @@ def test_a_killed_run_checks_what_is_committed_no_second_time(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["domain.check=normalised"], "selection.verify: runs a program on rows of the pool, and domain.check names"),
-        (["splits.audit=true"], "selection.verify: with splits.audit the program grades the whole pool"),
+        (["domain.check=normalised"], "selection.verify: runs a program on rows of the pool, or asks a judge about"),
+        (
+            [
+                'domain.check={judge: {prompt: "{{ answer }} {{ reference }}"}}',
+                f"judge={{model: {{path: {BASES / 'sums_teacher'}}}}}",
+            ],
+            "selection.verify: rows of the pool have no reference answer, and check.judge.prompt fails without one",
+        ),
+        (["splits.audit=true"], "selection.verify: with splits.audit the check grades the whole pool"),
         (["selection.budget={threshold: 0.5}"], "selection.verify: budget.threshold says how many rows are selected"),
         (["selection.arms=[naive]"], "selection.verify: drops rows from the arm trust (selection.budget.reference)"),
         (["selection.verify=0"], "selection.verify"),

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from curation.config.inputs import DomainConfig
-
 BACKENDS = ("auto", "transformers", "vllm", "scripted")
 """Backends that score options less their baselines."""
 
 
 def beyond_calibration(run: Any) -> str | None:
     """The first thing in a run's configuration that calibrated options do not go with; ``None`` if all do."""
-    if not any(_is_calibrated(run.domain_of(split)) for split in run.splits.named()):
+    if not any(run.domain_of(split).is_calibrated for split in run.splits.named()):
         return None
     key = "domain.calibrate: content_free"
     if run.teacher.backend not in BACKENDS:
@@ -26,7 +24,3 @@ def beyond_calibration(run: Any) -> str | None:
         if decoding.constrained == "stepwise":
             return f"{key}: is of options that are scored, and {where}.constrained is stepwise; leave one of them out"
     return None
-
-
-def _is_calibrated(domain: DomainConfig) -> bool:
-    return domain.options.get("calibrate") == "content_free"

@@ -148,15 +148,16 @@ class EndpointConfig(ServedConfig):
 
 
 def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a run whose teacher is an endpoint: nothing is kept of states, and trust reads numbers."""
+    """The sections of a run whose teacher is an endpoint; without a reader no states, and trust reads numbers."""
     teacher, filled = value["teacher"], dict(value)
     endpoint = teacher.get("endpoint")
     if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
         raise ValueError(f"teacher.{misplaced[0]}: is a key of teacher.endpoint; write it there")
     kind = endpoint.get("kind", "openai") if isinstance(endpoint, Mapping) else "openai"
-    filled["teacher"] = {"states": (), **({"chat_template": True} if kind == "openai" else {}), **teacher}
+    stateless = {"states": ()} if teacher.get("reader") is None else {}
+    filled["teacher"] = {**stateless, **({"chat_template": True} if kind == "openai" else {}), **teacher}
     if isinstance(trust := value.get("trust", {}), Mapping):
-        filled["trust"] = {"states": (), **trust}
+        filled["trust"] = {**stateless, **trust}
     price, prices = endpoint.get("price") if isinstance(endpoint, Mapping) else None, value.get("prices") or {}
     if isinstance(price, Mapping) and isinstance(prices, Mapping):
         of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
@@ -182,10 +183,11 @@ def problem_of(teacher: Any) -> str | None:
         return (
             "model: names weights, and backend endpoint asks a server; leave it out, endpoint.model is the name there"
         )
-    if teacher.states:
+    if teacher.states and teacher.reader is None:
         return (
             f"states: {teacher.states[0]!r} is a hidden state, and none is read from a server (docs/endpoints.md); "
-            "leave it out, for trust to read log-probabilities, or run the model here, by backend vllm"
+            "leave it out, for trust to read log-probabilities, name a model that reads the answers here by reader: "
+            "{model}, or run the model here, by backend vllm"
         )
     if teacher.adapt is not None or teacher.store_states is not True:
         key = "store_states" if teacher.adapt is None else "adapt"
@@ -213,20 +215,22 @@ def beyond_endpoint(run: Any) -> str | None:
     if endpoint is None:
         return None
     trust: TrustConfig = run.trust
+    is_read = run.teacher.reader is not None
     for name in run.selection.used:
-        if not endpoint.top_logprobs and ARMS[name].trust in FREE:
+        if not endpoint.top_logprobs and not is_read and ARMS[name].trust in FREE:
             return (
                 f"the {name} arm ranks by log-probabilities, and teacher.endpoint.top_logprobs is 0; set that above 0, "
-                "or leave the arm out"
+                "leave the arm out, or name a model that reads the answers by teacher.reader"
             )
     kinds = {*fitted_of(run.selection.used), trust.kind}
     further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
     if further and not trust.inputs:
+        lacks = "trust.states names none" if is_read else "backend endpoint has none"
         return (
-            f"trust: {further[0]} reads states, and backend endpoint has none; set trust.columns: "
+            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: "
             f"[{', '.join(compared(endpoint))}], or leave trust.kind out"
         )
-    if trust.pca is not None:
+    if trust.pca is not None and not is_read:
         return "trust.pca: joins states, and backend endpoint has none; leave it out"
     if len(run.generations) > 1:
         return (

@@ -16,7 +16,9 @@ GIVEN = "given"
 KEYS = ("completion", "grade", "confidence")
 """The keys of ``teacher`` that name columns."""
 READERS = ("transformers", "vllm", "auto")
-"""The backends that read answers which came with the rows."""
+"""The backends that read answers which another gave."""
+READ = (GIVEN, "endpoint")
+"""The backends whose answers a model may read, since they come without hidden states."""
 
 Column = Annotated[str, Field(min_length=1)]
 
@@ -36,7 +38,7 @@ def _reads(backend: str) -> str:
 
 
 class ReaderConfig(Section):
-    """A model that reads prompt and given label once, for log-probabilities and states of labels made elsewhere.
+    """A model that reads prompt and answer once, for log-probabilities and states of answers that another gave.
 
     The other keys of ``teacher`` say how it runs and what is kept of it, as they do for a model that answers.
     """
@@ -45,6 +47,9 @@ class ReaderConfig(Section):
     """The model that reads; it need not be the one that answered."""
     backend: Annotated[str, AfterValidator(_reads)] = "transformers"
     """``transformers``, ``vllm``, or ``auto`` as in ``teacher.backend``."""
+    chat_template: Annotated[bool, Field(exclude_if=lambda in_turns: not in_turns)] = False
+    """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
+    ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,7 +97,7 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
     others = [arm for arm in default if arm not in FREE]
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
-        return tuple(others)
+        return tuple(others if teacher.get("reader") is None else default)
     if not is_given(teacher):
         return tuple(default)
     named = _listed(teacher.get("confidence", ()))
@@ -142,10 +147,10 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
         return "reads_given: follows from reader; leave it out, and set reader: {model: ...}"
     named = [key for key in KEYS if getattr(teacher, key)]
     if not is_given:
-        if teacher.reader is not None:
+        if teacher.reader is not None and teacher.backend not in READ:
             return (
-                "reader: reads labels made elsewhere, which is for backend: given; set that and completion, or leave "
-                "it out"
+                f"reader: reads answers that another gave, and backend {teacher.backend} has states of its own; take "
+                f"backend {' or '.join(READ)}, or leave it out"
             )
         if not named:
             return None
@@ -160,7 +165,8 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
             mend = "leave it out" if key == "adapt" else "leave it out, or name one that reads them by reader: {model}"
             return f"{key}: backend given asks no model for labels; {mend}"
     if teacher.reader is not None:
-        return None
+        in_turns = teacher.reader.chat_template
+        return "reader.chat_template: is teacher.chat_template with backend given; set that" if in_turns else None
     unused = {
         "states": bool(states),
         "token_logprobs": bool(teacher.token_logprobs),

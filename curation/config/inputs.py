@@ -56,6 +56,11 @@ class DomainConfig(Section):
         return check["judge"] if isinstance(check, Mapping) and isinstance(check.get("judge"), Mapping) else None
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether the choice among options is calibrated by texts without content."""
+        return self.options.get("calibrate") == "content_free"
+
+    @property
     def ungraded(self) -> Self:
         """The same without the check of the domain ``text``: rows and labels stay as they are when it changes."""
         return self._with_check(None) if self.name == "text" and "check" in self.options else self

@@ -1,5 +1,6 @@
 """Checks that cost: the rows that the section ``judge`` grades, and those that ``selection.verify`` has checked."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from curation.arms import ARMS
@@ -32,21 +33,34 @@ def beyond_judge(run: Any) -> str | None:
     return None
 
 
+def too_few_verified(run: Any) -> Iterator[str]:
+    """A warning where fewer rows are checked than are selected, so that unchecked ones are selected in any case."""
+    selection = run.selection
+    if selection.verify is not None and selection.budget.n is not None and selection.verify < selection.budget.n:
+        yield (
+            f"selection.verify: {selection.verify:,} rows are checked and {selection.budget.n:,} selected "
+            f"(selection.budget.n), so that at least {selection.budget.n - selection.verify:,} selected rows are not "
+            "checked; raise verify above budget.n, or lower n"
+        )
+
+
 def beyond_verify(run: Any) -> str | None:
     """The first thing that keeps ``selection.verify`` from being done as it says; ``None`` if there is none."""
     selection = run.selection
     if selection.verify is None:
         return None
     budget = selection.budget
-    if run.domain_of("pool").command is None:
+    domain = run.domain_of("pool")
+    if domain.command is None and domain.judge is None:
         return (
-            "selection.verify: runs a program on rows of the pool, and domain.check names none; set domain: "
-            "{name: text, check: {command: [python, check.py]}}, or leave verify out"
+            "selection.verify: runs a program on rows of the pool, or asks a judge about them, and domain.check names "
+            "neither; set domain: {name: text, check: {command: [python, check.py]}} or check: judge, or leave verify "
+            "out"
         )
     if run.splits.audit:
         return (
-            "selection.verify: with splits.audit the program grades the whole pool, so that nothing is saved; leave "
-            "one of the two out"
+            "selection.verify: with splits.audit the check grades the whole pool, so that nothing is saved; leave one "
+            "of the two out"
         )
     if budget.rule not in ("n", "share"):
         return (

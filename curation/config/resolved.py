@@ -9,6 +9,7 @@ from curation.config.defaults import GENERIC, Defaults, DomainTraits, filled, tr
 from curation.config.endpoint import described, unready
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig
+from curation.config.judging import too_few_verified
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
@@ -32,6 +33,9 @@ def resolved(config: RunConfig) -> Iterator[str]:
         text = _text(config.teacher.decoding)
         if config.teacher.endpoint is not None:
             yield described(config)
+            if (reader := config.teacher.reader) is not None:
+                numbers = "states alone" if config.teacher.endpoint.top_logprobs else "states and log-probabilities"
+                yield f"its answers are read once by the reader ({reader.backend}), for {numbers}"
         yield f"teacher.decoding: {text} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
     runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
     text = _text(config.evaluation.decoding)
@@ -62,6 +66,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
     labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _traits(domain).reasons}
     yield from unready(config.teacher.endpoint)
+    yield from too_few_verified(config)
     model = config.teacher.loaded
     init, brief = None if model is None else model.init, config.teacher.adapt is not None
     backend = config.teacher.backend

@@ -354,10 +354,10 @@ class RunConfig(RowsConfig):
     @property
     def compared(self) -> tuple[str, ...]:
         """The inputs by which splits are compared: the states or, where there are none, numbers of the labels table."""
-        endpoint, given = self.teacher.endpoint, self.teacher.given
-        if endpoint is not None:
+        endpoint, given, reads = self.teacher.endpoint, self.teacher.given, self.teacher.reader is not None
+        if endpoint is not None and not (reads and self.fitting.states):
             return compared(endpoint)
-        if given is None or (self.teacher.reader is not None and self.fitting.states):
+        if given is None or (reads and self.fitting.states):
             return self.fitting.states
         return tuple(given.numbers.values()) or ("mean_logprob",)
 

@@ -246,9 +246,9 @@ class SelectionConfig(Section):
     whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
     ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
     verify: Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)] = None
-    """How many rows of the pool the program of ``domain.check`` is run on: those that trust (``budget.reference``) puts
-    first. What it fails is dropped from that arm, so that rows which passed come first. The program is given no
-    reference answer of these rows (docs/own-data.md)."""
+    """How many rows of the pool the program or the judge of ``domain.check`` checks: those that trust
+    (``budget.reference``) puts first. What fails is dropped from that arm, so that rows which passed come first. The
+    check is given no reference answer of these rows (docs/own-data.md)."""
     keep: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
     ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing

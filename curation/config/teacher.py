@@ -302,8 +302,8 @@ class TeacherConfig(AskConfig):
     """With ``backend: given``: a column with a number, or a list of them, that came with each label; larger is surer.
     Trust reads them, and each is an arm ``given_<column>``. An empty cell is a missing number."""
     reader: given.ReaderConfig | None = None
-    """With ``backend: given``: a model that reads prompt and label once, so that there are log-probabilities and hidden
-    states of labels made elsewhere, too (docs/own-data.md)."""
+    """With ``backend: given`` or ``endpoint``: a model that reads prompt and answer once, for hidden states of labels
+    made elsewhere (docs/own-data.md) and of a server's answers (docs/endpoints.md)."""
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     store_states: bool | PcaConfig = True
@@ -328,11 +328,28 @@ class TeacherConfig(AskConfig):
         asked = AskConfig.part_of(self)
         if self.reader is None:
             return asked
-        return asked.model_copy(update={"backend": self.reader.backend, "reads_given": True})
+        reads = {"backend": self.reader.backend, "reads_given": True} if self.endpoint is None else {"states": ()}
+        return asked.model_copy(update=reads)
+
+    @property
+    def labelling(self) -> AskConfig:
+        """How the first teacher is asked; a server that is read: with nothing that only its reader depends on."""
+        if self.reading is None:
+            return self.ask
+        bare = self.ask.without({"state_dtype", "dtype", "batch_tokens", "vllm"})
+        return bare.model_copy(update={"actors": self.actors.model_copy(update={"num_gpus": 0, "memory_gib": 0})})
+
+    @property
+    def reading(self) -> AskConfig | None:
+        """How a reader is asked to read a server's answers; ``None`` where none does."""
+        if self.reader is None or self.endpoint is None:
+            return None
+        reads = {"reads_given": True, "backend": self.reader.backend, "chat_template": self.reader.chat_template}
+        return AskConfig.part_of(self).model_copy(update={**reads, "endpoint": None})
 
     @property
     def loaded(self) -> ModelConfig | None:
-        """The model that labels or reads labels; ``None`` where none does."""
+        """The model that labels or reads answers; ``None`` where none does."""
         return self.model if self.reader is None else self.reader.model
 
     @field_validator("store_states", mode="before")

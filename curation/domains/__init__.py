@@ -93,7 +93,8 @@ class Domain:
         return DomainTraits(cls.defaults, cls.answering)
 
     blanks: ClassVar[tuple[Example, ...]] = ()
-    """Examples without content, with the options of every row; by them the choice of options can be calibrated."""
+    """Examples without content, which :meth:`prompt` and :meth:`options` understand; by them the choice of options can
+    be calibrated."""
 
     @cached_property
     def forms(self) -> tuple[tuple[str, ...], ...]:
@@ -239,7 +240,8 @@ def get_domain(config: DomainConfig) -> Domain:
     """The domain of a configuration, constructed with its options.
 
     Raises:
-        ConfigError: there is no such name or class, or the class does not accept the options.
+        ConfigError: there is no such name or class, or the class does not accept the options, or does not understand
+            its own examples without content.
     """
     name = config.name
     try:
@@ -261,11 +263,25 @@ def get_domain(config: DomainConfig) -> Domain:
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
+    _check_blanks(domain)
     if config.given_labels is None:
         return domain
     from curation.domains.given import reading  # it reads this module
 
     return reading(domain, config.given_labels)
+
+
+def _check_blanks(domain: Domain) -> None:
+    """Refuse a domain whose ``blanks`` its own ``prompt`` and ``options`` cannot read."""
+    for place, blank in enumerate(domain.blanks):
+        for what, function in (("prompt", domain.prompt), ("options", domain.options)):
+            found, problem = attempt(function, blank)
+            if not found:
+                raise ConfigError(
+                    f"domain: {domain.name}: {what} cannot be made of blanks[{place}], {blank!r}: "
+                    f"{problem or f'it gives {found!r}'}; a blank is an example without content: give it every column "
+                    f"that {what} reads, or leave blanks empty"
+                )
 
 
 def position_of(domain: Domain) -> Callable[[Example], str] | None:

@@ -61,7 +61,7 @@ class Classification(Domain):
         calibrate: str = "none",
     ) -> None:
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
-        self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
+        self._words = {_line(name): _line(words) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
             raise ConfigError(
@@ -107,13 +107,13 @@ class Classification(Domain):
         return {"text": "\n".join(filter(None, lines))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The class of a row; ``None`` if it has none.
+        """The class of a row, white space within it as one space; ``None`` if it has none.
 
         Raises:
             RowError: ``bad_label``: it is not one of the classes.
         """
         value = raw.get(self._label)
-        if value is None or (label := cell(value)) in self._words:
+        if value is None or (label := _line(value)) in self._words:
             return None if value is None else label
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
@@ -128,7 +128,7 @@ class Classification(Domain):
         """A line with the words and the description of every class; nothing where none has a description."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
-        texts = {cell(name): " ".join(text.split()) for name, text in descriptions.items()}
+        texts = {_line(name): _line(text) for name, text in descriptions.items()}
         if unknown := [name for name in texts if name not in self._words]:
             near = difflib.get_close_matches(unknown[0], self._words, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
@@ -160,11 +160,16 @@ class Classification(Domain):
         return self._label_of.get(" ".join(completion.split()))
 
 
+def _line(value: object) -> str:
+    """A cell on one line, as files of classes are read: runs of white space are one space."""
+    return " ".join(cell(value).split())
+
+
 def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
     """The first two texts that are equal but for case and white space."""
     first: dict[str, Any] = {}
     for text in texts:
-        key = " ".join(cell(text).casefold().split())
+        key = _line(text).casefold()
         if key in first:
             return first[key], text
         first[key] = text

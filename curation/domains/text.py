@@ -15,6 +15,7 @@ from curation.config.defaults import greedy
 from curation.domains import Domain, Example, cell
 from curation.domains.checks import Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
+from curation.domains.checks.judge import JudgeCheck
 from curation.domains.identity import plain_text
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -58,6 +59,15 @@ class Text(Domain):
             ConfigError: the program or its script is not there.
         """
         return self._check.digest if isinstance(self._check, CommandCheck) else None
+
+    def require_no_reference(self) -> None:
+        """Refuse a judge whose prompt cannot ask about a row without a reference answer.
+
+        Raises:
+            ConfigError: it reads ``reference`` whether it is there or not.
+        """
+        if isinstance(self._check, JudgeCheck):
+            self._check.require_no_reference()
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The rendered prompt, and the columns that it was made of.

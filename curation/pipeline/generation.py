@@ -12,6 +12,7 @@ from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
+from curation.pipeline.reading import bought, reading
 from curation.pipeline.selecting import limit, preferences, rolling_out, verified_by, verifying
 from curation.pipeline.students import Students, further, taught
 from curation.pipeline.testing import Tested, taught_domain
@@ -62,9 +63,9 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     config, base, splits = generation.config, generation.base, labelled_splits(generation.config)
 
     # The teacher labels the source split, on which trust is fitted.
-    ask = config.teacher.ask.paid_in(str(config.directory))
+    ask = config.teacher.labelling.paid_in(str(config.directory))
     teacher = asked(generation.teacher, ask, name=generation.name("backend-teacher"))
-    labelled = {"source": _labelling(generation, teacher, "source")}
+    labelled = {"source": reading(generation, _labelling(generation, teacher, "source"), "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": graded(generation, "source", "source", labels["source"])}
     pca = _projected(generation, labels["source"])
@@ -77,20 +78,21 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     # It labels the other splits, the pool last; what has a gold label is graded.
     scored_as_labelled = config.teacher.store_states is False
     for split in splits[1:]:
-        labelled[split] = _labelling(
+        asked_of = _labelling(
             generation,
             teacher,
             split,
             projection=None if pca is None else pca.out("projection"),
             fitted=fitted if scored_as_labelled else None,
         )
+        labelled[split] = reading(generation, asked_of, split)
         labels[split] = labelled[split].out("labels")
         if split != "pool" or config.splits.audit:
             grades[split] = graded(generation, split, split, labels[split])
 
     # Trust and signals score the labels.
     asking = answering(generation, teacher)
-    signals = {split: signals_of(generation, asking, split, labels[split]) for split in splits}
+    signals = {split: signals_of(generation, asking, split, bought(labelled[split], labels[split])) for split in splits}
     scored = {
         split: Score(
             name=generation.name(f"score-{split}"),

@@ -23,6 +23,8 @@ class HelperModels:
     roles: Mapping[str, TeacherUse]
     """Models that signals ask, by the name in ``curation.arms.Signal.asks``."""
     judge: TeacherUse | None
+    reader: TeacherUse | None = None
+    """The model that reads a server's answers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ import yaml
 
 from curation.cluster import capacity
 from curation.config import RunConfig
+from curation.config.judging import too_few_verified
 from curation.domains import get_domain
+from curation.domains.text import Text
 from curation.errors import ConfigError
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
@@ -73,10 +75,11 @@ class OpenedRun(Opened[RunConfig]):
         yield from types_taken(self.config)
 
     def checks(self) -> Iterator[str]:
-        """Lines on the students' steps, on models, and on rows of the sources that were not prepared yet."""
+        """Lines on checks and students' steps, on models, and on rows of the sources that were not prepared yet."""
         config, files = self.config, self.manifest.source_files
         check_models(config, loads=True)
         capacity.check_machine(config.ray, self.needs)
+        yield from (f"warning: {line}" for line in too_few_verified(config))
         for found in student_steps(config, self.num_pool):
             yield found.line if found.warning is None else f"warning: {found.warning}"
         if self.is_settled(self.chain.preparing):
@@ -131,5 +134,7 @@ def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
     check_by(selection.max_per_label_by, domain)
     if divided(selection, domain) is not None and selection.verify is not None:
         raise ConfigError("selection.verify: does not go with places by class; set selection.quota: none")
+    if selection.verify is not None and isinstance(domain, Text):
+        domain.require_no_reference()
     check_kept(selection.keep, files[config.splits.pool.source])
     fit.check_settings(config.trust)

@@ -230,7 +230,8 @@ def probe_all(
 ) -> list[AskGroup]:
     """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
 
-    ``num_rows``: of each sample; unset, a moderate number, or fewer that are labelled in half a minute. What is written
+    ``num_rows``: of each sample; unset, a moderate number, or fewer: those that are labelled in half a minute, or that
+    give narrow intervals (:mod:`curation.stages.probe`). What is written
     goes to ``directory``. ``shots`` gives the table of demonstrations that a signal shows. Ray must run.
 
     Raises:

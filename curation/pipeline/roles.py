@@ -27,9 +27,12 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
 
 
 def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
-    """The weak teacher that the configuration names, or its reader; ``None`` for one without weights."""
+    """The weak teacher that the configuration names, or the reader of given labels; ``None`` for one without weights.
+
+    A server is one without: the reader of its answers is among the helpers.
+    """
     model = config.teacher.loaded
-    if model is None:
+    if model is None or config.teacher.endpoint is not None:
         return None
     role = "teacher" if config.teacher.reader is None else "reader"
     return adapted_teacher(config, _base(config, model, role), tables, sizes, name="gen-0/teacher")
@@ -87,7 +90,10 @@ def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping
     if judge is not None:
         in_words = ask.model_copy(update={"chat_template": judge.chat_template})
         judging = asked(_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge")
-    return HelperModels(roles=roles, judge=judging)
+    reads, reader = config.teacher.reading, None
+    if reads is not None and config.teacher.loaded is not None:
+        reader = asked(_base(config, config.teacher.loaded, "reader"), reads, name="gen-0/backend-reader")
+    return HelperModels(roles=roles, judge=judging, reader=reader)
 
 
 def base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:

@@ -1,10 +1,10 @@
 """Rows that gold arms train on, the longest row that a student can be trained on, and selected pairs of answers."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from curation.arms import ARMS, TRUST
-from curation.config import AskConfig, StudentConfig
+from curation.config import AskConfig, RunConfig, StudentConfig
 from curation.domains import get_domain, preference_of
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.grading import GONE, known_checker
@@ -17,7 +17,7 @@ from curation.stages.length import Limit
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
-from curation.stages.verify import Verify
+from curation.stages.verify import Verify, VerifyByJudge
 
 _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
 """The completions that count among a student's tokens, by what its method learns from."""
@@ -66,25 +66,37 @@ def rolling_out(
     )
 
 
-def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | None:
+def verifying_stage(config: RunConfig) -> type[Verify] | type[VerifyByJudge] | None:
+    """The class of the stage that checks the pool's best rows; ``None`` where none is wanted."""
+    if config.selection.verify is None:
+        return None
+    return Verify if config.domain_of("pool").judge is None else VerifyByJudge
+
+
+def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | VerifyByJudge | None:
     """The check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
     selection = generation.config.selection
     if selection.verify is None or not any(is_verified(ARMS[arm], selection) for arm in selection.arms):
         return None
-    return Verify(
-        name=generation.name("verify"),
-        at=generation.at("pool"),
-        pool=choice.pool,
-        labels=choice.labels,
-        too_long=choice.too_long,
-        domain=choice.domain,
-        checker=known_checker(choice.domain) or GONE,
-        arm=selection.budget.reference,
-        ranking=replace(TRUST[ARMS[selection.budget.reference].trust], words=""),
-        rows=selection.verify,
-        seed=choice.seed,
-        num_rows=min(selection.verify, generation.sizes["pool"]),
-    )
+    arguments: dict[str, Any] = {
+        "name": generation.name("verify"),
+        "at": generation.at("pool"),
+        "pool": choice.pool,
+        "labels": choice.labels,
+        "too_long": choice.too_long,
+        "domain": choice.domain,
+        "arm": selection.budget.reference,
+        "ranking": replace(TRUST[ARMS[selection.budget.reference].trust], words=""),
+        "rows": selection.verify,
+        "seed": choice.seed,
+        "num_rows": min(selection.verify, generation.sizes["pool"]),
+    }
+    if verifying_stage(generation.config) is Verify:
+        return Verify(**arguments, checker=known_checker(choice.domain) or GONE)
+    judge, model = generation.config.judge, generation.helpers.judge
+    assert judge is not None and model is not None, "a judge that is asked is among the models"
+    asked = model.changed(**AskConfig.BARE)
+    return VerifyByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
 
 
 def verified_by(selected: Select) -> dict[str, Out]:

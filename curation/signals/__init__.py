@@ -51,6 +51,8 @@ class Answer:
     """Mean natural-log probability of the completion's tokens; None for an empty one."""
     option_logprobs: tuple[float, ...] | None = None
     """Summed natural-log probability of each option, in the request's order; None where it had none."""
+    baselines: tuple[float, ...] | None = None
+    """Scores subtracted from these before one is chosen, where the choice is calibrated (``Request.baselines``)."""
 
 
 class SignalMethod(Protocol):

@@ -85,13 +85,15 @@ class ChosenVerdict:
         self._check = JudgeCheck(**options)
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The judge's prompt about the label, with the two words as options; ``gold`` of the example is the reference.
+        """The judge's prompt about the label, with the two words as options.
+
+        ``gold`` of the example is the reference, where it has one.
 
         Raises:
             RowError: the template fails on the row.
         """
         assert weak.label is not None, "rows without a label are not asked about"
-        question = self._check.question(domain.prompt(example), example["gold"], weak.label)
+        question = self._check.question(domain.prompt(example), example.get("gold"), weak.label)
         return [Request(row_id=row_id, prompt=question, options=self._check.options(question))]
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:

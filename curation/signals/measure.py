@@ -9,6 +9,7 @@ from curation.domains.constrained import as_asked
 from curation.hashing import derive
 from curation.signals import READS_UNPARSED, Answer, SignalMethod, Weak
 from curation.teachers import Teacher
+from curation.teachers.content_free import ContentFree
 from curation.teachers.reward import RewardModel
 
 Row = tuple[int, Example, Weak]
@@ -41,16 +42,17 @@ def measure(
     answers: dict[int, list[Answer]] = {row_id: [] for row_id in asked}
     for turn in range(max(map(len, asked.values()), default=0)):
         requests = [of_row[turn] for of_row in asked.values() if len(of_row) > turn]
+        asking = {request.row_id: request for request in requests}
         seed_of_turn = derive(seed, f"{signal.name}/{turn}")
         drawn = teacher.label(requests, signal.decoding(decoding), seed=seed_of_turn, states=False)
         for batch in drawn:
             on_batch()
             for row in batch.select(_READ).to_pylist():
                 if row.pop("error") is None:
-                    options = row.pop("option_logprobs")
-                    answers[row.pop("row_id")].append(
-                        Answer(**row, option_logprobs=None if options is None else tuple(options))
-                    )
+                    options, row_id = row.pop("option_logprobs"), row.pop("row_id")
+                    less = teacher.baselines_of(asking[row_id]) if isinstance(teacher, ContentFree) else None
+                    scores = None if options is None else tuple(options)
+                    answers[row_id].append(Answer(**row, option_logprobs=scores, baselines=less))
     values: dict[int, float | None] = dict.fromkeys(by_id)
     for row_id, requests in asked.items():
         if requests and len(answers[row_id]) == len(requests):

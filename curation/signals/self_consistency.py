@@ -7,13 +7,14 @@ from curation.config import DecodingConfig
 from curation.domains import Domain, Example
 from curation.signals import Answer, Weak, agrees, label_request
 from curation.teachers import Request
+from curation.teachers.completions import above
 
 
 class SelfConsistency:
     """Share of ``num_samples`` sampled labels that are the weak label.
 
     Where options are scored nothing is sampled: the share that samples would tend to, the chosen option's probability
-    among the options at this temperature, is read from one pass.
+    among the options at this temperature, is read from one pass; by calibrated scores where the choice is calibrated.
     """
 
     name = "self_consistency"
@@ -33,7 +34,8 @@ class SelfConsistency:
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The share, in [0, 1]; samples that cannot be read agree with none."""
-        if (scores := answers[0].option_logprobs) is not None:
+        if answers[0].option_logprobs is not None:
+            scores = above(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
             options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]
             weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
             return weights[options.index(weak.completion)] / sum(weights)

@@ -103,6 +103,11 @@ class JudgeByChoice(Judge):
         return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
 
 
+def problem_of(error: str | None) -> str:
+    """The problem of a row on which a judge gave no verdict."""
+    return f"check_failed: the judge gave no verdict: {error or NO_ANSWER}"
+
+
 def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     """The grades with a judge's verdicts in their place (schema ``schemas.SIGNAL``: right above 1/2, null: none).
 
@@ -112,9 +117,7 @@ def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     ids_M = found["row_id"].to_numpy()
     right_ids = ids_M[pc.fill_null(pc.greater(found["value"], 0.5), False).to_numpy(zero_copy_only=False)]
     failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
-    problems = {
-        row["row_id"]: f"check_failed: the judge gave no verdict: {row['error'] or NO_ANSWER}" for row in failed
-    }
+    problems = {row["row_id"]: problem_of(row["error"]) for row in failed}
 
     def parts() -> Iterator[pa.Table]:
         for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.given_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.hashing import first_by_hash
 from curation.metrics import Estimate, proportion
 from curation.metrics.totals import population_mean, ratio
@@ -28,6 +29,14 @@ LEAST_CHUNKS = 4
 """The fewest chunks of an actor: the first one warms it up, the others are measured."""
 SECONDS = 30.0
 """About the time that a probe labels, its actors' start aside, unless the number of its rows was asked for."""
+LEAST_ROWS = 300
+"""Rows without which a probe with time left does not end. They say enough of the shares of errors and unparsed rows:
+where none is seen in 300 rows, the share is below 1 % (the default of ``teacher.max_error_rate``) with 95 % confidence,
+and a share of a half is known to 6 points."""
+NARROW = 0.05
+"""Half the width, relative to the value, of intervals that are narrow enough: of the rate and of the tokens of a row. A
+run's rate may differ by ``forecasting.DRIFT``, 15 %, whatever a probe finds; beside that an error of 5 % widens the
+forecast's interval by a twentieth (0.158 in place of 0.150)."""
 FIRST_ROWS = 8
 """Rows of the chunks that say how many more are labelled in that time; each actor has two, one to warm it up."""
 
@@ -83,7 +92,8 @@ def probe(
 ) -> MeasuredCost:
     """Label the examples of ``job``, which are the sample, and measure; ``update`` receives progress updates.
 
-    Where all of them would take longer than ``seconds``, a random part of them is the sample.
+    Where all of them would take longer than ``seconds``, or fewer say enough (``LEAST_ROWS``, ``NARROW``), a random
+    part of them is the sample.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -92,16 +102,13 @@ def probe(
         io.create(ask.uri, schemas.SIGNAL)
     calls = concurrent_calls(job.teacher.backend)
     how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
-    passes = _labelled(job, seconds, how)
-    labels, chunks = io.read(passes[-1].table), [chunk for found in passes for chunk in found.of_chunks]
-    labels = labels.filter(pc.less(labels["row_id"], FIRST_BLANK))  # examples without content are no rows of the run's
-    steady = steady_chunks(passes[-1].of_chunks or chunks, calls)
+    passes = _labelled(job, population, seconds, how)
+    labels, chunks = _labels(passes), [chunk for found in passes for chunk in found.of_chunks]
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
-    prompt, output = (_tokens(kind, labels, chunks, population, asks=bool(job.asks)) for kind in KINDS)
+    pace, prompt, output = _costs(passes, labels, population, calls, asks=bool(job.asks))
     num_actors = len({chunk.actor for chunk in chunks})
     alive = sum(found.spent.actor_seconds for found in passes)
     busy = sum(chunk.seconds for chunk in chunks)
-    pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
     starting = max(0.0, alive - busy) + warm_up(chunks, calls, pace.value)
     bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
     size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
@@ -117,18 +124,19 @@ def probe(
         fragment_bytes=fragment_bytes,
         state_bytes=size,
         start_seconds=starting / num_actors if any(found.teachers for found in passes) else None,
-        other_seconds=max(0.0, sum(found.seconds for found in passes) - alive / num_actors),
+        other_seconds=_other_seconds(passes, num_actors),
         num_actors=num_actors,
     )
 
 
 KINDS = ("prompt", "output")
+ORDER_TOKENS = {"prompt": ORDER_PROMPT_TOKENS, "output": ORDER_OUTPUT_TOKENS}
 
 
-def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> list[PassResult]:
-    """The pass of a few rows, if the time is limited, and that of as many more as the time is enough for.
+def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
+    """The pass of a few rows, if the time is limited, and passes of more, until they say enough or the time is spent.
 
-    Examples without content are in both.
+    Examples without content are in all of them.
     """
     all_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
     ids_N, blanks_M = all_N[all_N < FIRST_BLANK], all_N[all_N >= FIRST_BLANK]
@@ -149,8 +157,46 @@ def _labelled(job: LabelJob, seconds: float, how: PassOptions) -> list[PassResul
         return [asked(len(ids_N), chunk_rows(len(ids_N), most))]
     calls, size = concurrent_calls(job.teacher.backend), min(FIRST_ROWS, most)
     first = asked(min(len(ids_N), 2 * size * calls * job.teacher.actors.max), size)
-    num_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))
-    return [first, asked(num_rows, chunk_rows(num_rows, most))]
+    most_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))
+    passes, num_rows = [first], min(LEAST_ROWS, most_rows)
+    size = chunk_rows(most_rows, most)  # as large as may be: smaller ones fill fewer batches
+    while True:
+        passes.append(asked(num_rows, size))
+        if num_rows >= most_rows:
+            return passes
+        costs = _costs(passes, _labels(passes), population, calls, asks=bool(job.asks))
+        if all(map(is_narrow, costs)):
+            return passes
+        num_rows = min(most_rows, 2 * num_rows)
+
+
+def is_narrow(found: Estimate) -> bool:
+    """Whether an interval is narrow enough (``NARROW``)."""
+    return found.high - found.low <= 2 * NARROW * found.value
+
+
+def _labels(passes: Sequence[PassResult]) -> pa.Table:
+    """The labelled rows; examples without content are no rows of the run's."""
+    labels = io.read(passes[-1].table)
+    return labels.filter(pc.less(labels["row_id"], FIRST_BLANK))
+
+
+def _costs(
+    passes: Sequence[PassResult], labels: pa.Table, population: Population, calls: int, *, asks: bool
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Seconds of an actor, prompt tokens and output tokens, each of a row; the seconds from the last passes."""
+    chunks = [chunk for found in passes for chunk in found.of_chunks]
+    later = [chunk for found in passes[1:] for chunk in found.of_chunks]
+    steady = steady_chunks(later or chunks, calls)
+    pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
+    prompt, output = (_tokens(kind, labels, chunks, population, asks=asks) for kind in KINDS)
+    return pace, prompt, output
+
+
+def _other_seconds(passes: Sequence[PassResult], num_actors: int) -> float:
+    """Seconds of a pass beside the actors' time: of the first one, in which they start, and of one more."""
+    other = [max(0.0, found.seconds - found.spent.actor_seconds / num_actors) for found in passes]
+    return other[0] + max(other[1:], default=0.0)
 
 
 def affordable(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
@@ -192,7 +238,8 @@ def _tokens(
     """Tokens of a row; those of signals are counted by chunk."""
     if asks:
         return ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
-    tokens_N = labels[f"num_{kind}_tokens"].fill_null(0).to_numpy()
+    columns = [f"num_{kind}_tokens", ORDER_TOKENS[kind]]  # of pairs of answers the second order's, too
+    tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in columns if name in labels.column_names)
     return population_mean(tokens_N, population.rows, is_part=population.is_sampled)
 
 

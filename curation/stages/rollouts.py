@@ -36,6 +36,7 @@ from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import missing
 from curation.teachers import Teacher
+from curation.teachers.content_free import ContentFree
 from curation.teachers.metered import Metered
 
 UNKNOWN, NO, YES = -1, 0, 1
@@ -124,7 +125,7 @@ class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
     """Asks one teacher."""
 
     def __init__(self, job: RolloutJob, teacher: Metered) -> None:
-        self._job, self._domain, self._teacher = job, get_domain(job.domain), teacher
+        self._job, self._domain, self._teacher = job, get_domain(job.domain), ContentFree(teacher)
         self.meter = teacher
 
     def work(self, rows: list[Row]) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from curation.stages.asks import Ask, Values, ask_of
 from curation.storage.paths import place
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
+from curation.teachers.content_free import ContentFree
 
 
 class MeasureSignal(AskModel):
@@ -65,10 +66,16 @@ class MeasureSignal(AskModel):
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The arguments on which the values depend; of a head in another type than float32 that it has one."""
+        """The arguments on which the values depend; of a head in another type than float32 that it has one.
+
+        A revision of signals about calibrated options, too.
+        """
         dtype = self.teacher.ask.dtype
         has_head = self.reward is not None and self.reward.kind != "verifier"
-        return {**super().inputs, **({"head_dtype": dtype} if has_head and dtype != "float32" else {})}
+        further: dict[str, Any] = {"head_dtype": dtype} if has_head and dtype != "float32" else {}
+        if self.domain.is_calibrated:
+            further["calibrated"] = True
+        return {**super().inputs, **further}
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""
@@ -177,7 +184,8 @@ class _SignalWorker(_ValueWorker):
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
         self._signal = get_signal(job.ask.signal, **job.ask.options)
-        self._teacher = self.meter = job.load(models)
+        self.meter = job.load(models)
+        self._teacher = ContentFree(self.meter)
 
     def work(self, rows: list[Row]) -> MeasuredValues:
         """The signal's values of rows."""

@@ -1,25 +1,44 @@
 """The verify stage: a costly check is run on the rows of the pool that trust puts first, and on no others.
 
-The rows of the pool have no reference answer, so that the program judges a completion by the row's own columns. What it
-fails is dropped from the selections that rank by the same trust; what it passes has a place there before all that it
-was not asked about, as these rank lower.
+The rows of the pool have no reference answer, so that a program judges a completion by the row's own columns, and a
+judge by prompt and answer. What fails is dropped from the selections that rank by the same trust; what passes has a
+place there before all that was not checked, as that ranks lower.
+
+Verdicts are kept beside the labels that they are about, by row: another arm, another number of rows or another trust
+function asks about rows that have none. A changed program, prompt or judge has a table of its own.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.arms import ARMS, Trust
-from curation.config import DomainConfig
-from curation.errors import UserError
-from curation.hashing import derive
-from curation.refs import TableRef
-from curation.rundir.graph import Done, In, Stage
+from curation.config import AskConfig, DomainConfig
+from curation.domains import get_domain
+from curation.domains.grading import questions
+from curation.errors import RunFailedError, UserError
+from curation.hashing import Int64s, derive
+from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, In, Stage, plain
 from curation.rundir.run import Task
+from curation.stages.asking import AskModel
+from curation.stages.asks import Ask
 from curation.stages.chunked import in_chunks
 from curation.stages.grade import BATCH_ROWS, checked_rows, say_failed
+from curation.stages.judge import problem_of
 from curation.stages.pool_scores import PoolScores
-from curation.tables import io, schemas
+from curation.stages.signal import SignalJob, measure_table
+from curation.storage.paths import place
+from curation.tables import commits, io, schemas
+
+MOST_TASKS = 500
+"""Tasks of a program at most: of a batch each, or of several batches where there are more rows. A task costs some 20 ms
+and is what a kill repeats, so that no more than one in 500 rows is checked twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +53,15 @@ class VerifyCounts:
     """Rows that could not be checked, which count as failed."""
 
 
+def task_rows(num: int, batch_rows: int) -> int:
+    """Rows of a task that runs a program on ``num`` rows: a batch, or several where there were too many tasks."""
+    return batch_rows * max(1, math.ceil(num / (MOST_TASKS * batch_rows)))
+
+
 class Verify(Stage):
     """Runs a program on the best rows of the pool by an arm's trust, so many as are paid for.
 
-    Rows that are committed when the stage is cut off are not checked again: a batch of the program at a time is.
+    Rows that are committed when the stage is cut off are not checked again: a task of the program at a time is.
     """
 
     class Made(NamedTuple):
@@ -64,35 +88,137 @@ class Verify(Stage):
 
     def run(self, task: Task) -> Done:
         """Check the rows that have no verdict yet."""
-        scores = PoolScores(
-            labels=self.labels,
-            trust=ARMS[self.arm].trust,
-            seed=derive(self.seed, "draw"),
-            too_long=self.too_long,
-        )
-        num = min(self.rows, scores.num_scored)
-        if not num:
-            raise UserError(
-                f"selection.verify: no row of the pool has a score of the arm {self.arm}, so that none can be "
-                "checked; look at the stages score-pool and label-pool"
-            )
-        best_n = scores.top(num, derive(self.seed, "ties")).row_ids_n
+        best_n = _best(self)
+        uri = _kept(task, self.labels, [self.domain, self.checker])
+        checked_N = _with_kept(best_n, uri, schemas.GRADES)
+        num_new = len(checked_N) - len(commits.committed_ids(uri))
         with task.progress() as update:
             verdicts = in_chunks(
                 partial(checked_rows, tables=(self.labels, None, self.pool), domain=self.domain, checker=self.checker),
-                best_n,
-                str(task.directory / "checked.lance"),
+                checked_N,
+                uri,
                 schemas.GRADES,
-                chunk_rows=self.domain.options["check"].get("batch_rows", BATCH_ROWS),
+                chunk_rows=task_rows(num_new, self.domain.options["check"].get("batch_rows", BATCH_ROWS)),
                 guard=task.guard,
                 progress=update,
             )
         made = io.write(io.take(verdicts, best_n).cast(schemas.GRADES), str(task.directory / "verdicts.lance"))
-        num_passed, num_problems = (io.count(made, filter=rule) for rule in ("correct", "problem IS NOT NULL"))
-        say_failed(task, io.read(made))
-        task.say(
-            f"selection.verify: {num:,} rows checked, those that {self.arm} puts first: {num_passed:,} pass, "
-            f"{num - num_passed:,} are dropped"
+        counts = _counted(task, self.arm, made, num_new)
+        return Done(outputs=self.Made(verdicts=made, counts=counts), rows=len(best_n))
+
+
+class VerifyByJudge(AskModel):
+    """Asks a judge about the best rows of the pool by an arm's trust (``check: judge`` of the domain ``text``).
+
+    Rows without a verdict fail. Rows whose verdict is committed when the stage is cut off are not asked about again.
+
+    Raises:
+        RunFailedError: the judge gives no verdict on any row.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        verdicts: TableRef
+        """The rows that were asked about (``schemas.GRADES``), best first."""
+        counts: VerifyCounts
+        pass_: dict[str, Any]
+        """The record of the pass."""
+
+    pool: In[TableRef]
+    labels: In[TableRef]
+    """The pool's labels with their scores."""
+    too_long: In[TableRef | None]
+    """Rows that no student can be trained on, which are not checked."""
+    domain: DomainConfig
+    arm: str
+    ranking: Trust
+    """The registry's entry of its score, but for the words."""
+    rows: int
+    seed: int
+    """The seed of the run, by which ties are broken as the selection breaks them."""
+
+    def run(self, task: Task) -> Done:
+        """Ask about the rows that have no verdict yet."""
+        options = self.domain.judge
+        assert options is not None, "the domain's check is a judge"
+        best_n = _best(self)
+        model = None if self.teacher.model is None else self.teacher.model.to_json()
+        ask = self.teacher.ask.without({*AskConfig.SPREAD, "decoding"})
+        uri = _kept(task, self.labels, [self.domain, model, ask, str(self.teacher.backend), self.decoding])
+        asked_N = _with_kept(best_n, uri, schemas.SIGNAL)
+        num_new = len(asked_N) - len(commits.committed_ids(uri))
+        job = SignalJob(
+            ask=Ask(signal="chosen_verdict", options=options, seed=derive(self.seed, "verify"), uri=uri),
+            examples=self.pool,
+            labels=self.labels,
+            domain=self.domain,
+            teacher=self.teacher.asked(self.decoding),
+            model=self.teacher.model,
+            decoding=self.decoding,
+            telemetry=task.telemetry,
         )
-        counts = VerifyCounts(arm=self.arm, asked=num, passed=num_passed, problems=num_problems)
-        return Done(outputs=self.Made(verdicts=made, counts=counts), rows=num)
+        verdicts, record = measure_table(self, task, job, asked_N)
+        found = io.take(verdicts, best_n, ["row_id", "value", "error"])
+        if found["value"].null_count == len(best_n):
+            raise RunFailedError(
+                f"the judge gave no verdict on any of {len(best_n):,} rows; look at its prompt (domain.check.judge), "
+                "which may be too long for judge.model"
+            )
+        made = io.write(self._grades(found, best_n), str(task.directory / "verdicts.lance"))
+        counts = _counted(task, self.arm, made, num_new)
+        return Done(outputs=self.Made(verdicts=made, counts=counts, pass_=record), rows=len(best_n))
+
+    def _grades(self, found: pa.Table, best_n: Int64s) -> pa.Table:
+        """The verdicts as grades: right above 1/2, wrong where there is none, with the problem."""
+        domain = get_domain(self.domain)
+        right = pc.fill_null(pc.greater(found["value"], 0.5), False)
+        pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
+        problems = [None if value is not None else problem_of(error) for value, error in pairs]
+        examples = io.take(self.pool, best_n, domain.columns.names).to_pylist()
+        columns = [found["row_id"], right, pa.array(np.zeros(len(best_n), np.bool_)), pa.array(problems, pa.string())]
+        columns.append(pa.array(questions(domain, examples), pa.int64()))
+        return pa.table(columns, names=schemas.GRADES.names).cast(schemas.GRADES)
+
+
+def _best(stage: Verify | VerifyByJudge) -> Int64s:
+    """The ids of the rows to check, best first."""
+    trust, seed = ARMS[stage.arm].trust, derive(stage.seed, "draw")
+    scores = PoolScores(labels=stage.labels, trust=trust, seed=seed, too_long=stage.too_long)
+    num = min(stage.rows, scores.num_scored)
+    if not num:
+        raise UserError(
+            f"selection.verify: no row of the pool has a score of the arm {stage.arm}, so that none can be "
+            "checked; look at the stages score-pool and label-pool"
+        )
+    return scores.top(num, derive(stage.seed, "ties")).row_ids_n
+
+
+def _kept(task: Task, labels: TableRef, checked_by: list[Any]) -> str:
+    """The table of verdicts on ``labels`` by a check; a new one each time that the stage is done anew by request."""
+    name = fingerprint([plain(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
+    return str(place(labels.uri).parent / f"verdicts-{name}.lance")
+
+
+def _with_kept(row_ids_n: Int64s, uri: str, schema: pa.Schema) -> Int64s:
+    """The rows, and after them those that have a verdict already."""
+    io.create(uri, schema)
+    kept_N = np.array(commits.committed_ids(uri), dtype=np.int64)
+    return np.concatenate([row_ids_n, np.setdiff1d(kept_N, row_ids_n)])
+
+
+def _counted(task: Task, arm: str, verdicts: TableRef, num_new: int) -> VerifyCounts:
+    """The counts, which are said."""
+    num, (num_passed, num_problems) = io.count(verdicts), _passed(verdicts)
+    say_failed(task, io.read(verdicts))
+    known = f" ({num - num_new:,} of them before)" if num_new < num else ""
+    task.say(
+        f"selection.verify: {num:,} rows checked{known}, those that {arm} puts first: {num_passed:,} pass, "
+        f"{num - num_passed:,} are dropped"
+    )
+    return VerifyCounts(arm=arm, asked=num, passed=num_passed, problems=num_problems)
+
+
+def _passed(verdicts: TableRef) -> tuple[int, int]:
+    """How many rows passed, and how many could not be checked."""
+    return io.count(verdicts, filter="correct"), io.count(verdicts, filter="problem IS NOT NULL")

@@ -43,6 +43,10 @@ class ContentFree(Wrapped):
         super().__init__(teacher)
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
+    def baselines_of(self, request: Request) -> tuple[float, ...] | None:
+        """Scores that were subtracted from those of an answered request's options; ``None`` where none were."""
+        return self._known.get((request.content_free, request.options or ()))
+
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
         """The teacher's answers (see ``Teacher.label``).
 

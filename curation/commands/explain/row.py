@@ -1,5 +1,7 @@
 """Everything a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pyarrow as pa
 
@@ -9,7 +11,9 @@ from curation.commands.export.run import fitted_by
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.pipeline.grading import grading_stage
+from curation.pipeline.selecting import verifying_stage
 from curation.refs import TableRef, TrustRef
+from curation.stages.chooser import is_verified
 from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.select import Select
@@ -96,6 +100,8 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
         found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
+        for arm, problem in _failed(run, index, row_id, found["arms"]):
+            found["arms"][arm]["failed"] = problem
         found["budget"] = {name: (selected.outputs["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
     elif split != "pool":
         found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
@@ -123,12 +129,23 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     return [{"input": name, "adds": adds} for name, adds in sorted(moved, key=lambda item: -abs(item[1]))]
 
 
+def _failed(run: RecordedRun, index: int, row_id: int, arms: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The arms from which the check of ``selection.verify`` has dropped the row, each with why."""
+    kind = verifying_stage(run.config)
+    verified = None if kind is None else run.stage(index, "pool", kind)
+    row = None if verified is None else run.one(run.table(verified.outputs["verdicts"]), row_id)
+    if row is not None and not row["correct"]:
+        dropped = (arm for arm in arms if is_verified(ARMS[arm], run.config.selection))
+        yield from ((arm, row["problem"] or "the check calls its answer wrong") for arm in dropped)
+
+
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
     """The row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
     row = run.one(run.table(made["table"]), row_id) if made["num_rows"] else None
     place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
         "selected": row is not None,
+        "failed": None,
         "rank": None if row is None else row["rank"],
         "trust": place["trust"] if row is None and place else None if row is None else row["trust"],
         "place": None if place is None else place["place"],

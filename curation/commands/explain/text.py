@@ -89,6 +89,8 @@ def _arm(arm: Json) -> str:
     place = ""
     if arm["place"] is not None:
         place = f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label, raw {_number(arm['raw'])}"
+    if arm["failed"] is not None:
+        return f"not selected, since it failed the check of selection.verify: {arm['failed']} ({cut}{place})"
     if not arm["selected"]:
         return f"not selected ({cut}{place})"
     return (

@@ -105,6 +105,12 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         ExportError: the directory is no run, has no such function, or its labels changed since it was fitted.
     """
     config, manifest = read_run(run)
+    if config.teacher.reading is not None:
+        raise ExportError(
+            f"{run}: trust reads what teacher.reader finds in a server's answers, and a package names one model; "
+            "export from a run without teacher.reader (the same answers, none is bought again), or put new rows into "
+            "the pool of this run"
+        )
     fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
     there = f"fitted: {', '.join(sorted(fits)) or 'none'}"
     generation = chosen_generation(config, generation, there)

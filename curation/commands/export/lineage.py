@@ -11,9 +11,11 @@ from curation.commands.export.files import ExportedWeights, is_on_hub
 from curation.commands.export.student import Student
 from curation.config.base import TrainSection
 from curation.pipeline.growth import prepared_by
+from curation.pipeline.selecting import verifying_stage
 from curation.refs import ModelRef
 from curation.report.decodings import in_words
 from curation.report.trained import trainings
+from curation.stages.chooser import is_verified
 from curation.stages.label import Label
 from curation.stages.score import Score
 
@@ -137,8 +139,19 @@ def _selection(student: Student, own: Json | None) -> Json:
         "is_draw": isinstance(TRUST[arm.trust], Draw),
         "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
         "purity": None if own is None else own["purity"],
+        "verified": verified(student),
         "by_definition": arm.gold,
     }
+
+
+def verified(student: Student) -> Json | None:
+    """The rows that a check (``selection.verify``) was run on and dropped; ``None`` where none was for this arm."""
+    kind = verifying_stage(student.config)
+    found = None if kind is None else student.of_generation("pool", kind)
+    if found is None or not is_verified(ARMS[student.arm], student.config.selection):
+        return None
+    counts: Json = found.outputs["counts"]
+    return {**counts, "dropped": counts["asked"] - counts["passed"]}
 
 
 def _guarantee(student: Student, generation: Json | None) -> Json:

@@ -9,21 +9,21 @@ from collections.abc import Mapping
 
 from curation.domains.checks.rules import Normalised
 from curation.domains.templates import Template
-from curation.errors import ConfigError
+from curation.errors import ConfigError, RowError
 
 KEY = "check.judge"
 FIELDS = ("prompt", "reference", "answer")
 """Names that the template may read."""
 PROMPT = """Task:
 {{ prompt }}
-
+{% if reference is defined %}
 Reference answer:
 {{ reference }}
-
+{% endif %}
 Answer to judge:
 {{ answer }}
 
-Is the answer to judge right by the reference answer? Reply with yes or no.
+Is the answer to judge right{% if reference is defined %} by the reference answer{% endif %}? Reply with yes or no.
 Reply:"""
 
 
@@ -61,14 +61,28 @@ class JudgeCheck(Normalised):
             raise ConfigError(f"{KEY}.wrong: {wrong!r} is the word for right, too; give another one")
         self._words = right, wrong
 
-    def question(self, prompt: str, reference: str, answer: str) -> str:
-        """The judge's prompt about an answer.
+    def question(self, prompt: str, reference: str | None, answer: str) -> str:
+        """The judge's prompt about an answer; a row without a ``reference`` has no such name.
 
         Raises:
             RowError: as :meth:`curation.domains.templates.Template.render`.
         """
-        fields: Mapping[str, object] = {"prompt": prompt, "reference": reference, "answer": answer}
-        return self._template.render(fields)
+        fields: Mapping[str, object] = {"prompt": prompt, "answer": answer}
+        return self._template.render(fields if reference is None else {**fields, "reference": reference})
+
+    def require_no_reference(self) -> None:
+        """Refuse a prompt that cannot ask about a row without a reference answer.
+
+        Raises:
+            ConfigError: it reads ``reference`` whether it is there or not.
+        """
+        try:
+            self.question("1 + 1 = ?", None, "2")
+        except RowError as error:
+            raise ConfigError(
+                f"selection.verify: rows of the pool have no reference answer, and {KEY}.prompt fails without one "
+                f"({error}); put what reads it between {{% if reference is defined %}} and {{% endif %}}"
+            ) from error
 
     def options(self, question: str) -> tuple[str, str]:
         """The words for right and wrong as they go on from a prompt: after a space, where that ends in none."""

@@ -120,3 +120,12 @@ def test_descriptions_in_two_places_and_of_no_class_are_refused(tmp_path: Path):
     for descriptions, words in (({"bug": "x"}, "'bug' is none of the 2 classes; did you mean 'bugs'"), (["x"], "give")):
         with pytest.raises(ConfigError, match=f"descriptions: .*{words}"):
             get_domain(load(tmp_path, ["bugs", "wishes"], descriptions=descriptions).domain)
+
+
+def test_white_space_within_labels_is_one_space_in_rows_as_in_files(tmp_path: Path):
+    (tmp_path / "classes.csv").write_text('label\n"not   ironic"\nironic\n')
+    for classes in ("classes.csv", ["not \t ironic", "ironic"]):
+        domain = get_domain(load(tmp_path, classes).domain)
+        assert domain.closed_labels() == ("not ironic", "ironic")
+        assert domain.gold({"label": " not\n  ironic "}) == "not ironic" == domain.gold({"label": "not ironic"})
+        assert domain.parse(domain.answer("not ironic", {}), {}) == "not ironic"

@@ -174,3 +174,27 @@ def test_an_own_domain_is_found_by_its_entry_point(own_module: Path):
     found = get_domain(DomainConfig.model_validate(CONFIG | {"name": name}))
     assert f"{type(found).__module__}:{type(found).__name__}" == CONFIG["name"]
     assert f"domain: {{name: {name}," in SECTION
+
+
+class Unread(Mood):
+    """Its blank lacks a column that its options read."""
+
+    blanks = ({"text": "N/A"},)
+
+    def options(self, example: Any) -> tuple[str, ...]:
+        return tuple(example["choices"].split(";"))
+
+
+class Unasked(Mood):
+    """Its blank has no options."""
+
+    blanks = ({"text": "N/A"},)
+
+    def options(self, example: Any) -> None:
+        return None
+
+
+def test_blanks_that_the_domain_cannot_read_are_refused():
+    for name, why in (("Unread", "KeyError: 'choices'"), ("Unasked", "it gives None")):
+        with pytest.raises(ConfigError, match=r"options cannot be made of blanks\[0\], .*" + why + ".*every column"):
+            get_domain(DomainConfig(name=f"{__name__}:{name}"))

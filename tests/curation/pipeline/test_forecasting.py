@@ -19,7 +19,15 @@ from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
 from curation.pipeline.opened import open_run
 from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, askings_of, probe_all
 from curation.sources import Assignment, Permutation, discover, rows_at
-from curation.stages.probe import MeasuredCost, affordable, chunk_rows, num_actors, steady_chunks
+from curation.stages.probe import (
+    LEAST_ROWS,
+    MeasuredCost,
+    affordable,
+    chunk_rows,
+    is_narrow,
+    num_actors,
+    steady_chunks,
+)
 
 LENGTHS = (5, 40)
 """Words of the problems of the first and of the last file."""
@@ -210,6 +218,26 @@ def test_texts_without_content_are_asked_whatever_the_limit_and_are_no_rows_of_t
     assert 30 <= question.measured.rows <= 40 if num == 40 else 30 <= question.measured.rows < 1_000
     told = re.search(r"of (\d+) labelled rows .* domain.calibrate", capsys.readouterr().err)
     assert told is not None and int(told[1]) == question.measured.rows
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_a_probe_of_a_fast_teacher_ends_when_its_intervals_are_narrow(local_ray, tmp_path: Path, even: bool):
+    """Rows of like length say enough after some hundred; of rows of which few are long all are asked."""
+    num = 1_000
+    rows = [{"text": f"Case {row}" + " word" * (0 if even or row % 50 else 500)} for row in range(num)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dealt = Assignment(counts={"pool": num}, permutation=Permutation(size=num, seed=3))
+    ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=ScriptedConfig(seconds_per_row=0.004))
+    drawn = SplitRows(files=discover(SourceConfig(path=str(tmp_path))), assignment=dealt, splits=("pool",))
+    classes = DomainConfig(name="classification", classes=["a", "b"])
+    pool = replace(asking(Path(), ask=ask, engine=ask, rows=num, domain=classes), drawn_from=drawn)
+    (question,) = probe_all([pool], tmp_path / "probe", num_rows=None, commit_seconds=1.0, hold_cpus=False)
+    found = question.measured
+    if not even:
+        assert found.rows == num
+        return
+    assert LEAST_ROWS <= found.rows < num and found.errors.n == found.unparsed.n == found.rows
+    assert all(map(is_narrow, (found.actor_seconds, found.prompt_tokens, found.output_tokens)))
 
 
 @pytest.mark.parametrize(("seconds", "num_rows"), [(10.0, 80), (1.0, 8)])

@@ -1,0 +1,183 @@
+"""The read stage: a model reads the answers that a server gave, each exactly once, for hidden states of them.
+
+The answers are committed before: they are those of the label stage, which this one never asks again. Another reader
+reads them anew, and nothing is bought.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from curation.config import DomainConfig
+from curation.domains import attempt, get_domain
+from curation.domains.constrained import as_asked
+from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
+from curation.passes.models import Models
+from curation.refs import TableRef
+from curation.rundir.graph import Done, In
+from curation.rundir.run import Task
+from curation.signals import label_request
+from curation.stages.asking import AskModel
+from curation.stages.both_orders import added_numbers
+from curation.stages.label import LabelCounts, check_errors, count_labels
+from curation.tables import commits, io, schemas
+from curation.tables.compaction import compact
+from curation.tables.row_ids import bitmap, missing
+from curation.teachers import Request, width
+
+OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_tokens", "truncated", "error")
+"""Columns of a labels table that are the server's in any case."""
+
+
+class Read(AskModel):
+    """Reads the answers of a split, teacher-forced, and puts hidden states beside them.
+
+    Log-probabilities and their like stay those of the server; ``reads_numbers``: it gives none, and they are the
+    reader's. An answer that cannot be read, as it is too long for the model, becomes an error row; the tokens that it
+    took stay counted. Rows that are committed when the stage is cut off are not read again.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        labels: TableRef
+        counts: LabelCounts
+        pass_: dict[str, Any]
+        """The record of the pass."""
+
+    examples: In[TableRef]
+    answers: In[TableRef]
+    """The labels table with the answers."""
+    domain: DomainConfig
+    reads_numbers: bool
+
+    def run(self, task: Task) -> Done:
+        """Read the rows that are not read yet, and count."""
+        from curation.passes.run import run_pass  # heavy
+
+        bought = BitMap64()
+        for batch in io.open_table(self.answers).scanner(columns=["row_id"]).to_batches():
+            bought |= bitmap(batch.column("row_id").to_numpy())
+        with self.teacher.passing(task, self.commit_seconds) as (engine, how):
+            job = ReadJob(
+                examples=self.examples,
+                answers=self.answers,
+                labels_uri=str(task.directory / "labels.lance"),
+                domain=self.domain,
+                teacher=self.teacher.asked(self.decoding),
+                engine=engine,
+                model=self.teacher.model,
+                decoding=self.decoding,
+                reads_numbers=self.reads_numbers,
+                telemetry=task.telemetry,
+            )
+            result = run_pass(
+                job,
+                name="reading",
+                uri=job.labels_uri,
+                schema=job.schema(width(job.teacher, job.model)),
+                takes=lambda ids_N: ~missing(ids_N, bought),
+                **how,
+            )
+        check_errors(result.table, self.teacher.ask.max_error_rate, self.answers)
+        table = compact(result.table, self.fragment_mb, guard=task.guard)
+        counts = count_labels(table)
+        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
+        return Done(outputs=made, rows=counts.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadJob(TeacherJob):
+    """Read the answers to the rows of a table (schema ``schemas.examples``)."""
+
+    answers: TableRef
+    labels_uri: str
+    reads_numbers: bool
+
+    def worker(self, models: Models) -> "ReadWorker":
+        """The worker that reads the job's chunks in a process."""
+        return ReadWorker(self, models)
+
+    def schema(self, state_size: int) -> pa.Schema:
+        """The schema of the labels table: that of the answers, with states."""
+        ask, added = self.teacher, added_numbers(get_domain(self.domain))
+        return schemas.labels(ask.states, ask.state_dtype, state_size, ask.token_logprobs, added)
+
+
+class ReadWorker(ChunkWorker[pa.Table]):
+    """Reads by one model."""
+
+    def __init__(self, job: ReadJob, models: Models) -> None:
+        self._job, self._answers = job, io.Lookup(job.answers)
+        self._domain = as_asked(get_domain(job.domain), job.decoding)
+        self._teacher = self.meter = job.load(models)
+        self._schema = job.schema(self._teacher.state_size)
+
+    def work(self, rows: list[Row]) -> pa.Table:
+        """The rows of the labels table."""
+        bought = self._of(rows)
+        texts = {row["row_id"]: row["completion"] for row in bought.select(["row_id", "completion"]).to_pylist()}
+        unread = set(bought.filter(bought["error"].is_valid())["row_id"].to_pylist())
+        errors: dict[int, str] = {}
+        requests: list[Request] = []
+        for row in rows:
+            if (row_id := row["row_id"]) not in unread:
+                request, problem = attempt(label_request, self._domain, row_id, row)
+                if request is None:
+                    errors[row_id] = problem
+                else:
+                    requests.append(replace(request, given=texts[row_id], content_free=()))
+        parts = [self._without_states(bought.filter(_are_in(bought, {*unread, *errors})), errors)]
+        for batch in self._teacher.label(requests, self._job.decoding, seed=0):
+            parts.append(self._joined(bought, pa.Table.from_batches([batch])))
+            self.answered(batch.num_rows)
+        return pa.concat_tables(parts)
+
+    def give_up(self, rows: list[Row], error: str) -> pa.Table:
+        """Error rows."""
+        return self._without_states(self._of(rows), {row["row_id"]: error for row in rows})
+
+    def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
+        """A fragment of labels."""
+        labels = pa.concat_tables(parts)
+        note = note | failed(self._job.telemetry, labels["error"].drop_null().to_pylist())
+        return commits.write_fragment(labels, self._job.labels_uri, self._schema, note=note)
+
+    def _of(self, rows: list[Row]) -> pa.Table:
+        """The answers to rows, in their order."""
+        return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
+
+    def _joined(self, bought: pa.Table, read: pa.Table) -> pa.Table:
+        """The answers that were read with their states, in the order of ``read``; null where one could not be read."""
+        order = pc.index_in(read["row_id"], value_set=bought["row_id"].combine_chunks())
+        bought, is_read = bought.take(order), read["error"].is_null()
+        columns = {name: bought[name] for name in bought.column_names}
+        if self._job.reads_numbers:
+            columns |= {name: read[name] for name in read.column_names if name not in OF_ANSWER}
+        columns |= {name: read[name] for name in read.column_names if schemas.is_state(name)}
+        for name in ("completion", "label"):
+            columns[name] = pc.if_else(is_read, bought[name], None)
+        return self._cast({**columns, "error": read["error"]})
+
+    def _without_states(self, bought: pa.Table, errors: dict[int, str]) -> pa.Table:
+        """Error rows: the answers that have an error of their own, and those that ``errors`` names."""
+        own = zip(bought["row_id"].to_pylist(), bought["error"].to_pylist(), strict=True)
+        problems = [error or errors[row_id] for row_id, error in own]
+        gone: dict[str, Sequence[Any]] = {name: pa.nulls(len(bought), pa.string()) for name in ("completion", "label")}
+        columns = {name: bought[name] for name in bought.column_names}
+        return self._cast({**columns, **gone, "error": pa.array(problems, pa.string())})
+
+    def _cast(self, columns: dict[str, Any]) -> pa.Table:
+        """A table of the schema; columns that are not there are null."""
+        num_rows = len(columns["row_id"])
+        filled = [columns.get(field.name, pa.nulls(num_rows, field.type)) for field in self._schema]
+        return pa.table(filled, names=self._schema.names).cast(self._schema)
+
+
+def _are_in(table: pa.Table, row_ids: set[int]) -> pa.ChunkedArray:
+    return pc.is_in(table["row_id"], value_set=pa.array(sorted(row_ids), pa.int64()))
