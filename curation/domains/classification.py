@@ -26,7 +26,8 @@ class Classification(Domain):
 
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
-            teacher scores. A configuration file may name a file of them (``curation.config.class_files``).
+            teacher scores. A configuration file may name a file of them (``curation.config.class_files``), or leave
+            them out: they are the labels of the labelled split then (``curation.pipeline.split_classes``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
         label: the column with the class.
@@ -52,7 +53,7 @@ class Classification(Domain):
     def __init__(
         self,
         *,
-        classes: Sequence[object] | Mapping[Any, str],
+        classes: Sequence[object] | Mapping[Any, str] | None = None,
         text: str | Sequence[str] = "text",
         label: str = "label",
         cue: str = "Label:",
@@ -60,6 +61,10 @@ class Classification(Domain):
         descriptions: Mapping[Any, str] | None = None,
         calibrate: str = "none",
     ) -> None:
+        if classes is None:
+            raise ConfigError(
+                "classes: are left out, which a run alone may do, as it has a labelled split; give a list of them"
+            )
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
         self._words = {cell(name): " ".join(str(words).split()) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
@@ -117,7 +122,10 @@ class Classification(Domain):
             return None if value is None else label
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
-        raise RowError(f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more}")
+        raise RowError(
+            f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
+            "or the labels of the labelled split)"
+        )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The guidelines, the described classes, demonstrations, then the text and the cue."""
@@ -158,6 +166,11 @@ class Classification(Domain):
     def parse(self, completion: str, example: Example) -> str | None:
         """The class whose words the completion is, up to white space; ``None`` if there is none."""
         return self._label_of.get(" ".join(completion.split()))
+
+
+def labels_of(value: object) -> set[str]:
+    """The labels in a cell of the label's column."""
+    return {cell(value)}
 
 
 def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
