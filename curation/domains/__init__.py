@@ -81,6 +81,10 @@ class Domain:
     head: str = ""
     """The prompt's first paragraph, before demonstrations; empty: none."""
 
+    in_pairs: bool = False
+    """Whether the options stand in pairs, yes and no of a question each, and the answer is the likelier one of each
+    pair, one after the other."""
+
     def __init_subclass__(cls) -> None:
         """Name the class."""
         super().__init_subclass__()

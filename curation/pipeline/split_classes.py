@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from curation.config import DomainConfig, RunConfig
+from curation.domains import attempt
 from curation.domains.classification import labels_of
 from curation.errors import ConfigError, SourceError
 from curation.escaping import quoted
@@ -78,7 +79,8 @@ def _read(config: RunConfig) -> list[str]:
     where = f"domain.classes: is left out, and column {quoted(column)} of splits.{LABELLED} has"
     found: set[str] = set()
     for value in _values(config, source, files, column):
-        found |= labels_of(value)
+        labels, _ = attempt(labels_of, value, domain.options)
+        found |= labels or set()  # a row that cannot be read is refused as such
         if len(found) > MOST_CLASSES:
             some = ", ".join(quoted(label, 20) for label in sorted(found)[:3])
             raise ConfigError(
