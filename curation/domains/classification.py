@@ -53,7 +53,7 @@ class Classification(Domain):
     columns = pa.schema([("text", pa.string())])
     defaults = greedy(8, "world_knowledge", stop=("\n",))
     answering = "scored"
-    blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
+    blanks: tuple[Example, ...] = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
     """The texts of Zhao et al., "Calibrate Before Use", 2021."""
 
     def __init__(

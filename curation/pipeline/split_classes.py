@@ -89,7 +89,7 @@ def _read(config: RunConfig) -> list[str]:
             )
     if len(found) < 2:
         raise ConfigError(
-            f"{where} {'one label alone, ' + quoted(*found) if found else 'no label'}; two classes are the least: "
+            f"{where} {'one label alone, ' + quoted(min(found)) if found else 'no label'}; two classes are the least: "
             "give more labelled rows, or the classes as a list"
         )
     return sorted(found)
