@@ -1,4 +1,4 @@
-"""Rows with several labels, from files to report: a run over a made model, its selection, student, package and filter."""
+"""Rows with several labels: a run over a made model, its selection, student, package and filter."""
 
 import csv
 import json
@@ -58,9 +58,7 @@ def table(folder: Path, pattern: str) -> list[dict[str, Any]]:
 
 
 def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: Path) -> None:
-    create(
-        tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern=r" (?:yes|no)(?![a-z])|[\s\S]", seed=2
-    )
+    create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern=r" (?:yes|no)(?![a-z])|[\s\S]", seed=2)
     write(tmp_path, "labelled.jsonl", NUM_LABELLED, 0)
     golds = write(tmp_path, "pool.csv", NUM_POOL, 1_000)
     tests = write(tmp_path, "test.csv", NUM_TEST, 2_000)

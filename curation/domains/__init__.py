@@ -96,7 +96,7 @@ class Domain:
         """The traits of the domain with these options, which are not checked yet; by default the class's own."""
         return DomainTraits(cls.defaults, cls.answering)
 
-    blanks: tuple[Example, ...] = ()
+    blanks: ClassVar[tuple[Example, ...]] = ()
     """Examples without content, with the options of every row; by them the choice of options can be calibrated."""
 
     @cached_property

@@ -37,6 +37,7 @@ class Classification(Domain):
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
         calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
             each row, before the likeliest class is chosen (:mod:`curation.teachers.content_free`); ``none`` does not.
+            With ``multi`` those of yes and no of each class.
         descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
             guidelines.
         multi: a row may have several classes, or none: each is asked as a yes/no question of its own, and an answer is
@@ -45,15 +46,15 @@ class Classification(Domain):
 
     Raises:
         ConfigError: there are fewer than two classes; two of them, or their words, are the same but for case and white
-            space; a description is of no class; the template is wrong, or reads the label's column; with ``multi`` the
-            choice is calibrated, or a class holds the separator.
+            space; a description is of no class; the template is wrong, or reads the label's column; with ``multi`` a
+            class holds the separator.
     """
 
     name = "classification"
     columns = pa.schema([("text", pa.string())])
     defaults = greedy(8, "world_knowledge", stop=("\n",))
     answering = "scored"
-    blanks: tuple[Example, ...] = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
+    blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
     """The texts of Zhao et al., "Calibrate Before Use", 2021."""
 
     def __init__(
@@ -100,8 +101,6 @@ class Classification(Domain):
         self._calibrate = calibrate
         self._sets = self._label_sets(multi)
         self.in_pairs = self._sets is not None
-        if self.in_pairs:
-            self.blanks = ()
         columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
@@ -110,14 +109,8 @@ class Classification(Domain):
 
     def _label_sets(self, multi: bool | Mapping[str, str]) -> LabelSets | None:
         """The sets of classes; ``None`` where a row has one class."""
-        if (form := set_format(multi)) is None:
-            return None
-        if self._calibrate != "none":
-            raise ConfigError(
-                f"domain.calibrate: {self._calibrate} is of one choice among all classes, and domain.multi asks for "
-                "each by itself; leave one of them out"
-            )
-        return LabelSets(self._words, form)
+        form = set_format(multi)
+        return None if form is None else LabelSets(self._words, form)
 
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:

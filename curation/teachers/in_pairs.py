@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from curation.teachers import Request
-from curation.teachers.completions import AnsweredRow, gaps_of
+from curation.teachers.completions import AnsweredRow, above, gaps_of
 
 
 class PairedChoice(NamedTuple):
@@ -20,19 +20,20 @@ class PairedChoice(NamedTuple):
     places: list[int]
     """The place of each chosen option."""
     logprobs: list[float]
-    """The natural-log probability of each chosen option among the two of its pair."""
+    """The natural-log probability of each chosen option among the two of its pair, as the model says."""
 
 
-def chosen(scores: Sequence[float]) -> PairedChoice:
-    """The likelier option of each pair; of equal ones the second, no."""
+def chosen(scores: Sequence[float], baselines: Sequence[float] | None = None) -> PairedChoice:
+    """The likelier option of each pair, less its baseline where there are any; of equal ones the second, no."""
+    is_no_L = gaps_of(above(scores, baselines)) <= 0
     gap_L = gaps_of(scores)
-    places_L = 2 * np.arange(len(gap_L)) + (gap_L <= 0)
-    return PairedChoice(places_L.tolist(), (-np.log1p(np.exp(-np.abs(gap_L)))).tolist())
+    places_L = 2 * np.arange(len(gap_L)) + is_no_L
+    return PairedChoice(places_L.tolist(), (-np.logaddexp(0.0, np.where(is_no_L, gap_L, -gap_L))).tolist())
 
 
-def tokens_of(options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
-    """The tokens of all chosen options."""
-    return [token for place in chosen(scores).places for token in options[place]]
+def tokens_of(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
+    """The tokens of all chosen options, given those of each option."""
+    return [token for place in chosen(scores, request.baselines).places for token in options[place]]
 
 
 def answered(
@@ -48,7 +49,7 @@ def answered(
         num_prompt_tokens: of its prompt.
         lengths: the tokens of each option.
     """
-    choice, options = chosen(scores), request.options or ()
+    choice, options = chosen(scores, request.baselines), request.options or ()
     return AnsweredRow(
         row_id=request.row_id,
         completion="".join(options[place] for place in choice.places),
@@ -58,5 +59,6 @@ def answered(
         mean_logprob=float(np.mean(choice.logprobs)),
         token_logprobs=choice.logprobs,
         option_logprobs=scores,
+        option_scores=above(scores, request.baselines),
         in_pairs=True,
     )

@@ -75,7 +75,7 @@ def score_options(
             answers.append(
                 in_pairs.answered(row.request, scores[at], num_prompt_tokens=len(row.prompt), lengths=lengths)
             )
-            fed[at] = [in_pairs.tokens_of(row.options or [], scores[at])]
+            fed[at] = [in_pairs.tokens_of(row.request, row.options or [], scores[at])]
             continue
         answers.append(
             AnsweredRow(

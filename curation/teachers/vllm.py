@@ -333,7 +333,8 @@ class _Stream:
     def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
         """Feed the chosen option, or the chosen ones of all pairs, and others whose states are asked for."""
         if row.given.request.in_pairs:
-            tokens = in_pairs.tokens_of(row.given.options or [], scoring.scores(normalise=False))
+            scores = scoring.scores(normalise=False)
+            tokens = in_pairs.tokens_of(row.given.request, row.given.options or [], scores)
             row.by_rank[1] = EngineRequest(tokens=tokens)
             row.parts.append(row.by_rank[1])
             self._feed(row)

@@ -38,4 +38,7 @@ def test_answers_numbers_and_states_equal_transformers(pair, requests, options, 
     assert prompts == 2 * len(asked), "the prompt alone is fed once a row"
     bare = rows_of(teacher.label(asked, DecodingConfig(max_tokens=4), seed=0, states=False))
     assert all(row["completion"] == rows[row_id]["completion"] for row_id, row in bare.items())
+    shifted = [replace(request, baselines=(0.0, 1.5) * (len(options) // 2)) for request in asked]
+    less = both(teacher, reference, shifted, DecodingConfig(max_tokens=4), max_ties=0)
+    assert sum(row["num_options"] for row in less.values()) > sum(row["num_options"] for row in rows.values())
     assert teacher.engine.num_held() == 0

@@ -17,6 +17,7 @@ from curation.signals.self_consistency import SelfConsistency
 from curation.tables import schemas
 from curation.teachers import Request
 from curation.teachers.completions import of_options, of_pairs
+from curation.teachers.content_free import ContentFree
 from curation.teachers.scripted import ScriptedTeacher
 
 CLASSES = {"gas": "about a gas", "iron": "iron", "no": "no", "7": "about 7 legs"}
@@ -79,6 +80,35 @@ def test_each_label_is_asked_by_itself_as_a_plain_computation_does(model, batch_
     assert {place: row["completion"] for place, row in bare.items()} == {
         place: row["completion"] for place, row in found.items()
     }
+
+
+def test_calibration_takes_out_what_is_said_of_each_label_without_a_text(model):
+    domain = get_domain(DomainConfig(name="classification", classes=CLASSES, multi=True, calibrate="content_free"))
+    requests = [label_request(domain, place, {"text": text}) for place, text in enumerate(TEXTS)]
+    teacher = make(model)
+    without = rows_of(teacher.label(asked(), DecodingConfig(), seed=0))
+    found = rows_of(ContentFree(teacher).label(requests, DecodingConfig(), seed=0))
+
+    def gaps(text: str) -> np.ndarray:
+        prompt = domain.prompt({"text": text})
+        both = [[sum(plain(model, prompt, f"\n{words}: {word}")[0]) for word in ("yes", "no")]
+                for words in CLASSES.values()]  # fmt: skip
+        return np.subtract(*np.transpose(both))
+
+    share_L = np.mean([1 / (1 + np.exp(-gaps(text))) for text in ("N/A", "[MASK]", "")], axis=0)
+    for request, text in zip(requests, TEXTS, strict=True):
+        row, gap_L = found[request.row_id], gaps(text)
+        above_L = gap_L - np.log(share_L / (1 - share_L))
+        stated = [name for name, above in zip(CLASSES, above_L, strict=True) if above > 0]
+        assert domain.parse(row["completion"], {}) == (", ".join(stated) or "none")
+        assert row["margin"] == pytest.approx(np.abs(above_L).min(), abs=1e-4)
+        assert row["num_options"] == len(stated)
+        as_the_model_says = -np.log1p(np.exp(-np.where(above_L > 0, gap_L, -gap_L)))
+        assert row["mean_logprob"] == pytest.approx(as_the_model_says.mean(), abs=1e-4)
+        assert row["option_logprobs"] == pytest.approx(without[request.row_id]["option_logprobs"], abs=1e-4)
+        _, hidden_TD = plain(model, request.prompt, row["completion"])
+        assert row["state_output_last"] == pytest.approx(hidden_TD[-1], abs=1e-3)
+        assert row["margin"] != pytest.approx(without[request.row_id]["margin"], abs=1e-3)
 
 
 @pytest.mark.parametrize("num_labels", [1, 2, 5])
