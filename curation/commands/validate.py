@@ -15,6 +15,7 @@ from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import check_settings
 from curation.pipeline.roles import check_models
+from curation.pipeline.split_classes import with_split_classes
 from curation.pipeline.student_steps import student_steps
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
@@ -44,6 +45,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     tracking.require(config.tracking)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
+    config = with_split_classes(config)
     require_checkers(config)
     check_students(config)
     manifest = Manifest.load(config.directory)

@@ -42,6 +42,16 @@ class DomainConfig(Section):
         return classes if self.name == "classification" and isinstance(classes, str) else None
 
     @property
+    def lacks_classes(self) -> bool:
+        """Whether ``classification`` is to take its classes from the labelled split."""
+        return self.name == "classification" and self.options.get("classes") is None
+
+    @property
+    def has_label_sets(self) -> bool:
+        """Whether rows of ``classification`` may have several classes."""
+        return self.name == "classification" and self.options.get("multi", False) is not False
+
+    @property
     def command(self) -> list[str] | None:
         """The words of the command by which the domain ``text`` grades; ``None`` where no command does."""
         check = self.options.get("check") if self.name == "text" else None

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 from curation.arms import ARMS, fitted_of, signals_of
 from curation.config.analysis import AnalyzeConfig
 from curation.config.base import PositiveInt, Section
-from curation.config.calibration import beyond_calibration
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import filled, traits_of
 from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
@@ -19,6 +18,7 @@ from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.judging import beyond_judge, beyond_verify
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.prices import PricesConfig
+from curation.config.scored_options import beyond_options
 from curation.config.selection import GOLD_ARMS, SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
@@ -264,7 +264,7 @@ class RunConfig(RowsConfig):
             )
         columns = (*self.trust.columns, *(ARMS[arm].trust for arm in self.selection.used))
         both = self.domain_of("source").may_ask_both_orders
-        problem = unknown_number(columns, given, both_orders=both) or beyond_endpoint(self) or beyond_calibration(self)
+        problem = unknown_number(columns, given, both_orders=both) or beyond_endpoint(self) or beyond_options(self)
         if given is not None and problem is None:
             judges, generations = self.judge is not None, len(self.generations)
             read = self.teacher.reader is not None

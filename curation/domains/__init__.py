@@ -81,6 +81,10 @@ class Domain:
     head: str = ""
     """The prompt's first paragraph, before demonstrations; empty: none."""
 
+    in_pairs: bool = False
+    """Whether the options stand in pairs, yes and no of a question each, and the answer is the likelier one of each
+    pair, one after the other."""
+
     def __init_subclass__(cls) -> None:
         """Name the class."""
         super().__init_subclass__()
@@ -300,6 +304,11 @@ def cell(value: Any) -> str:
     """A value of a column as a text; whole numbers, which a column with nulls holds as floats, without a point."""
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()
+
+
+def one_line(value: Any) -> str:
+    """A cell with runs of white space as one space, as classes and labels are read from files and rows."""
+    return " ".join(cell(value).split())
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:

@@ -1,7 +1,8 @@
 """Texts, each of one of a few fixed classes, whose names are scored as completions of the prompt.
 
 Not one of the paper's tasks. The label is a class as the label column has it; the teacher scores the words of all
-classes, so it writes nothing.
+classes, so it writes nothing. With ``multi`` a row may have several classes or none: each class is a yes/no question of
+the row, and the label is the set of those answered by yes (:mod:`curation.domains.label_sets`).
 """
 
 import difflib
@@ -10,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation.config.defaults import greedy
+from curation.config.defaults import DomainTraits, greedy
 from curation.domains import Domain, Example, cell
+from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, set_format
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
 CALIBRATIONS = ("none", "content_free")
-MOST_NAMED = 8
-"""Classes that a message names."""
+CUE, CUE_MULTI = "Label:", "Labels:"
 
 
 class Classification(Domain):
@@ -26,20 +27,27 @@ class Classification(Domain):
 
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
-            teacher scores. A configuration file may name a file of them (``curation.config.class_files``).
+            teacher scores. A configuration file may name a file of them (``curation.config.class_files``), or leave
+            them out: they are the labels of the labelled split then (``curation.pipeline.split_classes``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
-        label: the column with the class.
-        cue: the last line of the prompt, which the words of a class complete.
+        label: the column with the class; with ``multi`` a list of classes, or a text with a separator between them.
+        cue: the last line of the prompt, which the words of a class complete, or with ``multi`` the lines of all
+            classes (``sports: yes``); unset, ``Label:``, and with ``multi`` ``Labels:``.
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
         calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
             each row, before the likeliest class is chosen (:mod:`curation.teachers.content_free`); ``none`` does not.
+            With ``multi`` those of yes and no of each class.
         descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
             guidelines.
+        multi: a row may have several classes, or none: each is asked as a yes/no question of its own, and an answer is
+            right where the whole set is. A mapping says how a text holds them: ``separator``, ``,`` where unset, and
+            ``empty``, the word for a row without classes, ``none`` where unset.
 
     Raises:
         ConfigError: there are fewer than two classes; two of them, or their words, are the same but for case and white
-            space; a description is of no class; the template is wrong, or reads the label's column.
+            space; a description is of no class; the template is wrong, or reads the label's column; with ``multi`` a
+            class holds the separator.
     """
 
     name = "classification"
@@ -52,16 +60,21 @@ class Classification(Domain):
     def __init__(
         self,
         *,
-        classes: Sequence[object] | Mapping[Any, str],
+        classes: Sequence[object] | Mapping[Any, str] | None = None,
         text: str | Sequence[str] = "text",
         label: str = "label",
-        cue: str = "Label:",
+        cue: str | None = None,
         guidelines: str = "",
         descriptions: Mapping[Any, str] | None = None,
         calibrate: str = "none",
+        multi: bool | Mapping[str, str] = False,
     ) -> None:
+        if classes is None:
+            raise ConfigError(
+                "classes: are left out, which a run alone may do, as it has a labelled split; give a list of them"
+            )
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
-        self._words = {_line(name): _line(words) for name, words in listed.items()}
+        self._words = {one_line(name): one_line(words) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
             raise ConfigError(
@@ -86,11 +99,24 @@ class Classification(Domain):
         if calibrate not in CALIBRATIONS:
             raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
         self._calibrate = calibrate
+        self._sets = self._label_sets(multi)
+        self.in_pairs = self._sets is not None
         columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
-        self._label, self._cue = label, cue
+        self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
         self._preamble = [*filter(None, [guidelines.strip(), self._listed(descriptions or {})])]
         self.forms = (self._texts,)
+
+    def _label_sets(self, multi: bool | Mapping[str, str]) -> LabelSets | None:
+        """The sets of classes; ``None`` where a row has one class."""
+        form = set_format(multi)
+        return None if form is None else LabelSets(self._words, form)
+
+    @classmethod
+    def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
+        """The class's own; where rows have several classes, an answer that is written has a line for each."""
+        lines = greedy(512, "world_knowledge", stop=("\n\n",))
+        return DomainTraits(lines if options.get("multi", False) is not False else cls.defaults, cls.answering)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The text; of several columns a line each, without those that are empty.
@@ -107,17 +133,22 @@ class Classification(Domain):
         return {"text": "\n".join(filter(None, lines))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The class of a row, white space within it as one space; ``None`` if it has none.
+        """The class of a row, or the set of its classes as a text; ``None`` if the column is empty.
 
         Raises:
-            RowError: ``bad_label``: it is not one of the classes.
+            RowError: ``bad_label``: it is not one of the classes; or as :meth:`LabelSets.label_of`.
         """
         value = raw.get(self._label)
-        if value is None or (label := _line(value)) in self._words:
+        if value is not None and self._sets is not None:
+            return self._sets.label_of(value)
+        if value is None or (label := oneone_line(value)) in self._words:
             return None if value is None else label
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
-        raise RowError(f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more}")
+        raise RowError(
+            f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
+            "or the labels of the labelled split)"
+        )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The guidelines, the described classes, demonstrations, then the text and the cue."""
@@ -128,7 +159,7 @@ class Classification(Domain):
         """A line with the words and the description of every class; nothing where none has a description."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
-        texts = {_line(name): _line(text) for name, text in descriptions.items()}
+        texts = {one_line(name): one_line(text) for name, text in descriptions.items()}
         if unknown := [name for name in texts if name not in self._words]:
             near = difflib.get_close_matches(unknown[0], self._words, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
@@ -140,36 +171,55 @@ class Classification(Domain):
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """A space and the words of every class."""
+        """A space and the words of every class; or yes and no of each."""
+        if self._sets is not None:
+            return self._sets.options()
         return tuple(f" {words}" for words in self._words.values())
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
         """The blanks, where the choice is calibrated."""
         return self.blanks if self._calibrate == "content_free" else ()
 
-    def closed_labels(self) -> tuple[str, ...]:
-        """The classes."""
-        return tuple(self._words)
+    def candidates(self, example: Example) -> tuple[str, ...] | None:
+        """The options; ``None`` where rows have several classes, whose sets are too many."""
+        return None if self.in_pairs else self.options(example)
+
+    def num_answers(self, example: Example) -> int:
+        """The number of classes; or of their sets."""
+        return 2 ** len(self._words) if self.in_pairs else len(self._words)
+
+    def closed_labels(self) -> tuple[str, ...] | None:
+        """The classes; ``None`` where rows have several."""
+        return None if self.in_pairs else tuple(self._words)
 
     def answer(self, label: str, example: Example) -> str:
-        """A space and the words of the class."""
+        """A space and the words of the class; or a line for each class."""
+        if self._sets is not None:
+            return self._sets.answer(label)
         return f" {self._words[label]}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The class whose words the completion is, up to white space; ``None`` if there is none."""
+        """The class whose words the completion is, up to white space, or the set that its lines state; or ``None``."""
+        if self._sets is not None:
+            return self._sets.parse(completion)
         return self._label_of.get(" ".join(completion.split()))
 
 
-def _line(value: object) -> str:
-    """A cell on one line, as files of classes are read: runs of white space are one space."""
-    return " ".join(cell(value).split())
+def labels_of(value: object, options: Mapping[str, Any]) -> set[str]:
+    """The classes in a cell of the label's column, by the domain's options.
+
+    Raises:
+        RowError: ``bad_label``: one of several is empty.
+    """
+    form = set_format(options.get("multi", False))
+    return {one_line(value)} if form is None else set(names_in(value, form))
 
 
 def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
     """The first two texts that are equal but for case and white space."""
     first: dict[str, Any] = {}
     for text in texts:
-        key = _line(text).casefold()
+        key = one_line(text).casefold()
         if key in first:
             return first[key], text
         first[key] = text

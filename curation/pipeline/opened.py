@@ -16,6 +16,7 @@ from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
+from curation.pipeline.split_classes import with_split_classes
 from curation.pipeline.student_steps import student_steps
 from curation.pipeline.work import Opened
 from curation.redaction import redacted_in
@@ -103,6 +104,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
         UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
     """
     check_models(config)
+    config = with_split_classes(config)
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)

@@ -106,6 +106,7 @@ def label_request(domain: Domain, row_id: int, example: Example) -> Request:
         prompt=domain.prompt(example),
         options=options,
         stepwise=stepwise,
+        in_pairs=domain.in_pairs,
         given=given,
         content_free=tuple(domain.prompt(other) for other in blank),
     )

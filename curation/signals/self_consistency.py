@@ -7,7 +7,7 @@ from curation.config import DecodingConfig
 from curation.domains import Domain, Example
 from curation.signals import Answer, Weak, agrees, label_request
 from curation.teachers import Request
-from curation.teachers.completions import above
+from curation.teachers.completions import above, of_pairs
 
 
 class SelfConsistency:
@@ -37,6 +37,8 @@ class SelfConsistency:
         if answers[0].option_logprobs is not None:
             scores = above(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
             options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]
+            if domain.in_pairs:
+                return of_pairs(logprobs)["option_share"]
             weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
             return weights[options.index(weak.completion)] / sum(weights)
         return sum(agrees(domain, answer.completion, example, weak) for answer in answers) / len(answers)

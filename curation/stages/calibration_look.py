@@ -10,6 +10,7 @@ from curation.refs import TableRef
 from curation.tables import io
 from curation.teachers.completions import above, ranked
 from curation.teachers.content_free import baselines
+from curation.teachers.in_pairs import chosen
 
 FIRST_BLANK = 1 << 62
 """The first row id of examples without content; no file has it."""
@@ -40,7 +41,7 @@ def compared(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str 
     rows = {row_id: row["option_logprobs"] for row_id, row in found.items() if row_id in golds}
     if len(blanks) < max(len(domain.blanks), 1) or len(rows) < FEWEST:
         return None
-    least = baselines(blanks)
+    least = baselines(blanks, in_pairs=domain.in_pairs)
     options = domain.options(domain.blanks[0]) or ()
     plain, calibrated = ({row_id: _label(scores, less, options, domain) for row_id, scores in rows.items()}
                          for less in (None, least))  # fmt: skip
@@ -49,7 +50,11 @@ def compared(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str 
 
 
 def _label(scores: Sequence[float], less: Sequence[float] | None, options: Sequence[str], domain: Domain) -> str | None:
-    return domain.parse(options[ranked(above(scores, less))[0]], domain.blanks[0])
+    if domain.in_pairs:
+        answer = "".join(options[place] for place in chosen(scores, less).places)
+    else:
+        answer = options[ranked(above(scores, less))[0]]
+    return domain.parse(answer, domain.blanks[0])
 
 
 def _words(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:

@@ -136,6 +136,10 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int, num_to
     ``first_margin``, ``last_margin``, ``min_negentropy``, ``first_negentropy``, ``last_negentropy`` the least, first
     and last of the numbers whose means are ``margin`` and ``negentropy``; null for options and for an empty answer.
 
+    Of options in pairs (``Request.in_pairs``), yes and no of a question each, every set of answers counts as an option,
+    whose probability is the product of those of its yes and no; ``num_options`` is the number of yes, and the four
+    log-probabilities and ``token_logprobs`` have, in place of a token, each question's answer among the two.
+
     ``option_logprobs`` the sum of each option's token log-probabilities given the prompt, without an end token, in the
     order of the request's options (the completion is then the chosen option), null if the answer was generated, also
     along options (``decoding.constrained: stepwise``). ``token_logprobs`` (if any are kept) the natural-log

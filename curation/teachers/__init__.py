@@ -29,6 +29,9 @@ class Request:
     """The completions to choose from by their likelihood (one alone: to score it); None: the answer is generated."""
     stepwise: bool = False
     """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
+    in_pairs: bool = False
+    """With options, an even number: two by two they are yes and no of a question, and the answer is the likelier one of
+    each pair, one after the other (``curation.teachers.in_pairs``)."""
     given: str | None = None
     """The completion that came with the row, where labels are made elsewhere: a model that only reads it
     (``AskConfig.reads_given``) scores it, and one that answers ignores it."""

@@ -53,13 +53,17 @@ class AnsweredRow(NamedTuple):
     """The scores by which an option was chosen; unset, ``option_logprobs``."""
     given_option: int | None = None
     """The place of an option that came with the row and is read; unset, the likeliest one is the answer."""
+    in_pairs: bool = False
+    """Whether the options stand in pairs, of each of which one is chosen."""
     error: str | None = None
 
     @property
     def of_options(self) -> dict[str, float] | None:
         """How sure the choice among its options is (:func:`of_options`); ``None`` without scores of any."""
         scores = self.option_logprobs if self.option_scores is None else self.option_scores
-        return None if scores is None else of_options(scores, self.given_option)
+        if scores is None:
+            return None
+        return of_pairs(scores) if self.in_pairs else of_options(scores, self.given_option)
 
 
 def completion_batch(
@@ -240,6 +244,31 @@ def of_options(scores: Sequence[float], given: int | None = None) -> dict[str, f
             "option_lead": float(values[place] - ascending.mean()),
             "num_options": len(values),
         }
+
+
+def gaps_of(scores: Sequence[float]) -> npt.NDArray[np.float64]:
+    """The score of the first less that of the second option of each of L pairs; 0 where both are impossible."""
+    first_L, second_L = np.asarray(scores, dtype=np.float64).reshape(-1, 2).T
+    with np.errstate(invalid="ignore"):
+        gap_L: npt.NDArray[np.float64] = np.nan_to_num(first_L - second_L, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return gap_L
+
+
+def of_pairs(scores: Sequence[float]) -> dict[str, float]:
+    """The same of a choice within each of L pairs, where each of the 2^L sets of answers counts as an option.
+
+    ``num_options`` is the number of pairs whose first option is chosen.
+    """
+    gap_L = gaps_of(scores)
+    other_L = np.exp(-np.abs(gap_L)) / (1 + np.exp(-np.abs(gap_L)))
+    log_L, rest_L = np.log1p(-other_L), np.log(other_L, where=other_L > 0, out=np.zeros_like(other_L))
+    return {
+        "margin": float(np.abs(gap_L).min()),
+        "negentropy": float(((1 - other_L) * log_L + other_L * rest_L).sum()),
+        "option_share": float(np.exp(log_L.sum())),
+        "option_lead": float(np.abs(gap_L).sum() / 2),
+        "num_options": int((gap_L > 0).sum()),
+    }
 
 
 def _fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:

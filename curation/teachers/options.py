@@ -17,6 +17,7 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import layers_of, parse
+from curation.teachers import in_pairs
 from curation.teachers.completions import AnsweredRow, above, by_name, completion_batch, ranked
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
@@ -65,9 +66,17 @@ def score_options(
     plain = means if normalise else scores
     chosen_by = [above(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
     orders = [ranked(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
+    fed = [[(row.options or [])[place] for place in order] for row, order in zip(rows, orders, strict=True)]
     answers = []
     for at, (row, order) in enumerate(zip(rows, orders, strict=True)):
         place = order[0]
+        if row.request.in_pairs:
+            lengths = [len(tokens) for tokens in row.options or []]
+            answers.append(
+                in_pairs.answered(row.request, scores[at], num_prompt_tokens=len(row.prompt), lengths=lengths)
+            )
+            fed[at] = [in_pairs.tokens_of(row.request, row.options or [], scores[at])]
+            continue
         answers.append(
             AnsweredRow(
                 row_id=row.request.row_id,
@@ -84,7 +93,7 @@ def score_options(
         )
     return completion_batch(
         answers,
-        states=by_name(_states(forward, prefix, rows, orders, config, hidden_B1D[:, 0]), config.states),
+        states=by_name(_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config.states),
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
     )
@@ -164,22 +173,21 @@ def _paths(
 def _states(
     forward: Forward,
     prefix: Prefix,
-    rows: Sequence[TokenisedRequest],
-    orders: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[list[int]]],
     config: AskConfig,
     prompt_BD: torch.Tensor,
 ) -> dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     """The states asked for, by position and rank of the option, layers side by side; zeros where a row has no option.
 
-    ``orders`` are the places of each row's options by their likelihood.
+    ``answers`` are the tokens of each row's options by their likelihood.
     """
     asked = dict.fromkeys((state.position, state.rank) for state in map(parse, config.states))
     found = {place: torch.zeros_like(prompt_BD, dtype=torch.float32) for place in asked if place[0] != "prompt_last"}
     to_feed = [
-        _Option(place, rank, (row.options or [])[order[rank - 1]])
-        for place, (row, order) in enumerate(zip(rows, orders, strict=True))
+        _Option(place, rank, options[rank - 1])
+        for place, options in enumerate(answers)
         for rank in sorted({rank for _, rank in found})
-        if rank <= len(order)
+        if rank <= len(options)
     ]
     for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
         part.sort()

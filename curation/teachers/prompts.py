@@ -36,7 +36,11 @@ class TokenisedRequest:
         """Tokens that the answer may have, where a free one has at most ``max_tokens``."""
         if self.answer is not None:
             return len(self.answer)
-        return max_tokens if self.options is None else max(map(len, self.options))
+        if self.options is None:
+            return max_tokens
+        if self.request.in_pairs:
+            return sum(max(map(len, self.options[place : place + 2])) for place in range(0, len(self.options), 2))
+        return max(map(len, self.options))
 
     def problem(self, max_positions: int | None, max_tokens: int) -> str | None:
         """Why a model of so many positions cannot take it, as the error of its row; None: it can.

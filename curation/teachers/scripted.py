@@ -20,7 +20,7 @@ from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request
+from curation.teachers import Gate, Request, in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
@@ -150,6 +150,8 @@ class ScriptedTeacher:
 
     def _answered(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
         """The row with the text that ``number`` draws, each of whose words has the log-probability ``mean``."""
+        if request.in_pairs:
+            return self._in_pairs(request, number, mean)
         texts = self._script.completions if request.options is None else request.options
         choice = _above(request, number % len(texts))
         num_words = len(texts[choice].split())
@@ -169,6 +171,18 @@ class ScriptedTeacher:
             option_scores=chosen_by,
             error="scripted: asked for" if request.row_id in self._failing else None,
         )
+
+    def _in_pairs(self, request: Request, number: int, mean: float) -> AnsweredRow:
+        """The row whose answers ``number`` draws, a bit a question, each likelier by 1 to 2 than the other one."""
+        options, gap = request.options or (), 1 + math.exp(mean)
+        yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
+        scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
+        return in_pairs.answered(
+            request,
+            scores,
+            num_prompt_tokens=len(request.prompt.split()),
+            lengths=[len(option.split()) for option in options],
+        )._replace(error="scripted: asked for" if request.row_id in self._failing else None)
 
     def _crash(self, row_id: int) -> None:
         if row_id in self._poison:

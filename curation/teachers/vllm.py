@@ -23,7 +23,7 @@ from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request
+from curation.teachers import Gate, Request, in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
@@ -211,7 +211,7 @@ class _Stream:
                 self._send(row, row.parts[0], given.prompt, fed_params())
             else:
                 self._send_answer(row)
-        elif given.request.baselines is None and all(len(tokens) == 1 for tokens in options):
+        elif _is_drawn_at_once(given):
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
             self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options], given.choice))
         else:
@@ -331,7 +331,14 @@ class _Stream:
                 self._done.append(row)
 
     def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
-        """Feed the chosen option, and others whose states are asked for; without states there is nothing to feed."""
+        """Feed the chosen option, or the chosen ones of all pairs, and others whose states are asked for."""
+        if row.given.request.in_pairs:
+            scores = scoring.scores(normalise=False)
+            tokens = in_pairs.tokens_of(row.given.request, row.given.options or [], scores)
+            row.by_rank[1] = EngineRequest(tokens=tokens)
+            row.parts.append(row.by_rank[1])
+            self._feed(row)
+            return
         order, by_token = scoring.order(row.given, normalise=self._decoding.normalise_options), scoring.by_token
         row.choice = order[0]
         for rank in (1, *ranks_of(self._states)):
@@ -342,6 +349,10 @@ class _Stream:
                 )
                 part.logprobs = by_token[place]
                 row.parts.append(part)
+        self._feed(row)
+
+    def _feed(self, row: EngineRow) -> None:
+        """Feed the parts of a row whose options are scored; without states there is nothing to feed."""
         if not self._states:
             self._done.append(row)
             return
@@ -396,6 +407,10 @@ class _Stream:
     def _answered(self, row: EngineRow) -> AnsweredRow:
         """A row that has ended, with its answer, which is its part of rank 1."""
         options, scoring = row.given.request.options, row.scoring
+        if scoring is not None and row.given.request.in_pairs:
+            lengths = [len(tokens) for tokens in row.given.options or []]
+            scores, num_tokens = scoring.scores(normalise=False), len(row.given.prompt)
+            return in_pairs.answered(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
         if scoring is None:
             row.by_rank[1] = row.parts[0]
         if options is not None and not row.given.request.is_drawn:
@@ -423,3 +438,9 @@ class _Stream:
         """Shape of the others' columns, which a batch without answers needs."""
         teacher = self._teacher
         return self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs
+
+
+def _is_drawn_at_once(given: TokenisedRequest) -> bool:
+    """Whether the engine's own draw of a token chooses the option."""
+    one_token = all(len(tokens) == 1 for tokens in given.options or ())
+    return one_token and given.request.baselines is None and not given.request.in_pairs

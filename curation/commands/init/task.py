@@ -58,6 +58,9 @@ _OPTION = re.compile(r"(?i)(?:option|choice|opt|answer|ans|distractor)?[ _-]?(?:
 _NUMBER = re.compile(r"[-+$\s]*\d[\d\s.,/:^*%]*|.*\\(?:boxed|frac|sqrt)\b.*|.*####.*", re.DOTALL)
 MOST_CLASSES, ROWS_A_CLASS = 200, 4
 """Values of a column are classes if there are so few, each in so many rows on average."""
+MOST_LISTED, ENOUGH_ROWS = 30, 25
+"""More classes than these are left out of the configuration, where each has so many rows that a split of the labelled
+ones has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +128,15 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
     names = PROBLEMS if domain == "math" else TEXTS
     texts, why_text = _text(roles, wishes, ask, common, names)
     if domain == "classification":
-        classes = sorted(roles.labelled.counts(roles.answer))
+        counts = roles.labelled.counts(roles.answer)
+        classes = sorted(counts)
         numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
         section: dict[str, Any] = {"name": domain, "text": list(texts) if len(texts) > 1 else texts[0]}
-        section |= {"label": roles.answer, "classes": {name: name for name in classes} if numbers else classes}
+        section["label"] = roles.answer
+        if len(classes) <= MOST_LISTED or numbers or min(counts.values()) < ENOUGH_ROWS:
+            section["classes"] = {name: name for name in classes} if numbers else classes
+        else:
+            why = f"{why}; classes are left out: they are the labels of the labelled split"
         if numbers:
             why = f"{why}; put each class's name after its number: the teacher scores these words"
     elif domain == "math":

@@ -87,6 +87,19 @@ def test_texts_with_classes_in_two_files() -> None:
     assert "exists already" in CliRunner().invoke(main, ["init", "--data", labelled]).stderr
 
 
+def test_many_classes_of_many_rows_are_not_listed() -> None:
+    rows = [{"text": f"about {n % 31} and {n}", "label": f"kind {n % 31}"} for n in range(31 * 25)]
+    unlabelled = write("unlabelled.csv", [{"text": f"where is my order {n}?"} for n in range(50)])
+    assert "classes are left out: they are the labels of the labelled split" in init(
+        write("labelled.csv", rows), unlabelled
+    )
+    assert load_config("curation.yaml").domain.options == {"text": "text", "label": "label"}
+    assert any("31" in line for line in valid() if "classes" in line)
+    Path("curation.yaml").unlink()
+    init(write("rare.csv", rows[1:]), unlabelled)  # one class has a row less
+    assert len(load_config("curation.yaml").domain.options["classes"]) == 31
+
+
 def test_sums_in_files_of_other_kinds() -> None:
     labelled = write("sums.jsonl.gz", SUMS)
     unlabelled = write("more.parquet", without(SUMS, "answer"))

@@ -50,6 +50,27 @@ def test_the_shares_are_those_of_a_plain_count(tmp_path: Path):
     )
 
 
+def test_rows_with_several_labels_are_compared_by_their_sets(tmp_path: Path):
+    domain = get_domain(DomainConfig(name="classification", classes=list(CLASSES), multi=True))
+    rng = np.random.default_rng(0)
+    bias_L, gold_NL = np.array([0.0, 4.0, -4.0]), rng.random((100, 3)) < 0.5
+    gap_NL = np.concatenate([np.zeros((3, 3)), 4 * gold_NL - 2 + rng.normal(size=(100, 3))]) + bias_L
+    ids = [*range(FIRST_BLANK, FIRST_BLANK + 3), *range(100)]
+    columns = {
+        "row_id": ids,
+        "completion": ["x"] * 103,
+        "option_logprobs": [np.stack([gaps, np.zeros(3)], axis=1).reshape(-1).tolist() for gaps in gap_NL],
+        "error": pa.nulls(103, pa.string()),
+    }
+    labels = io.write(pa.table(columns), str(tmp_path / "labels.lance"))
+    golds = {row: domain.gold({"label": np.array(CLASSES)[has_L].tolist()}) for row, has_L in enumerate(gold_NL)}
+    shares = [100 * ((gap_NL[3:] > less_L) == gold_NL).all(axis=1).mean() for less_L in (bias_L, 0)]
+    assert shares[0] > shares[1] + 10
+    told = f"{shares[0]:.1f} % are right with domain.calibrate: content_free, and {shares[1]:.1f} % without"
+    found = str(compared(labels, domain, golds))
+    assert told in found and found.endswith("set domain.calibrate: content_free")
+
+
 def test_nothing_is_recommended_without_a_difference(tmp_path: Path):
     labels, golds, *_ = asked(tmp_path, 45, signal=0)
     assert str(compared(labels, DOMAIN, golds)).endswith("no clear difference")

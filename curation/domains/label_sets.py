@@ -1,0 +1,131 @@
+"""Sets of labels: rows of a classification that may have several classes, or none.
+
+Each class is a yes/no question of the row, and a row's label is the set of classes that are answered by yes, as a text:
+their names in the order of the classes.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from curation.domains import cell, one_line
+from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
+
+MOST_NAMED = 8
+"""Classes that a message names."""
+
+
+class SetFormat(NamedTuple):
+    """How a column holds a set of labels as a text."""
+
+    separator: str = ","
+    empty: str = "none"
+    """The word for a row without labels."""
+
+
+def set_format(multi: object) -> SetFormat | None:
+    """The format that ``domain.multi`` gives: true, or a mapping of ``separator`` and ``empty``; ``None`` of false.
+
+    Raises:
+        ConfigError: it is something else, or one of the two is no text.
+    """
+    if isinstance(multi, bool):
+        return SetFormat() if multi else None
+    if not isinstance(multi, Mapping) or not set(multi) <= set(SetFormat._fields):
+        raise ConfigError(f"domain.multi: {multi!r}: give true, false, or a mapping of {', '.join(SetFormat._fields)}")
+    found = SetFormat(**multi)
+    if not isinstance(found.separator, str) or not found.separator:
+        raise ConfigError(f"domain.multi.separator: {found.separator!r} is no sign between labels; give one, as ','")
+    if not isinstance(found.empty, str) or not found.empty.strip() or found.separator in found.empty:
+        raise ConfigError(f"domain.multi.empty: {found.empty!r} is no word for a row without labels; give one, as none")
+    return found._replace(empty=found.empty.strip())
+
+
+def names_in(value: Any, form: SetFormat) -> list[str]:
+    """The names in a cell: of a list its items, of a text its parts; none in the word for the empty set.
+
+    Raises:
+        RowError: ``bad_label``: an item is empty.
+    """
+    items = value if isinstance(value, list | tuple) else cell(value).split(form.separator)
+    names = ["" if item is None else one_line(item) for item in items]
+    if names == [form.empty]:
+        return []
+    if "" in names:
+        raise RowError(
+            f"bad_label: {quoted(str(value))} has an empty label; take it out, or write {form.empty} for no label"
+        )
+    return names
+
+
+class LabelSets:
+    """The sets of some classes, and the questions by which a model is asked for one.
+
+    Args:
+        words: each class with the words that it is asked by.
+        form: how a set is written.
+
+    Raises:
+        ConfigError: a class holds the separator, or is the word for the empty set.
+    """
+
+    def __init__(self, words: Mapping[str, str], form: SetFormat) -> None:
+        for name in words:
+            if form.separator in name:
+                raise ConfigError(
+                    f"domain.classes: {name!r} holds {form.separator!r}, which separates the labels of a row; set "
+                    "domain.multi.separator to a sign that no class has"
+                )
+        if form.empty in words:
+            raise ConfigError(f"domain.classes: {form.empty!r} means no label; set domain.multi.empty to another word")
+        self._words, self._form = words, form
+        self._joint = form.separator if form.separator[-1].isspace() else f"{form.separator} "
+
+    def label_of(self, value: object) -> str:
+        """The set in a cell, as a text.
+
+        Raises:
+            RowError: ``bad_label``: a label is none of the classes, is empty, or stands there twice.
+        """
+        names = names_in(value, self._form)
+        for place, name in enumerate(names):
+            if name not in self._words:
+                more = ", ..." if len(self._words) > MOST_NAMED else ""
+                known = ", ".join(list(self._words)[:MOST_NAMED])
+                raise RowError(
+                    f"bad_label: {quoted(name)} of {quoted(str(value))} is not one of the {len(self._words)} classes "
+                    f"{known}{more} (domain.classes, or the labels of the labelled split; the separator is "
+                    f"{self._form.separator!r})"
+                )
+            if name in names[:place]:
+                raise RowError(f"bad_label: {quoted(name)} stands twice in {quoted(str(value))}; keep one")
+        return self._joined(names)
+
+    def _joined(self, names: Collection[str]) -> str:
+        return self._joint.join(name for name in self._words if name in names) or self._form.empty
+
+    def names(self, label: str) -> list[str]:
+        """The classes of a set."""
+        return names_in(label, self._form)
+
+    def options(self) -> tuple[str, ...]:
+        """Yes and no of each class in turn, a line each after the prompt."""
+        return tuple(self._line(name, word) for name in self._words for word in ("yes", "no"))
+
+    def _line(self, name: str, word: str) -> str:
+        return f"\n{self._words[name]}: {word}"
+
+    def answer(self, label: str) -> str:
+        """The answers that state a set: a line for each class."""
+        names = self.names(label)
+        return "".join(self._line(name, "yes" if name in names else "no") for name in self._words)
+
+    def parse(self, completion: str) -> str | None:
+        """The set that a line for each class states, in any order; ``None`` where a class has no line, or two."""
+        lines = [" ".join(line.split()) for line in completion.strip().split("\n")]
+        if len(lines) != len(self._words):
+            return None
+        stated = set(lines)
+        yes = {name for name in self._words if self._line(name, "yes").strip() in stated}
+        no = {name for name in self._words if self._line(name, "no").strip() in stated}
+        return self._joined(yes) if yes | no == set(self._words) and not yes & no else None

@@ -1,0 +1,64 @@
+"""Options in pairs: yes and no of several questions about one prompt, each answered by the likelier of the two.
+
+The answer is one yes or no after the other. Where the questions are taken to be independent, each set of answers is an
+option whose score is the sum of its parts: the likeliest set is the one that is chosen, the next one differs in the
+least sure question, and all that is said of a choice among options (``completions.of_pairs``) follows from the pairs.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from curation.teachers import Request
+from curation.teachers.completions import AnsweredRow, above, gaps_of
+
+
+class PairedChoice(NamedTuple):
+    """The answers to the questions of a request."""
+
+    places: list[int]
+    """The place of each chosen option."""
+    logprobs: list[float]
+    """The natural-log probability of each chosen option among the two of its pair, as the model says."""
+
+
+def chosen(scores: Sequence[float], baselines: Sequence[float] | None = None) -> PairedChoice:
+    """The likelier option of each pair, less its baseline where there are any; of equal ones the second, no."""
+    is_no_L = gaps_of(above(scores, baselines)) <= 0
+    gap_L = gaps_of(scores)
+    places_L = 2 * np.arange(len(gap_L)) + is_no_L
+    return PairedChoice(places_L.tolist(), (-np.logaddexp(0.0, np.where(is_no_L, gap_L, -gap_L))).tolist())
+
+
+def tokens_of(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
+    """The tokens of all chosen options, given those of each option."""
+    return [token for place in chosen(scores, request.baselines).places for token in options[place]]
+
+
+def answered(
+    request: Request, scores: Sequence[float], *, num_prompt_tokens: int, lengths: Sequence[int]
+) -> AnsweredRow:
+    """A row with its answer.
+
+    The log-probabilities of the answer's tokens are those of its yes and no: a number a question.
+
+    Args:
+        request: the row's.
+        scores: the log-probabilities of its options.
+        num_prompt_tokens: of its prompt.
+        lengths: the tokens of each option.
+    """
+    choice, options = chosen(scores, request.baselines), request.options or ()
+    return AnsweredRow(
+        row_id=request.row_id,
+        completion="".join(options[place] for place in choice.places),
+        num_prompt_tokens=num_prompt_tokens,
+        num_output_tokens=sum(lengths[place] for place in choice.places),
+        truncated=False,
+        mean_logprob=float(np.mean(choice.logprobs)),
+        token_logprobs=choice.logprobs,
+        option_logprobs=scores,
+        option_scores=above(scores, request.baselines),
+        in_pairs=True,
+    )

@@ -1,0 +1,113 @@
+"""Rows with several labels: how a set is read, written and asked, and what is refused."""
+
+import pytest
+
+from curation.config import DomainConfig
+from curation.config.load import config_of
+from curation.domains import get_domain
+from curation.domains.classification import labels_of
+from curation.errors import ConfigError, RowError
+
+CLASSES = {"card": "a lost card", "fee": "fees", "app": "the app"}
+
+
+def made(classes=CLASSES, multi=True, **options):
+    return get_domain(DomainConfig(name="classification", classes=classes, multi=multi, **options))
+
+
+def test_a_set_is_read_from_a_list_or_a_text_in_the_order_of_the_classes():
+    domain = made()
+    cells = [["app", "card"], "app,card", " app ,  card", ("card", "app"), "fee", ["fee"], [], "none", ["none"], None]
+    golds = ["card, app"] * 4 + ["fee"] * 2 + ["none"] * 3 + [None]
+    assert [domain.gold({"label": cell}) for cell in cells] == golds
+    other = made({1: "one", 2: "two"}, {"separator": "|", "empty": "-"})
+    assert [other.gold({"label": cell}) for cell in ("2|1", [2.0, 1], 2, "-")] == ["1| 2", "1| 2", "2", "-"]
+    assert [other.parse(other.answer(label, {}), {}) for label in ("1| 2", "-")] == ["1| 2", "-"]
+
+
+def test_each_class_is_a_question_and_the_answer_has_a_line_for_each():
+    domain = made(guidelines="Several may apply.")
+    example = {"text": "x"}
+    lines = ("\na lost card: yes", "\na lost card: no", "\nfees: yes", "\nfees: no", "\nthe app: yes", "\nthe app: no")
+    assert domain.options(example) == lines and domain.in_pairs
+    completion = domain.answer("card, app", example)
+    assert completion == "\na lost card: yes\nfees: no\nthe app: yes"
+    shots = [{"text": "y", "gold": "card, app"}]
+    asked = domain.prompt(example, shots=shots)
+    assert asked == f"Several may apply.\n\nText: y\nLabels:{completion}\n\nText: x\nLabels:"
+    assert made(cue="").prompt(example) == "Text: x\n"
+    for label in ("none", "card", "fee", "card, fee, app"):
+        assert domain.parse(domain.answer(label, example), example) == label
+    assert domain.parse(" the app:  no\nfees: yes\na lost card: no ", example) == "fee"  # in any order
+    for text in ("", "card", "\na lost card: yes", f"{completion}\nfees: yes", completion.replace("no", "maybe")):
+        assert domain.parse(text, example) is None
+    assert domain.parse("\na lost card: yes\na lost card: no\nfees: no", example) is None
+    assert domain.is_correct("card, app", "card, app") and not domain.is_correct("card", "card, app")
+    assert domain.closed_labels() is None and domain.num_answers(example) == 8 and domain.candidates(example) is None
+    assert not made(multi=False).in_pairs and made(calibrate="content_free").content_free(example) == domain.blanks
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        (["card", "tax"], "'tax' of .* is not one of the 3 classes card, fee, app .* the separator is ','"),
+        ("card;app", "'card;app' of 'card;app' is not one of the 3 classes"),
+        (["card", "card"], "'card' stands twice"),
+        ("card, app, card", "'card' stands twice"),
+        ("card,,app", "has an empty label; take it out, or write none for no label"),
+        (["card", None], "has an empty label"),
+        ("card, none", "'none' of 'card, none' is not one of"),
+    ],
+)
+def test_a_cell_that_is_no_set_is_an_error_row(cell, problem):
+    with pytest.raises(RowError, match=f"bad_label: .*{problem}"):
+        made().gold({"label": cell})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"classes": ["a, b", "c"]}, r"domain.classes: 'a, b' holds ',', which separates .*domain.multi.separator"),
+        ({"classes": ["none", "c"]}, "'none' means no label; set domain.multi.empty to another word"),
+        ({"multi": "yes"}, "domain.multi: 'yes': give true, false, or a mapping of separator, empty"),
+        ({"multi": {"sign": ";"}}, "domain.multi: .*mapping of separator, empty"),
+        ({"multi": {"separator": ""}}, "domain.multi.separator: '' is no sign"),
+        ({"multi": {"empty": " "}}, "domain.multi.empty: ' ' is no word"),
+        ({"multi": {"empty": None}}, "domain.multi.empty: None is no word"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, problem):
+    with pytest.raises(ConfigError, match=problem):
+        made(**options)
+
+
+def test_settings_that_do_not_go_with_several_labels_are_refused():
+    run = {
+        "name": "sets",
+        "domain": {"name": "classification", "classes": ["a", "b"], "multi": True},
+        "sources": {"rows": {"path": "rows.csv"}},
+        "splits": {"source": {"from": "rows", "rows": 4}, "pool": {"from": "rows", "rows": 4}},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 2}},
+    }
+
+    def told(**changes):
+        with pytest.raises(ConfigError) as caught:
+            config_of(run | changes)
+        return str(caught.value)
+
+    assert config_of(run).teacher.decoding.stop == ("\n\n",)
+    decoding = {"backend": "scripted", "decoding": {"normalise_options": True}}
+    assert "set teacher.decoding.normalise_options: false" in told(teacher=decoding)
+    constrained = {"decoding": {"constrained": "stepwise"}}
+    assert "leave evaluation.decoding.constrained out" in told(evaluation=constrained)
+    states = {"backend": "scripted", "states": ["output_last", "option2_output_last"]}
+    assert "leave 'option2_output_last' out of teacher.states" in told(teacher=states)
+    given = {"backend": "given", "completion": "answer", "confidence": ["sure"]}
+    assert "domain.multi: is known to the backends auto, transformers, vllm, scripted" in told(teacher=given)
+
+
+def test_the_classes_of_a_column_of_sets():
+    assert labels_of(["b", "a"], {"multi": True}) == labels_of("a, b", {"multi": True}) == {"a", "b"}
+    assert labels_of("none", {"multi": True}) == set() and labels_of("none", {}) == {"none"}
+    assert labels_of("a|b", {"multi": {"separator": "|"}}) == {"a", "b"}
