@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from curation.arrays import Bools, Float64s, Floats, Int64s
+from curation.config.states import is_of_prompt
 from curation.refs import TableRef
 from curation.tables import io
 from curation.trust.class_probe import LABEL, ClassProbe, log_odds, places
@@ -96,7 +97,7 @@ def _prompts(states: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[int,
     return [
         (end - size, end)
         for name, size, end in zip(states, sizes, ends, strict=False)
-        if name.endswith("prompt_last")
+        if is_of_prompt(name)
     ]
 
 
