@@ -77,8 +77,6 @@ class Fitted:
     ``module:function``."""
     by_state: bool = False
     """It reads state by state, so that ``trust.pca``, which joins them, is refused."""
-    by_class: bool = False
-    """Its ``fit`` takes the labels, where they are a closed set, as ``closed``."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,6 @@ TRUST: Registry[Trust] = _Trusts(
             "curation.trust.stacked:StackedTrust",
             fit="train.stack:fit_stacked",
             fit_rows="train.stack:stacked_of",
-            by_class=True,
         ),
         "fitted_confidence": Fitted(
             "fitted confidence",

@@ -173,13 +173,13 @@ class _Stack:
             )
         fold_M = folds_of(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed)
         self._folded = Folded(self.correct_M, fold_M)
-        kept = [varies(rows.numbers_NK[self._used_M, place]) and name != LABEL for place, name in enumerate(rows.numbers)]
+        kept = [name != LABEL and varies(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
         self._numbers_MK = rows.numbers_NK[self._used_M][:, np.array(kept, dtype=np.bool_)]
         if not self._numbers:
             raise SourceError(
                 "trust: the source's labels hold no number of the answers that differs between rows "
-                f"({', '.join(rows.numbers) or 'none is stored'}); label again, or set trust.kind: neural"
+                f"({', '.join(name for name in rows.numbers if name != LABEL) or 'none is stored'}); label again, or set trust.kind: neural"
             )
         self._probes: Probes | None = None
         self._networks: DeepEnsemble | None = None

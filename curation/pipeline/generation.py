@@ -268,7 +268,7 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
             grades=grades,
             trust=read_by(kind, function, trust).model_copy(update=trust.resources),
             seed=config.seed,
-            closed=closed_in(config.domain_of("source"), trust.states, examples) if function.by_class else None,
+            closed=closed_in(config.domain_of("source"), trust.states, examples) if kind == "stacked" else None,
             teacher=f"the teacher of generation {generation.index}" if generation.index else None,
             num_rows=generation.sizes["source"],
         )
