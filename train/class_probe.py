@@ -94,11 +94,7 @@ def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: 
 def _prompts(states: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[int, int]]:
     """First and end place of the states of the prompt, side by side with all others."""
     ends = np.cumsum(sizes).tolist()
-    return [
-        (end - size, end)
-        for name, size, end in zip(states, sizes, ends, strict=False)
-        if is_of_prompt(name)
-    ]
+    return [(end - size, end) for name, size, end in zip(states, sizes, ends, strict=False) if is_of_prompt(name)]
 
 
 def _sharpness(score_MC: Float64s, target_MC: Float64s) -> float:

@@ -1,9 +1,10 @@
 """Fits the default trust function, a cross-fitted stack that is never below the free signals (``trust.stacked``).
 
 The labelled rows fall into folds by a seeded hash. Members read the states: a linear probe of each state and one of all
-side by side (``train.ridge``), from ``network_rows`` rows on a network a fold, fitted by Ray Train on the other
-folds, and where labels are a closed set a probe of the class (``train.class_probe``). A row's logits come from weights that have not seen it. Then the whole stack is taken, unless cross-validation
-finds a simpler function ahead of it: one free signal, or the numbers of the answers together.
+side by side (``train.ridge``), where labels are a closed set a probe of the class (``train.class_probe``), and from
+``network_rows`` rows on a network a fold, fitted by Ray Train on the other folds. A row's logits come from weights that
+have not seen it. Then the whole stack is taken, unless cross-validation finds a simpler function ahead of it: one free
+signal, or the numbers of the answers together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,8 @@ from curation.trust.neural import NeuralTrust
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, stored_numbers
 from train import course
-from train.class_probe import ClosedLabels, fit_class_probe, with_classes
 from train.choice import Candidate, chosen
+from train.class_probe import ClosedLabels, fit_class_probe, with_classes
 from train.combining import NUM_LEADS, Folded, folds_of, varies
 from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
@@ -173,13 +174,14 @@ class _Stack:
             )
         fold_M = folds_of(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed)
         self._folded = Folded(self.correct_M, fold_M)
-        kept = [name != LABEL and varies(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
+        known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
+        kept = [name in known and varies(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
         self._numbers_MK = rows.numbers_NK[self._used_M][:, np.array(kept, dtype=np.bool_)]
         if not self._numbers:
             raise SourceError(
                 "trust: the source's labels hold no number of the answers that differs between rows "
-                f"({', '.join(name for name in rows.numbers if name != LABEL) or 'none is stored'}); label again, or set trust.kind: neural"
+                f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
         self._probes: Probes | None = None
         self._networks: DeepEnsemble | None = None

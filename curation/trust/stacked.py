@@ -1,9 +1,10 @@
 """Stacking (Wolpert 1992): numbers of the answer and cross-fitted models of its states, joined by a regularised model.
 
 The numbers cost nothing: every labelling pass stores them (``schemas.NUMBERS``). The members read the hidden states:
-linear probes, of many rows networks, and where labels are a closed set a probe of the class. Each member gives every labelled row a logit by weights that have not seen
-the row, and the combination, a logistic regression or boosted trees, is fitted on numbers and logits of all labelled
-rows. So its output is a probability without rows that are held out for calibration. ``train.stack`` fits it, and takes
+linear probes, of many rows networks, and where labels are a closed set a probe of the class. Each member gives every
+labelled row a logit by weights that have not seen the row, and the combination, a logistic regression or boosted trees,
+is fitted on numbers and logits of all labelled rows. So its output is a probability without rows that are held out for
+calibration. ``train.stack`` fits it, and takes
 fewer inputs, down to one number alone, where those do as well.
 """
 
@@ -238,7 +239,9 @@ class StackedTrust(StateTrust):
         if self.class_probe is None:
             return np.full(labels.num_rows, np.nan)
         if LABEL not in labels.schema.names:
-            raise SourceError(f"labels: column {LABEL} is missing, whose class the trust function compares; label again")
+            raise SourceError(
+                f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
+            )
         return places(labels.column(LABEL), self.class_probe.classes)
 
     def _logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:

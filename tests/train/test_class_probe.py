@@ -1,4 +1,4 @@
-"""The probe of a row's class: against scikit-learn's ridge regression, without gold labels, and as a member of a stack."""
+"""The probe of a row's class: against scikit-learn's ridge regression, by grades alone, and as a member of a stack."""
 
 from pathlib import Path
 from typing import Any

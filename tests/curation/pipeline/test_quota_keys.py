@@ -54,7 +54,7 @@ def test_trust_depends_on_the_classes_only_where_it_reads_the_prompt(tmp_path: P
         raw = yaml.safe_load((tmp_path / "quota.yaml").read_text())
         raw["teacher"]["states"], raw["trust"] = states, {"states": states}
         if domain != "classification":
-            raw["domain"], raw["selection"]["quota"] = {"name": domain, "prompt": "{{ text }}", "reference": "label", "check": "equal"}, "none"
+            raw["domain"] = {"name": domain, "prompt": "{{ text }}", "reference": "label", "check": "equal"}
         (tmp_path / "quota.yaml").write_text(yaml.safe_dump(raw))
         config = load_config(tmp_path / "quota.yaml")
         return keys(config)["gen-0/trust"]
