@@ -108,7 +108,7 @@ def _sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
 
 
 def _weights(weight_DC: Float64s, bias_C: Float64s, hidden_MD: Floats) -> dict[str, torch.Tensor]:
-    """Those of a ``ClassProbe``: the bias is that of rows less their centre."""
+    """The weights of a ``ClassProbe``; the bias is that of rows less their centre."""
     centre_D = hidden_MD.mean(axis=0, dtype=np.float64)
     return {
         "weight_CD": torch.from_numpy(np.ascontiguousarray(weight_DC.T)),

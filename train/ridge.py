@@ -35,7 +35,7 @@ class Ridge(NamedTuple):
     weight_DC: Float64s
     bias_C: Float64s
     out_of_fold_NC: Float64s
-    """As of :class:`Probe`, for each target."""
+    """The scores of :class:`Probe`, for each target."""
     strength: float
 
 
