@@ -88,7 +88,8 @@ def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: 
     found_MC[~is_known_M] = found_MC.sum(axis=0) + 1
     excluded_M = ~is_known_M & ~np.isnan(label_M)
     found_MC[excluded_M, label_M[excluded_M].astype(np.int64)] = 0
-    return found_MC / found_MC.sum(axis=1, keepdims=True)
+    share_MC: Float64s = found_MC / found_MC.sum(axis=1, keepdims=True)
+    return share_MC
 
 
 def _prompts(states: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[int, int]]:
