@@ -32,8 +32,10 @@ from curation.config import RunConfig, TrustConfig
 from curation.metrics import auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
+from curation.trust.class_probe import LABEL
 from curation.trust.parts import FIT, VALIDATION
 from curation.trust.stacked import stored_numbers
+from train.class_probe import ClosedLabels, with_classes
 from train.trust import labelled_rows
 from train.trust_loop import LabelledRows
 
@@ -67,6 +69,7 @@ class Rows(NamedTuple):
             row_ids_N=np.arange(len(places_M), dtype=np.int64),
             numbers_NK=self.trust.numbers_NK[places_M],
             part_N=part_M,
+            gold_N=None if self.trust.gold_N is None else self.trust.gold_N[places_M],
         )
         return Rows(rows, self.given_N[places_M], self.before_ND[places_M])
 
@@ -126,6 +129,8 @@ def read_rows(directory: Path) -> Rows:
     grades = TableRef.from_json(stages["gen-0/grade-source"]["outputs"]["grades"])
     numbers = stored_numbers(io.open_table(labels).schema)
     trust = labelled_rows(labels, grades, TrustConfig(states=STATES), seed=0, numbers=numbers)
+    gold = TableRef.from_json(stages["prepare"]["outputs"]["tables"]["source"])
+    trust = with_classes(trust, labels, ClosedLabels(tuple(CLASSES), gold))
     state = schemas.state_column("prompt_last")
     table = io.take(labels, trust.row_ids_N, ["label", "option_logprobs", state])
     score_N2 = np.array(table["option_logprobs"].to_pylist())
@@ -150,7 +155,7 @@ def trusted(*, states: bool, numbers: Callable[[str], bool]) -> Callable[[Rows, 
     """The default trust function on some of the inputs."""
 
     def some(rows: LabelledRows) -> LabelledRows:
-        kept = [name for name in rows.numbers if numbers(name)]
+        kept = [name for name in rows.numbers if name == LABEL or numbers(name)]
         rows = rows._replace(
             numbers=tuple(kept), numbers_NK=rows.numbers_NK[:, [rows.numbers.index(name) for name in kept]]
         )

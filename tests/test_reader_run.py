@@ -20,9 +20,12 @@ from curation.config.load import config_of
 from curation.domains import get_domain
 from curation.models import create
 from curation.pipeline.opened import open_run
-from curation.refs import ModelRef
+from curation.refs import ModelRef, TrustRef
 from curation.stages.asking import AskModel
+from curation.tables.schemas import raw_column
 from curation.teachers import Request, load_teacher
+from curation.trust import load_fitted, saved
+from curation.trust.class_probe import CLASS_PROBE
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -180,3 +183,12 @@ def test_a_package_filters_with_the_reader(folder: Path) -> None:
     found = {row_id: (row["completion"], row["mean_logprob"], row["margin"]) for row_id, row in pool.items()}
     for row_id, row in filtered.items():
         assert (row["completion"], row["mean_logprob"], row["margin"]) == pytest.approx(found[row_id], abs=1e-5)
+    # The label is compared with the class that the prompt's state tells, in the run, in explain, and in the filter.
+    function = load_fitted(saved.pin(package / "trust", TrustRef))
+    assert function.features[-1] == "label" and CLASS_PROBE in function.combination.names
+    raw = raw_column("trust")
+    scored = {row["row_id"]: row[raw] for row in pool.values() if row.get(raw) is not None}
+    assert scored and all(filtered[row_id][raw] == pytest.approx(scored[row_id], abs=1e-4) for row_id in scored)
+    explained = json.loads(curate("explain", str(folder / "run"), str(next(iter(scored))), "--json"))
+    weighed = explained["generations"][0]["weighed"]
+    assert CLASS_PROBE in {item["input"] for item in weighed}

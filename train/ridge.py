@@ -29,50 +29,66 @@ class Probe(NamedTuple):
     strength: float
 
 
+class Ridge(NamedTuple):
+    """A fitted ridge regression of C targets."""
+
+    weight_DC: Float64s
+    bias_C: Float64s
+    out_of_fold_NC: Float64s
+    """The scores of :class:`Probe`, for each target."""
+    strength: float
+
+
 def fit_probe(hidden_ND: Floats, correct_N: Bools, fold_N: Int64s) -> Probe:
+    """Fit right and wrong, as +1 and -1; see :func:`fit_ridge`."""
+    found = fit_ridge(hidden_ND, np.where(correct_N, 1.0, -1.0)[:, None], fold_N)
+    return Probe(found.weight_DC[:, 0], float(found.bias_C[0]), found.out_of_fold_NC[:, 0], found.strength)
+
+
+def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
     """Fit on all rows, with the strength of ``STRENGTHS`` whose out-of-fold scores have the least squared error.
 
     The inputs are standardised over all rows. Leaving a fold out of a quadratic problem changes its residuals r to
-    (I - H)^-1 r, with the fold's block of the hat matrix H (Golub, Heath and Wahba 1979, for single rows). The share of
-    right rows among the other folds is taken out of the scores: it is low where that of the fold is high, so that a
+    (I - H)^-1 r, with the fold's block of the hat matrix H (Golub, Heath and Wahba 1979, for single rows). The mean
+    target of the other folds is taken out of the scores: it is low where that of the fold is high, so that a
     probe that knows nothing would rank right rows last (Parker, Guenter and Bedo 2007,
     https://doi.org/10.1186/1471-2105-8-326).
     """
     num_rows, width = hidden_ND.shape
     if min(num_rows, width) > MOST:
         taken_M = np.sort(np.random.default_rng(0).permutation(num_rows)[:MOST])
-        probe = fit_probe(hidden_ND[taken_M], correct_N[taken_M], fold_N[taken_M])
-        parts = [hidden_ND[start : start + MOST] @ probe.weight_D for start in range(0, num_rows, MOST)]
-        score_N = np.concatenate(parts) + probe.bias
-        score_N[taken_M] = probe.out_of_fold_N
-        return probe._replace(out_of_fold_N=score_N)
+        part = fit_ridge(hidden_ND[taken_M], target_NC[taken_M], fold_N[taken_M])
+        parts = [hidden_ND[start : start + MOST] @ part.weight_DC for start in range(0, num_rows, MOST)]
+        score_NC = np.concatenate(parts) + part.bias_C
+        score_NC[taken_M] = part.out_of_fold_NC
+        return part._replace(out_of_fold_NC=score_NC)
     scaled_ND = torch.from_numpy(np.ascontiguousarray(hidden_ND, dtype=np.float64))
     mean_D, scale_D = scaled_ND.mean(0), scaled_ND.std(0, correction=0)
     scale_D = torch.where(scale_D > 1e-6, scale_D, 1.0) * width**0.5
     scaled_ND = (scaled_ND - mean_D) / scale_D
-    target_N = torch.from_numpy(np.where(correct_N, 1.0, -1.0))
-    mean = target_N.mean()
+    wanted_NC = torch.from_numpy(target_NC)
+    mean_C = wanted_NC.mean(0)
     value_R, left_NR = _decomposed(scaled_ND)
-    along_R = left_NR.T @ (target_N - mean)
+    along_RC = left_NR.T @ (wanted_NC - mean_C)
     folds = [torch.from_numpy(np.flatnonzero(fold_N == fold)) for fold in np.unique(fold_N)]
-    best_error, best_strength, best_N = float("inf"), STRENGTHS[0], target_N
+    best_error, best_strength, best_NC = float("inf"), STRENGTHS[0], wanted_NC
     for strength in STRENGTHS:
         share_R = value_R / (value_R + strength)
-        out_N = torch.empty_like(target_N)
+        out_NC = torch.empty_like(wanted_NC)
         for rows_B in folds:
             constant_B1 = torch.full((len(rows_B), 1), num_rows**-0.5, dtype=torch.float64)
             part_BR = torch.cat([left_NR[rows_B] * share_R.sqrt(), constant_B1], dim=1)
-            residual_B = target_N[rows_B] - mean - left_NR[rows_B] @ (share_R * along_R)
-            out_N[rows_B] = target_N[rows_B] - _left_out(part_BR, residual_B)
-        error = float((out_N - target_N).square().mean())
+            residual_BC = wanted_NC[rows_B] - mean_C - left_NR[rows_B] @ (share_R[:, None] * along_RC)
+            out_NC[rows_B] = wanted_NC[rows_B] - _left_out(part_BR, residual_BC)
+        error = float((out_NC - wanted_NC).square().mean())
         if error < best_error:
-            best_error, best_strength, best_N = error, strength, out_N
-    dual_N = left_NR @ (along_R / (value_R + best_strength))
-    weight_D = scaled_ND.T @ dual_N / scale_D
+            best_error, best_strength, best_NC = error, strength, out_NC
+    dual_NC = left_NR @ (along_RC / (value_R + best_strength)[:, None])
+    weight_DC = scaled_ND.T @ dual_NC / scale_D[:, None]
     for rows_B in folds:
-        others = (target_N.sum() - target_N[rows_B].sum()) / (num_rows - len(rows_B))
-        best_N[rows_B] += mean - others
-    return Probe(weight_D.numpy(), float(mean - weight_D @ mean_D), best_N.numpy(), best_strength)
+        others_C = (wanted_NC.sum(0) - wanted_NC[rows_B].sum(0)) / (num_rows - len(rows_B))
+        best_NC[rows_B] += mean_C - others_C
+    return Ridge(weight_DC.numpy(), (mean_C - mean_D @ weight_DC).numpy(), best_NC.numpy(), best_strength)
 
 
 def _decomposed(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,14 +100,14 @@ def _decomposed(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
     return value_R, vectors if num_rows <= width else scaled_ND @ vectors / value_R.sqrt()
 
 
-def _left_out(part_BR: Tensor, residual_B: Tensor) -> Tensor:
+def _left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
     """(I - P P')^-1 r, by the smaller of the two systems that give it (Woodbury)."""
     num_rows, width = part_BR.shape
     if num_rows <= width:
-        left_out_B: Tensor = torch.linalg.solve(
-            torch.eye(num_rows, dtype=torch.float64) - part_BR @ part_BR.T, residual_B
+        left_out_BC: Tensor = torch.linalg.solve(
+            torch.eye(num_rows, dtype=torch.float64) - part_BR @ part_BR.T, residual_BC
         )
-        return left_out_B
+        return left_out_BC
     inner_RR = torch.eye(width, dtype=torch.float64) - part_BR.T @ part_BR
-    added_B: Tensor = part_BR @ torch.linalg.solve(inner_RR, part_BR.T @ residual_B)
-    return residual_B + added_B
+    added_BC: Tensor = part_BR @ torch.linalg.solve(inner_RR, part_BR.T @ residual_BC)
+    return residual_BC + added_BC

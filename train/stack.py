@@ -1,9 +1,10 @@
 """Fits the default trust function, a cross-fitted stack that is never below the free signals (``trust.stacked``).
 
 The labelled rows fall into folds by a seeded hash. Members read the states: a linear probe of each state and one of all
-side by side (``train.ridge``), and from ``network_rows`` rows on a network a fold, fitted by Ray Train on the other
-folds. A row's logits come from weights that have not seen it. Then the whole stack is taken, unless cross-validation
-finds a simpler function ahead of it: one free signal, or the numbers of the answers together.
+side by side (``train.ridge``), where labels are a closed set a probe of the class (``train.class_probe``), and from
+``network_rows`` rows on a network a fold, fitted by Ray Train on the other folds. A row's logits come from weights that
+have not seen it. Then the whole stack is taken, unless cross-validation finds a simpler function ahead of it: one free
+signal, or the numbers of the answers together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from curation.metrics import auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
+from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe
 from curation.trust.components import PrincipalComponents
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.neural import NeuralTrust
@@ -30,6 +32,7 @@ from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, stored_numbers
 from train import course
 from train.choice import Candidate, chosen
+from train.class_probe import ClosedLabels, fit_class_probe, with_classes
 from train.combining import NUM_LEADS, Folded, folds_of, varies
 from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
@@ -45,9 +48,18 @@ FitNetwork = Callable[[LabelledRows, TrustConfig, int, int], NeuralTrust]
 
 
 def fit_stacked(
-    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, **options: Any
+    labels: TableRef,
+    grades: TableRef,
+    config: TrustConfig,
+    *,
+    seed: int,
+    output: Place,
+    closed: ClosedLabels | None = None,
+    **options: Any,
 ) -> TrustRef:
     """Fit a stack and save it to ``output``; its networks are fitted by Ray Train.
+
+    ``closed``: the labels, where they are a closed set.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong.
@@ -56,6 +68,8 @@ def fit_stacked(
         RunFailedError: a network failed more than ``config.max_failures`` times; the same call resumes it.
     """
     rows, origin = _read(labels, grades, config, seed)
+    if closed is not None and config.states:
+        rows = with_classes(rows, labels, closed)
     output = output.resolve()
     kept = output.with_name(f"{output.name}.folds")
     shared: list[Any] = []
@@ -109,6 +123,7 @@ def stacked_of(
     numbers = stacked = stack.numbers_alone()
     if stack.num_rows >= recipe.probe_rows and config.inputs:
         stack.fit_probes()
+        stack.fit_class_probe()
         if stack.num_rows >= recipe.network_rows:
             stack.fit_networks(fit_network)
         stacked = stack.all_columns()
@@ -159,16 +174,18 @@ class _Stack:
             )
         fold_M = folds_of(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed)
         self._folded = Folded(self.correct_M, fold_M)
-        kept = [varies(column_M) for column_M in rows.numbers_NK[self._used_M].T]
+        known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
+        kept = [name in known and varies(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
         self._numbers_MK = rows.numbers_NK[self._used_M][:, np.array(kept, dtype=np.bool_)]
         if not self._numbers:
             raise SourceError(
                 "trust: the source's labels hold no number of the answers that differs between rows "
-                f"({', '.join(rows.numbers) or 'none is stored'}); label again, or set trust.kind: neural"
+                f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
         self._probes: Probes | None = None
         self._networks: DeepEnsemble | None = None
+        self._class_probe: ClassProbe | None = None
         self._members: list[tuple[str, Float64s]] = []
         """Names and out-of-fold logits [M]."""
         self._rounded_M: Float64s | None = None
@@ -262,6 +279,14 @@ class _Stack:
         self._networks = DeepEnsemble(nets, self._config.inputs, {}).behind(pca)
         self._members.append((NETWORKS, out_M))
 
+    def fit_class_probe(self) -> None:
+        """The log-odds of each row's label by a probe of the prompt's states, where labels are a closed set."""
+        found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
+        if found is not None and varies(found.out_of_fold_M):
+            self._class_probe = found.probe
+            odds_M = found.out_of_fold_M
+            self._members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
+
     def _components(self) -> PrincipalComponents | None:
         used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
         return components_of(self._rows._replace(part_N=used_N), self._config)
@@ -291,6 +316,7 @@ class _Stack:
             states=self._config.inputs,
             probes=self._probes if taken.name == STACKED else None,
             networks=networks,
+            class_probe=self._class_probe if taken.name == STACKED else None,
         )
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust

@@ -74,7 +74,11 @@ class LabelledRows(NamedTuple):
     numbers_NK: npt.NDArray[np.float64]
     """The numbers of the answers that a stack reads, a column each, NaN for null; no column where none are read."""
     numbers: tuple[str, ...] = ()
-    """The names of the K numbers (``schemas.NUMBERS``)."""
+    """The names of the K numbers (``schemas.NUMBERS``); with ``classes`` one is the place of a row's label there."""
+    classes: tuple[str, ...] = ()
+    """The labels, where they are a closed set that is read."""
+    gold_N: npt.NDArray[np.float64] | None = None
+    """The place of the gold label among ``classes``, NaN where it is not known; None without ``classes``."""
 
     @property
     def num_repeats(self) -> int:

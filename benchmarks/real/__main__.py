@@ -30,6 +30,7 @@ from curation.metrics import auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.trust.stacked import stored_numbers
+from train.class_probe import ClosedLabels, with_classes
 from train.trust import labelled_rows
 from train.trust_loop import LabelledRows
 
@@ -63,8 +64,14 @@ def rows_of(directory: Path, split: str) -> tuple[LabelledRows, tuple[str, ...]]
     grades = TableRef.from_json(stages[f"gen-0/grade-{split}"]["outputs"]["grades"])
     schema = io.open_table(labels).schema
     states = tuple(name.removeprefix(schemas.state_column("")) for name in schema.names if schemas.is_state(name))
-    numbers = stored_numbers(schema)
-    return labelled_rows(labels, grades, TrustConfig(states=states), seed=0, numbers=numbers), states
+    rows = labelled_rows(labels, grades, TrustConfig(states=states), seed=0, numbers=stored_numbers(schema))
+    domain = yaml.safe_load((directory / "config.yaml").read_text())["domain"]
+    classes = tuple(domain.get("labels") or domain.get("classes") or ())
+    if not classes:
+        return rows, states
+    tables = stages["prepare"]["outputs"]["tables"]
+    gold = TableRef.from_json(tables["source" if split == "source" else "audit"])
+    return with_classes(rows, labels, ClosedLabels(classes, gold)), states
 
 
 def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, float]:

@@ -24,6 +24,9 @@ def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], 
     hidden_ND = np.concatenate([source.hidden_ND[used], pool.hidden_ND])
     numbers_NK = np.concatenate([source.numbers_NK[used], pool.numbers_NK])
     correct_N = np.concatenate([source.correct_N[used], pool.correct_N])
+    gold_N = None
+    if source.gold_N is not None and pool.gold_N is not None:
+        gold_N = np.concatenate([source.gold_N[used], pool.gold_N])
     ids_N = np.arange(len(correct_N), dtype=np.int64)
     labelled = min(LABELLED, len(used))
     part_N = np.full(labelled, FIT, dtype=np.int8)
@@ -38,6 +41,7 @@ def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], 
                 numbers_NK=numbers_NK[taken],
                 correct_N=correct_N[taken],
                 row_ids_N=ids_N[taken],
+                gold_N=None if gold_N is None else gold_N[taken],
                 part_N=part_N if len(taken) == labelled else np.full(len(taken), FIT, dtype=np.int8),
             )
             for taken in (order[:labelled], order[labelled:])

@@ -40,6 +40,10 @@ class Classes(Domain):
         """Every class."""
         return tuple(self._completions.values())
 
+    def closed_labels(self) -> tuple[str, ...]:
+        """The classes."""
+        return tuple(self._completions)
+
     def answer(self, label: str, example: Example) -> str:
         """The class's completion."""
         return self._completions[label]

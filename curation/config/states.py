@@ -51,6 +51,11 @@ def parse(name: str) -> State:
     return State(LAST if layer is None else int(layer), position or of_option, int(rank or 1))
 
 
+def is_of_prompt(name: str) -> bool:
+    """Whether a state, of whatever layer, has seen the prompt alone and not the answer."""
+    return name.endswith("prompt_last")
+
+
 def layers_of(names: Iterable[str]) -> tuple[int, ...]:
     """The layers of these states: the last layer first, the others ascending; the last layer if there are no states."""
     return tuple(sorted({parse(name).layer for name in names} or {LAST}))

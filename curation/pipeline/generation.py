@@ -22,7 +22,7 @@ from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceByClass, ChoiceInputs, VerifiedChoice, declared
 from curation.stages.class_quota import Classes, divided
-from curation.stages.fit import FitTrust
+from curation.stages.fit import FitTrust, closed_in
 from curation.stages.judge import Judge
 from curation.stages.keep import Keep
 from curation.stages.label import Label
@@ -256,7 +256,7 @@ def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
 
 def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
     """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
-    config, trust = generation.config, generation.config.fitting
+    config, trust, examples = generation.config, generation.config.fitting, generation.tables["source"]
 
     def fitted(name: str, kind: str, of: str) -> Stage:
         function = arms.fitted_of([kind])[kind]
@@ -270,6 +270,7 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
             grades=grades,
             trust=read_by(kind, function, trust).model_copy(update=trust.resources),
             seed=config.seed,
+            closed=closed_in(config.domain_of("source"), trust.states, examples) if kind == "stacked" else None,
             teacher=f"the teacher of generation {generation.index}" if generation.index else None,
             num_rows=generation.sizes["source"],
         )

@@ -1,19 +1,29 @@
 """The fit stage: fits a trust function on the graded labels of the source split."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from curation.arms import TRUST, Fitted
-from curation.config import TrustConfig
+from curation.config import DomainConfig, TrustConfig
+from curation.config.states import is_of_prompt
+from curation.domains import get_domain
 from curation.errors import DegenerateSourceError
 from curation.refs import TableRef, TrustRef
 from curation.registry import check_options, code
-from curation.rundir.graph import Done, In, Stage, setting
+from curation.rundir.graph import Done, In, Inputs, Stage, Table, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stages.training import training, training_host
 from curation.tables import io
 from curation.trust import saved
 from train.recipe import recipe_of
+
+
+class LabelledClasses(Inputs):
+    """A closed set of labels, and the labelled rows with their gold ones."""
+
+    names: Sequence[str]
+    examples: In[TableRef]
 
 
 class FitTrust(Stage):
@@ -40,8 +50,16 @@ class FitTrust(Stage):
     grades: In[TableRef]
     trust: TrustConfig
     seed: int
+    closed: LabelledClasses | None = None
+    """The labels, where they are a closed set that the function reads."""
     teacher: str | None = setting(default=None)
     """Who answered, where labels that are all right or all wrong end a chain and not the run."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the fit depends; without a closed set of labels there is none in the key."""
+        found = super().inputs
+        return {name: value for name, value in found.items() if name != "closed" or value is not None}
 
     @property
     def takes(self) -> dict[str, float]:
@@ -71,6 +89,7 @@ class FitTrust(Stage):
 
     def _fitted(self, task: Task) -> TrustRef:
         from train import course  # heavy
+        from train.class_probe import ClosedLabels
         from train.trust import fit_here
 
         options = self.trust.options.get(self.function, {})
@@ -79,11 +98,20 @@ class FitTrust(Stage):
             output = task.directory
             return fit_here(code(self.made_by), *given, seed=self.seed, output=output, options=options)
         fit_net, further = code(self.fit_by), {"seed": self.seed, "output": task.directory, **options}
+        if self.closed is not None:
+            further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
         check_options("trust.options", fit_net, *given, **further)
         notes = task.directory.with_name(f"{task.directory.name}.progress")
         with task.progress() as update, course.followed(notes, update), training(task, self.trust):
             found: TrustRef = fit_net(*given, **further)
         return found
+
+
+def closed_in(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
+    """The labels of labelled rows, where they are a closed set and trust reads a state of the prompt; else None."""
+    if not any(map(is_of_prompt, states)) or (names := get_domain(domain).closed_labels()) is None:
+        return None
+    return LabelledClasses(names=names, examples=examples)
 
 
 def check_settings(config: TrustConfig) -> None:

@@ -1,9 +1,10 @@
 """Stacking (Wolpert 1992): numbers of the answer and cross-fitted models of its states, joined by a regularised model.
 
 The numbers cost nothing: every labelling pass stores them (``schemas.NUMBERS``). The members read the hidden states:
-linear probes and, of many rows, networks. Each member gives every labelled row a logit by weights that have not seen
-the row, and the combination, a logistic regression or boosted trees, is fitted on numbers and logits of all labelled
-rows. So its output is a probability without rows that are held out for calibration. ``train.stack`` fits it, and takes
+linear probes, of many rows networks, and where labels are a closed set a probe of the class. Each member gives every
+labelled row a logit by weights that have not seen the row, and the combination, a logistic regression or boosted trees,
+is fitted on numbers and logits of all labelled rows. So its output is a probability without rows that are held out for
+calibration. ``train.stack`` fits it, and takes
 fewer inputs, down to one number alone, where those do as well.
 """
 
@@ -23,6 +24,7 @@ from curation.errors import SourceError
 from curation.tables.schemas import is_number, mend_of
 from curation.trust import Scores
 from curation.trust.boosted_trees import BoostedTrees
+from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe, places
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.folded import FoldedInput
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
@@ -154,12 +156,19 @@ class StackedTrust(StateTrust):
         states: Sequence[str] = (),
         probes: Probes | None = None,
         networks: DeepEnsemble | None = None,
+        class_probe: ClassProbe | None = None,
     ) -> None:
-        self.combination, self.probes, self.networks = combination, probes, networks
-        members = [*(() if probes is None else probes.names), *(() if networks is None else [NETWORKS])]
+        self.combination, self.probes, self.networks, self.class_probe = combination, probes, networks, class_probe
+        members = [*(() if probes is None else probes.names), *(() if class_probe is None else [CLASS_PROBE])]
+        members += [] if networks is None else [NETWORKS]
         self.numbers = tuple(name for name in combination.names if name not in members)
         self.read_by_members = tuple(states) if members else ()
         super().__init__((*self.read_by_members, *self.numbers), fit)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the inputs, in their order, and of the label where its class is compared."""
+        return (*super().features, *(() if self.class_probe is None else [LABEL]))
 
     @property
     def size(self) -> int:
@@ -177,14 +186,15 @@ class StackedTrust(StateTrust):
         return self.networks.size - size + width
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row of all inputs side by side, float32 [N]."""
+        """The logit of each row of all inputs side by side, float32 [N], as of rows whose label is no known class."""
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
-        return self._logits([states_ND], numbers_NK.double().numpy())
+        return self._logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
-        """The logit of each row of a fit, float32 [N]."""
-        places = [names.index(name) for name in self.numbers]
-        return self._logits([hidden_ND], numbers_NK[:, places])
+        """The logit of each row of a fit, float32 [N]; ``LABEL`` among the names is the place of its class."""
+        of_names = [names.index(name) for name in self.numbers]
+        class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
+        return self._logits([hidden_ND], numbers_NK[:, of_names], class_N)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where an input of its members is null, or all its numbers are.
@@ -194,16 +204,17 @@ class StackedTrust(StateTrust):
         """
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         missing_N, states, numbers_NK = self._read(labels)
+        class_N = self._classes(labels)
         for start in range(0, labels.num_rows, SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
-            raw_N[rows] = self._logits([column[rows] for column in states], numbers_NK[rows])
+            raw_N[rows] = self._logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
         raw_N[missing_N] = np.nan
         return raw_N
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """The shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
-        parts_NK = self.combination.parts(self._columns(states, numbers_NK))
+        parts_NK = self.combination.parts(self._columns(states, numbers_NK, self._classes(labels)))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
     def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s]:
@@ -223,15 +234,27 @@ class StackedTrust(StateTrust):
             )
         return missing_N | states.missing_N, states.columns, numbers_NK
 
-    def _logits(self, states: Sequence[Tensor], numbers_NK: Float64s) -> Scores:
-        logit_N: Scores = self.combination.logits(self._columns(states, numbers_NK)).astype(np.float32)
+    def _classes(self, labels: pa.RecordBatch) -> Float64s:
+        """The place of each row's class, float64 [N]; NaN where it is none, or is not compared."""
+        if self.class_probe is None:
+            return np.full(labels.num_rows, np.nan)
+        if LABEL not in labels.schema.names:
+            raise SourceError(
+                f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
+            )
+        return places(labels.column(LABEL), self.class_probe.classes)
+
+    def _logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
+        logit_N: Scores = self.combination.logits(self._columns(states, numbers_NK, class_N)).astype(np.float32)
         return logit_N
 
-    def _columns(self, states: Sequence[Tensor], numbers_NK: Float64s) -> Float64s:
+    def _columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
         """Columns that the combination reads, float64 [N, K]."""
         columns = [numbers_NK]
         if self.probes is not None:
             columns.append(self.probes.logits(states))
+        if self.class_probe is not None:
+            columns.append(self.class_probe.log_odds(states, class_N)[:, None])
         if self.networks is not None:
             columns.append(self.networks.raw_of(states).astype(np.float64)[:, None])
         return np.concatenate(columns, axis=1)
@@ -243,7 +266,7 @@ class StackedTrust(StateTrust):
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The combination's, the probes' and the networks', each under its name."""
+        """The combination's, the probes', the networks' and the class probe's, each under its name."""
         bent = torch.tensor(astuple(self.combination.bent), dtype=torch.float64)
         found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent_4": bent}
         found |= {f"combination.{name}": of for name, of in self.combination.model.weights.items()}
@@ -251,16 +274,19 @@ class StackedTrust(StateTrust):
             found |= {f"probes.{name}": of for name, of in self.probes.weights.items()}
         if self.networks is not None:
             found |= {f"{NETWORKS}.{name}": of for name, of in self.networks.saved_weights().items()}
+        if self.class_probe is not None:
+            found |= {f"class_probe.{name}": of for name, of in self.class_probe.weights.items()}
         return found
 
     def description(self) -> dict[str, Any]:
-        """Adds the combination's columns, the probes' names and the networks' description."""
+        """Adds the combination's columns, the probes' names and what the networks and the class probe are made of."""
         return {
             **super().description(),
             "columns": self.combination.names,
             "read_by_members": self.read_by_members,
             "probes": None if self.probes is None else self.probes.names,
             "networks": None if self.networks is None else self.networks.description(),
+            **({} if self.class_probe is None else {"class_probe": self.class_probe.description()}),
         }
 
     @classmethod
@@ -272,13 +298,14 @@ class StackedTrust(StateTrust):
             model = Trees(BoostedTrees(_under(found, "trees."), len(columns), columns, {}))
         else:
             model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
-        probes, networks = description["probes"], description["networks"]
+        probes, networks, class_probe = description["probes"], description["networks"], description.get("class_probe")
         return cls(
             Combination(columns, weights["mean_K"].numpy(), model, Bent(*weights["bent_4"].tolist())),
             description["fit"],
             states=description["read_by_members"],
             probes=None if probes is None else Probes(probes, **_under(weights, "probes.")),
             networks=None if networks is None else DeepEnsemble.loaded(_under(weights, f"{NETWORKS}."), networks),
+            class_probe=class_probe and ClassProbe.made(_under(weights, "class_probe."), class_probe),
         )
 
 

@@ -143,7 +143,8 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
     scored = set(stored) <= set(table.schema.names)  # while it was labelled: then the states are not all there
     features = stored if scored else list(function.features)
     parts: list[tuple[npt.NDArray[Any], ...]] = []
-    for batch in table.scanner(columns=["row_id", "label", *features], filter="error IS NULL").to_batches():
+    columns = list(dict.fromkeys(["row_id", "label", *features]))
+    for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
         row_ids_B = batch.column("row_id").to_numpy()
         kept_B = keep(row_ids_B) & np.isin(row_ids_B, graded.row_ids_N)
         batch = batch.filter(pa.array(kept_B))

@@ -48,6 +48,23 @@ def keys(config: Any) -> dict[str, Any]:
     return {name: json.loads(json.dumps(key)) for name, key in found.items()}
 
 
+def test_trust_depends_on_the_classes_only_where_it_reads_the_prompt(tmp_path: Path):
+    def fit_of(states: list[str], domain: str = "classification") -> dict[str, Any]:
+        config = load(tmp_path)
+        raw = yaml.safe_load((tmp_path / "quota.yaml").read_text())
+        raw["teacher"]["states"], raw["trust"] = states, {"states": states}
+        if domain != "classification":
+            raw["domain"] = {"name": domain, "prompt": "{{ text }}", "reference": "label", "check": "equal"}
+        (tmp_path / "quota.yaml").write_text(yaml.safe_dump(raw))
+        config = load_config(tmp_path / "quota.yaml")
+        return keys(config)["gen-0/trust"]
+
+    of_answer, of_both = fit_of(["output_last"]), fit_of(["prompt_last", "output_last"])
+    assert "closed" not in of_answer  # the key of a run that was finished before there was a class probe
+    assert of_both["closed"]["names"] == ["a", "b"] and "source" in json.dumps(of_both["closed"]["examples"])
+    assert "closed" not in fit_of(["prompt_last", "output_last"], "text")
+
+
 def test_quotas_change_the_selection_alone(tmp_path: Path):
     none, auto, given = (keys(load(tmp_path, quota=quota)) for quota in ("none", "auto", {"a": 1, "b": 3}))
     assert auto == keys(load(tmp_path))

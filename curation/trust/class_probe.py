@@ -1,0 +1,82 @@
+"""A probe of the class of a row, by the states of its prompt: how likely is the label that the row has.
+
+The states of the prompt do not know the label. So what they say of the class is a second opinion on it, as confident
+learning takes one (Northcutt, Jiang and Chuang 2021, https://doi.org/10.1613/jair.1.12125). ``train.class_probe`` fits
+it where labels are a closed set.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from curation.arrays import Float64s
+from curation.trust.folded import FoldedInput
+
+CLASS_PROBE = "class probe"
+"""The name of its column among those that a stack's combination reads."""
+LABEL = "label"
+"""The column with the label that is compared."""
+
+
+class ClassProbe:
+    """A linear probe of C classes; its scores times ``sharpness`` are the logits of a softmax."""
+
+    def __init__(
+        self, classes: Sequence[str], spans: Sequence[tuple[int, int]], weights: Mapping[str, Tensor], sharpness: float
+    ) -> None:
+        """``spans``: first and end place, among a row's states side by side, of those that it reads, ascending.
+
+        ``weights``: ``weight_CD``, which reads what is left of those after ``centre_D`` is taken from them, and
+        ``bias_C``, in float64. ``sharpness``: the inverse temperature.
+        """
+        self.classes, self.spans, self.weights = tuple(classes), tuple(spans), dict(weights)
+        self.sharpness = sharpness
+        self._folded = FoldedInput(weights["weight_CD"], weights["bias_C"], weights["centre_D"], torch.float32)
+
+    def log_odds(self, columns: Sequence[Tensor], class_N: Float64s) -> Float64s:
+        """The log-odds of each row's class, float64 [N], of its states column by column; NaN where it has none.
+
+        ``class_N``: the place of the row's label among the classes, NaN where it is none of them.
+        """
+        ends = np.cumsum([column.shape[1] for column in columns]).tolist()
+        starts = [0, *ends[:-1]]
+        read = [
+            column[:, start - first : end - first]
+            for start, end in self.spans
+            for column, first, last in zip(columns, starts, ends, strict=True)
+            if first <= start and end <= last
+        ]
+        return log_odds(self._folded(read).double().numpy() * self.sharpness, class_N)
+
+    def description(self) -> dict[str, Any]:
+        """Arguments of :meth:`made` beside the weights, as JSON."""
+        return {"classes": self.classes, "spans": self.spans, "sharpness": self.sharpness}
+
+    @classmethod
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The probe of these weights and this description."""
+        spans = [(start, end) for start, end in description["spans"]]
+        return cls(description["classes"], spans, weights, description["sharpness"])
+
+
+def log_odds(logit_NC: Float64s, class_N: Float64s) -> Float64s:
+    """The log-odds of one class a row by the softmax of its logits, float64 [N]; NaN where ``class_N`` is."""
+    known_N = ~np.isnan(class_N)
+    at_M = (np.arange(int(known_N.sum())), class_N[known_N].astype(np.int64))
+    logit_MC = logit_NC[known_N].copy()
+    own_M = logit_MC[at_M]
+    logit_MC[at_M] = -np.inf
+    found_N = np.full(len(class_N), np.nan)
+    found_N[known_N] = own_M - np.logaddexp.reduce(logit_MC, axis=1)
+    return found_N
+
+
+def places(values: pa.Array, classes: Sequence[str]) -> Float64s:
+    """The place of each value among the classes, float64 [N]; NaN for a null, and for a value that is none of them."""
+    found = pc.index_in(values.cast(pa.string()), value_set=pa.array(classes, pa.string()))
+    return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
