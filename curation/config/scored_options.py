@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from curation.config.inputs import DomainConfig
 from curation.config.states import parse
 
 BACKENDS = ("auto", "transformers", "vllm", "scripted")

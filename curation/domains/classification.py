@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, cell
+from curation.domains import Domain, Example, one_line
 from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, set_format
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -141,7 +141,7 @@ class Classification(Domain):
         value = raw.get(self._label)
         if value is not None and self._sets is not None:
             return self._sets.label_of(value)
-        if value is None or (label := oneone_line(value)) in self._words:
+        if value is None or (label := one_line(value)) in self._words:
             return None if value is None else label
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
