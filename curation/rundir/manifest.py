@@ -23,8 +23,9 @@ from curation.escaping import escaped
 from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
-from curation.rundir.graph import Position, Recorded, Stage
+from curation.rundir.graph import Position, Stage
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
+from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
