@@ -66,7 +66,7 @@ def look(config: RunConfig) -> Shown:
     )
 
 
-def spent_lines(spent: Mapping[str, Any] | None) -> list[str]:
+def spent_lines(spent: Mapping[str, object] | None) -> list[str]:
     """Questions to a server and what they cost, in a line; none of no server."""
     if spent is None:
         return []

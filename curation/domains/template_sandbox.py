@@ -91,7 +91,7 @@ MOST_NUMBER = 10**30
 """The largest number that a product may have: powers of integers would grow without end."""
 
 
-class Budget(threading.local):
+class WorkBudget(threading.local):
     """The work that is left for the row whose text this thread makes."""
 
     left = MOST_WORK
@@ -114,10 +114,10 @@ class Budget(threading.local):
             )
 
 
-budget = Budget()
+budget = WorkBudget()
 
 
-def _spend_on(*values: Any) -> None:
+def _spend_on(*values: object) -> None:
     """Pay for reading values."""
     budget.spend(sum(len(value) for value in values if isinstance(value, str | list | tuple | dict | range)))
 
@@ -190,7 +190,7 @@ def _range(*bounds: int) -> range:
     return found
 
 
-class Environment(SandboxedEnvironment):
+class BoundedEnvironment(SandboxedEnvironment):
     """Jinja's sandbox with the filters and methods that are named, and arithmetic whose results are bounded."""
 
     intercepted_binops = frozenset({"+", "*", "%", "//", "/", "-"})
@@ -244,7 +244,7 @@ def _bounded(function: Callable[..., Any], *, missing: bool) -> Callable[..., An
     """
 
     @functools.wraps(function)
-    def filtered(*arguments: Any, **named: Any) -> Any:
+    def filtered(*arguments: object, **named: object) -> Any:
         _spend_on(*(arguments if missing else map(_present, arguments)))
         return _made(function(*arguments, **named))
 

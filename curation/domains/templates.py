@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 
-from curation.domains.template_sandbox import MOST_CHARACTERS, Environment, budget
+from curation.domains.template_sandbox import MOST_CHARACTERS, BoundedEnvironment, budget
 from curation.errors import ConfigError, RowError
 from curation.escaping import message
 
@@ -75,7 +75,7 @@ class Template:
             raise ConfigError(f"{key}: {source!r} is no template; give a text with {{{{ column }}}} in it")
         if len(source) > MOST_SOURCE:
             raise ConfigError(f"{key}: has {len(source):,} characters, more than {MOST_SOURCE:,}; shorten it")
-        environment = Environment()
+        environment = BoundedEnvironment()
         budget.refill()  # of what is computed once, when it is compiled
         try:
             tree = environment.parse(source)

@@ -31,7 +31,7 @@ class Done:
 class In(Generic[T]):
     """The type of a field that takes a value or the output of another stage, and is the value when the stage runs."""
 
-    def __get__(self, instance: object, owner: Any) -> T: ...  # type: ignore[empty-body]
+    def __get__(self, instance: object, owner: object) -> T: ...  # type: ignore[empty-body]
 
     def __set__(self, instance: object, value: "T | Out") -> None: ...
 
@@ -39,7 +39,7 @@ class In(Generic[T]):
 class InEach(Generic[T]):
     """The type of a field that takes values or outputs by name, and is a mapping of values when the stage runs."""
 
-    def __get__(self, instance: object, owner: Any) -> Mapping[str, T]: ...  # type: ignore[empty-body]
+    def __get__(self, instance: object, owner: object) -> Mapping[str, T]: ...  # type: ignore[empty-body]
 
     def __set__(self, instance: object, value: "Mapping[str, T | Out]") -> None: ...
 
@@ -128,7 +128,7 @@ class Stage(Inputs):
         """The arguments on which the outputs do not depend; the stage waits for outputs of other stages in them."""
         return {item.name: getattr(self, item.name) for item in fields(self) if "is_setting" in item.metadata}
 
-    def do(self, task: Any, known: "Known") -> Done:
+    def do(self, task: object, known: "Known") -> Done:
         """Run with every output of another stage replaced by what that stage made."""
         done = replace(self, needs=(), **resolved(self.arguments, known)).run(task)
         return replace(done, outputs=as_json(done.outputs))
@@ -154,7 +154,7 @@ class Stage(Inputs):
 _COMMON = frozenset(item.name for item in fields(Stage))
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
     """Outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
 
     An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
@@ -238,7 +238,7 @@ Known = Mapping[str, Outputs | Skipped]
 """The outputs of each stage that is done or skipped, by name."""
 
 
-def ordered(targets: Any) -> list[Stage]:
+def ordered(targets: object) -> list[Stage]:
     """The stages that make the outputs in ``targets``, each after the stages that it waits for.
 
     Raises:
@@ -308,7 +308,7 @@ def recorded(out: Out, known: Known) -> Any:
     return value
 
 
-def resolved(value: Any, known: Known) -> Any:
+def resolved(value: object, known: Known) -> Any:
     """A value with every output in it replaced by what its stage made, in the form that the work takes.
 
     Raises:
@@ -326,7 +326,7 @@ def resolved(value: Any, known: Known) -> Any:
     return value
 
 
-def present(value: Any, known: Known) -> Any:
+def present(value: object, known: Known) -> Any:
     """Inputs as :func:`resolved` gives them, without the parts of a mapping whose outputs are missing.
 
     Raises:
@@ -343,7 +343,7 @@ def present(value: Any, known: Known) -> Any:
     return resolved(value, known)
 
 
-def plain(value: Any, known: Known) -> Any:
+def plain(value: object, known: Known) -> Any:
     """A value as JSON, with every output replaced by what its stage made: the basis of a cache key.
 
     Raises:

@@ -67,7 +67,7 @@ class Manifest:
     def __init__(
         self,
         directory: Place,
-        identity: dict[str, Any],
+        identity: Mapping[str, object],
         files: dict[str, list[dict[str, Any]]],
         stages: dict[str, StageRecord],
         *,
@@ -290,7 +290,7 @@ class Manifest:
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
         return self.directory / f"{stage}-{fingerprint(inputs)[:8]}{again}"
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, **fields: object) -> None:
         """Add a line to the event log."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **redacted_in(fields)}, default=str)
         self.events.add(escaped(line), can_wait=kind == "progress")

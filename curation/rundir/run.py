@@ -352,7 +352,7 @@ class Run:
         failure.__cause__ = error
         return failure
 
-    def _event(self, kind: str, **fields: Any) -> None:
+    def _event(self, kind: str, **fields: object) -> None:
         """Log an event, unless another driver has the directory: the log is then about that one's stages."""
         with suppress(CommitError):
             self.manifest.guard()

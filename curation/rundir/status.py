@@ -101,7 +101,7 @@ def _absence(out: Out, known: Known) -> str:
     return sentence or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
-def differences(before: Any, now: Any, path: str = "") -> list[str]:
+def differences(before: object, now: object, path: str = "") -> list[str]:
     """The leaves where two JSON values differ, as ``a.b was X, is Y``."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return [
