@@ -6,7 +6,7 @@ line of ``ARMS``. Each line names the code (``module:Class``) and what it needs.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from curation import given_columns
 from curation.given_columns import ORDER_AGREEMENT
@@ -89,7 +89,7 @@ class Configured:
 Trust = Draw | Column | Signal | Fitted | Configured
 
 
-def _trust(path: str, found: Any) -> Trust:
+def _trust(path: str, found: object) -> Trust:
     if not isinstance(found, Trust):
         raise TypeError(f"it is a {type(found).__name__}, not a Column, Signal or Fitted of curation.arms")
     return found
@@ -244,7 +244,7 @@ class Arm:
         return self.gold or "accuracy" in self.rule.reads
 
 
-def _arm(path: str, found: Any) -> Arm:
+def _arm(path: str, found: object) -> Arm:
     if isinstance(found, Trust):
         return Arm(words=found.words, trust=path)
     return instance_of(Arm)(path, found)

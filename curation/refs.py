@@ -21,7 +21,7 @@ class Ref:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: Mapping[str, object]) -> Self:
         """The inverse of :meth:`to_json`."""
         return cls(**value)
 

@@ -35,7 +35,7 @@ def installed(group: str) -> Mapping[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
 
-def check_options(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+def check_options(key: str, function: Callable[..., Any], *arguments: object, **options: object) -> None:
     """Refuse settings of a user that a class or function does not take.
 
     Raises:
@@ -112,7 +112,7 @@ class Registry(Mapping[str, T], Generic[T]):
 def instance_of(kind: type[T]) -> Callable[[str, Any], T]:
     """For ``accept``: constants of one type."""
 
-    def accept(path: str, found: Any) -> T:
+    def accept(path: str, found: object) -> T:
         if not isinstance(found, kind):
             raise TypeError(f"it is a {type(found).__name__}, not a {kind.__name__}")
         return found

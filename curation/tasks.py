@@ -18,7 +18,7 @@ MAX_RETRIES = 10
 
 def in_tasks(
     function: Callable[..., Result],
-    calls: Iterable[tuple[Any, ...]],
+    calls: Iterable[tuple[object, ...]],
     *,
     num_cpus: float = 1,
     num_gpus: float = 0,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -64,7 +64,9 @@ class Checkpointing(TrainerCallback):
         self._saved = self._asked = time.monotonic()
         self._is_preempted = False
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         """Ask for a checkpoint where one is due, by the first worker's clock, or where a worker is about to go.
 
         Raises:
@@ -91,7 +93,7 @@ class Checkpointing(TrainerCallback):
         if is_due or is_terminated or (ask and self._is_preempted):
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Seal the checkpoint that all workers have written, and remove the one before.
 
         Raises:
@@ -121,7 +123,7 @@ class Progress(TrainerCallback):
         self._first_step = 0
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Start the clock."""
         self._start, self._first_step = time.monotonic(), state.global_step
@@ -132,7 +134,7 @@ class Progress(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: Mapping[str, float] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Log, and tell the rows done."""
         num_steps = state.global_step - self._first_step

@@ -10,7 +10,7 @@ K last positions, V words of the vocabulary.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Preferences:
         """The sequences of :func:`pair_batch`."""
         return pair_batch(rows, pad)
 
-    def trainer(self, loader: Loader, tokenizer: Any, name: str, **settings: Any) -> "DpoTrainer":
+    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
         """The trainer by the loss of preferences."""
         return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
 
@@ -109,7 +109,7 @@ def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     return {**both, "targets": both["labels"], "labels": labels_B2, "row_ids": [row["row_id"] for row in rows]}
 
 
-def _doubled(batch: dict[str, Any]) -> dict[str, Any]:
+def _doubled(batch: Mapping[str, object]) -> dict[str, Any]:
     return {
         name: torch.cat([value, value]) if isinstance(value, torch.Tensor) else value for name, value in batch.items()
     }
@@ -137,7 +137,7 @@ def preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta
 class DpoTrainer(SftTrainer):
     """Trains on batches of :func:`pair_batch`."""
 
-    def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: Any) -> None:
+    def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: object) -> None:
         """``reference``: the model that is compared with; None: the trained one without its adapter."""
         super().__init__(loader, loss=self._of_pairs, first_step=None, **settings)
         self._beta, self._reference = beta, reference

@@ -37,11 +37,11 @@ LOGGING_SHARE = 0.02
 class RowObjective(Protocol):
     """A method's reading of rows: their columns, batches and loss."""
 
-    def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
+    def source(self, rows: TableRef, tokenizer: object) -> TokenSource:
         """The rows as token ids."""
         ...
 
-    def prepare(self, model: Any, args: TrainingArguments) -> None:
+    def prepare(self, model: object, args: TrainingArguments) -> None:
         """Ready the base before it gets an adapter, or refuse it."""
         ...
 
@@ -49,7 +49,7 @@ class RowObjective(Protocol):
         """A micro-batch with ``row_ids`` and ``labels``; the items of a step are its labels that are not ignored."""
         ...
 
-    def trainer(self, loader: Loader, tokenizer: Any, name: str, **settings: Any) -> Guarded:
+    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> Guarded:
         """The trainer with the loss; ``settings`` are those of ``transformers.Trainer``."""
         ...
 

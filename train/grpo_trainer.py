@@ -65,7 +65,7 @@ class Game:
             "logprobs": [rollout.logprobs for rollout in found],
         }
 
-    def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: Any) -> list[float | None]:
+    def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
         """The rewards of the answers just drawn: TRL's reward function."""
         tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
         graded = grade(self._domain, tasks, texts, format_reward=self._config.format_reward)
@@ -97,7 +97,12 @@ class Trainer(Guarded, GRPOTrainer):
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self, model: object, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **kwargs: Any
+        self,
+        model: object,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        **kwargs: object,
     ) -> Any:
         found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
         if self._inputs is not None and torch.is_grad_enabled():
@@ -123,7 +128,7 @@ class Watch(TrainerCallback):
     def __init__(self, config: GrpoConfig) -> None:
         self._config = config
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Look at the rewards."""
         if without_signal(steps_of(state.log_history), self._config):
             control.should_training_stop = True

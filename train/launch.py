@@ -8,7 +8,7 @@ same resources use it too. In it the loop runs in Ray Train's local mode and so 
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -141,7 +141,7 @@ class CheckpointFolder:
         return next((path for path in found if path.is_dir()), None)
 
 
-def launch(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
+def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name: str, storage: Place) -> None:
     """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until the training ends.
 
     The same call resumes from the last checkpoint of the same ``name``.

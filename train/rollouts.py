@@ -160,7 +160,7 @@ class _Stopped(StoppingCriteria):
         self._text, self._stops, self._width = text, stops, width
         self._pieces: dict[int, str] = {}
 
-    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
         """Whether each row ends, [B]."""
         ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         if self._stops:

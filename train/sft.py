@@ -163,7 +163,7 @@ class Supervised:
         """Rows side by side, or packed."""
         return pack(rows, mean_trust) if self._config.packing and rows else collate(rows, pad, mean_trust)
 
-    def trainer(self, loader: Loader, tokenizer: Any, name: str, **settings: Any) -> SftTrainer:
+    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
         """The trainer by the mean loss of the completions' tokens."""
         first_step = FirstStep(name, tokenizer, IGNORED) if self._config.check_first_step else None
         return SftTrainer(loader, loss=completion_loss, first_step=first_step, **settings)

@@ -55,7 +55,7 @@ def fit_stacked(
     seed: int,
     output: Place,
     closed: ClosedLabels | None = None,
-    **options: Any,
+    **options: object,
 ) -> TrustRef:
     """Fit a stack and save it to ``output``; its networks are fitted by Ray Train.
 
@@ -110,9 +110,9 @@ def stacked_of(
     config: TrustConfig,
     *,
     seed: int,
-    origin: Mapping[str, Any],
+    origin: Mapping[str, object],
     fit_network: FitNetwork | None = None,
-    **options: Any,
+    **options: object,
 ) -> StackedTrust:
     """A stack of these rows; see :func:`fit_stacked`. Unless told, networks are fitted in this process."""
     recipe = recipe_of(options)
@@ -132,7 +132,7 @@ def stacked_of(
     return stack.made(taken, origin, choice)
 
 
-def confidence_of(rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any]) -> StackedTrust:
+def confidence_of(rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object]) -> StackedTrust:
     """The numbers of the answers of these rows in one logistic regression; see :func:`fit_confidence`."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
@@ -145,7 +145,7 @@ def network_of(
     *,
     fold: int,
     seed: int,
-    origin: Mapping[str, Any],
+    origin: Mapping[str, object],
     shard: Shard | None = None,
 ) -> NeuralTrust:
     """A network of all folds (``rows.part_N``) but one; some of their rows say when it stops."""
@@ -296,7 +296,7 @@ class _Stack:
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
 
-    def made(self, taken: Candidate, origin: Mapping[str, Any], choice: Mapping[str, Any] | None) -> StackedTrust:
+    def made(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
         """The trust function, with its held-out scores and the record of its fit."""
         record = {
             "num_fit": self.num_rows,

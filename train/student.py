@@ -46,7 +46,7 @@ def train_student(
     output: Place,
     name: str,
     update: Update = lambda standing: None,
-    **read: Any,
+    **read: object,
 ) -> TrainingResult:
     """Run ``learn`` in the workers that ``config`` asks for; ``read`` is passed to it.
 

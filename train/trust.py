@@ -92,7 +92,7 @@ def _member_seeds(seed: int, members: int) -> list[int]:
 
 
 def _averaged(
-    fits: Sequence[NeuralTrust], rows: LabelledRows, config: TrustConfig, origin: Mapping[str, Any]
+    fits: Sequence[NeuralTrust], rows: LabelledRows, config: TrustConfig, origin: Mapping[str, object]
 ) -> StateTrust:
     """The average of members that were fitted on these rows, calibrated."""
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
@@ -105,7 +105,7 @@ def fit_member(
     fit: Callable[..., NeuralTrust],
     rows: "ray.ObjectRef[Any]",
     config: TrustConfig,
-    origin: dict[str, Any],
+    origin: Mapping[str, object],
     seed: int,
     output: Place,
 ) -> NeuralTrust:
@@ -164,7 +164,7 @@ def fit_here(
 
 
 def fit_rows(
-    kind: str, rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], ends: Ends = never
+    kind: str, rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], ends: Ends = never
 ) -> StateTrust:
     """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
 
@@ -199,7 +199,7 @@ def neural_of(
     config: TrustConfig,
     *,
     seed: int,
-    origin: Mapping[str, Any],
+    origin: Mapping[str, object],
     shard: Shard | None = None,
     ends: Ends = never,
 ) -> NeuralTrust:
@@ -218,7 +218,7 @@ def attention_of(
     config: TrustConfig,
     *,
     seed: int,
-    origin: Mapping[str, Any],
+    origin: Mapping[str, object],
     shard: Shard | None = None,
     ends: Ends = never,
     num_heads: int = 4,
@@ -232,7 +232,7 @@ def attention_of(
 
 
 def deep_ensemble_of(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], members: int = 5
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], members: int = 5
 ) -> StateTrust:
     """The average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
     fits = [neural_of(rows, config, seed=own, origin=origin) for own in _member_seeds(seed, members)]

@@ -5,7 +5,7 @@ A killed worker is replaced and resumes from the last checkpoint beside ``output
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,11 +37,11 @@ def fit_net(
     fit: Callable[..., StateTrust],
     rows: "ray.ObjectRef[Any]",
     config: TrustConfig,
-    origin: dict[str, Any],
+    origin: Mapping[str, object],
     *,
     seed: int,
     output: Place,
-    **options: Any,
+    **options: object,
 ) -> TrustRef:
     """Fit a network on rows, one copy of which on a node is mapped by its workers, and save it to ``output``.
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -109,7 +109,7 @@ class _Stopper(ray.tune.Stopper):
     def __init__(self) -> None:
         self.stopped = threading.Event()
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
         return False
 
     def stop_all(self) -> bool:

@@ -43,7 +43,7 @@ def living() -> list[dict[str, Any]]:
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
 
 
-def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
+def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
     """The answers of all living nodes; each comes from a task on the node that takes no resources."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError

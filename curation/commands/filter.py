@@ -127,7 +127,7 @@ def _saved(cut: Mapping[str, Any], short: int) -> Iterator[str]:
     )
 
 
-def rule_words(rule: Mapping[str, Any]) -> str:
+def rule_words(rule: Mapping[str, object]) -> str:
     """A cut's rule in words, in brackets."""
     ((name, value),) = rule.items()
     if isinstance(value, Mapping):

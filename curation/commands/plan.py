@@ -12,8 +12,9 @@ from curation.metrics.totals import exactly
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.pipeline.work import Opened
 from curation.rundir import history
-from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
+from curation.rundir.graph import Known, Outputs, Skipped, Stage, steps, waited_for
 from curation.rundir.manifest import Manifest
+from curation.rundir.status import State, Status, statuses
 from curation.stages.asking import AskModel
 from curation.stages.training import Training
 from curation.telemetry.console import say

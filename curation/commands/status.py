@@ -14,8 +14,8 @@ from curation.errors import UserError
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import deals_of
 from curation.rundir.events import parsed
-from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
+from curation.rundir.status import Status, statuses
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.telemetry.standing import Standing, Work, speed
@@ -66,7 +66,7 @@ def look(config: RunConfig) -> Shown:
     )
 
 
-def spent_lines(spent: Mapping[str, Any] | None) -> list[str]:
+def spent_lines(spent: Mapping[str, object] | None) -> list[str]:
     """Questions to a server and what they cost, in a line; none of no server."""
     if spent is None:
         return []

@@ -98,7 +98,7 @@ def _of_json_lines(text: str) -> Iterator[_Line]:
             yield number, row
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A cell on one line; whole numbers without a point, nothing for null."""
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     return "" if value is None else " ".join(str(number).split())

@@ -63,7 +63,7 @@ def greedy(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defau
     )
 
 
-def traits_of(name: str, options: Mapping[str, Any]) -> DomainTraits:
+def traits_of(name: str, options: Mapping[str, object]) -> DomainTraits:
     """The traits of a domain with these options; the general ones of a name that cannot be imported.
 
     Raises:
@@ -89,7 +89,7 @@ def traits_of(name: str, options: Mapping[str, Any]) -> DomainTraits:
     return traits
 
 
-def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
+def filled(given: Mapping[str, object], domain: Defaults) -> dict[str, Any]:
     """The sections of a file, with the domain's defaults for keys that they leave out.
 
     A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop

@@ -167,7 +167,7 @@ def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def is_endpoint(teacher: Any) -> bool:
+def is_endpoint(teacher: object) -> bool:
     """Whether a raw section ``teacher`` says that a server answers."""
     return isinstance(teacher, Mapping) and teacher.get("backend") == ENDPOINT
 

@@ -125,7 +125,7 @@ class KeepConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_cap(cls, value: Any) -> Any:
+    def _no_cap(cls, value: object) -> Any:
         if isinstance(value, Mapping) and (found := {"max_per_label", "max_per_label_by", "quota"} & value.keys()):
             raise ValueError(
                 f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; leave it out, and "

@@ -23,7 +23,7 @@ READ = (GIVEN, "endpoint")
 Column = Annotated[str, Field(min_length=1)]
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
@@ -53,7 +53,7 @@ class ReaderConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_a_model(cls, value: Any) -> Any:
+    def _has_a_model(cls, value: object) -> Any:
         if isinstance(value, Mapping) and value.get("model") is None:
             raise ValueError("needs model: the one that reads, e.g. {path: Qwen/Qwen3-0.6B}")
         return value
@@ -130,13 +130,13 @@ def with_given(value: Mapping[str, Any], default_domain: Any, arms: Sequence[str
     return filled
 
 
-def _source(source: Any, columns: Mapping[str, Any]) -> Any:
+def _source(source: object, columns: Mapping[str, object]) -> Any:
     if not isinstance(source, Mapping) or source.get("domain") is None:
         return source
     return {**source, "domain": _knowing(source["domain"], columns)}
 
 
-def _knowing(domain: Any, columns: Mapping[str, Any]) -> Any:
+def _knowing(domain: object, columns: Mapping[str, object]) -> Any:
     named = {"name": domain} if isinstance(domain, str) else domain
     return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
 
@@ -186,7 +186,7 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
     return None
 
 
-def is_given(teacher: Any) -> bool:
+def is_given(teacher: object) -> bool:
     """Whether a raw section ``teacher`` says that labels are columns of the source."""
     return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN
 

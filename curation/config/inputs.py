@@ -124,19 +124,19 @@ class DomainConfig(Section):
         """The same, graded by another command."""
         return self._with_check({**self.options["check"], "command": [*words]})
 
-    def with_options(self, **options: Any) -> Self:
+    def with_options(self, **options: object) -> Self:
         """The same with some options changed."""
         changed = {"name": self.name, "given_labels": self.given_labels, **self.options, **options}
         return type(self).model_validate(changed)
 
-    def _with_check(self, check: Any) -> Self:
+    def _with_check(self, check: object) -> Self:
         options = {name: value for name, value in self.options.items() if name != "check"}
         given = {} if check is None else {"check": check}
         return type(self).model_validate({"name": self.name, "given_labels": self.given_labels, **options, **given})
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, value: Any) -> Any:
+    def _named(cls, value: object) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
 

@@ -161,7 +161,7 @@ def _validated(model: type[T], raw: Mapping[str, object], where: str) -> T:
         raise ConfigError(f"{where}: {'; '.join(problems)}") from error
 
 
-def _override(raw: dict[str, Any], text: str, roots: Roots) -> None:
+def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
@@ -172,7 +172,7 @@ def _override(raw: dict[str, Any], text: str, roots: Roots) -> None:
     _put(raw, key, parsed, f"--set {text!r}", roots)
 
 
-def _put(raw: dict[str, Any], key: str, value: object, where: str, roots: Roots) -> None:
+def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: Roots) -> None:
     """Set ``a.b`` in a mapping, where it no longer belongs to a base; ``where`` begins an error message."""
     *parents, last = location = key.split(".")
     for at in [at for at in roots if list(at[: len(location)]) == location]:

@@ -100,7 +100,7 @@ class StudentConfig(TrainSection):
         return {}
 
 
-def student_config(value: Any) -> StudentConfig:
+def student_config(value: object) -> StudentConfig:
     """The section ``student``, by its ``method``.
 
     Raises:
@@ -109,7 +109,7 @@ def student_config(value: Any) -> StudentConfig:
     return value if isinstance(value, StudentConfig) else student_section(value).model_validate(value)
 
 
-def student_section(value: Any) -> type[StudentConfig]:
+def student_section(value: object) -> type[StudentConfig]:
     """The class of the section ``student``.
 
     Raises:
@@ -224,7 +224,7 @@ class FurtherStudentConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_a_model(cls, value: Any) -> Any:
+    def _has_a_model(cls, value: object) -> Any:
         if isinstance(value, Mapping) and value.get("model") is None:
             found = ", ".join(map(str, value)) or "nothing"
             raise ValueError(f"has no model (found: {found}); name its base, e.g. {{model: {{path: ...}}}}")

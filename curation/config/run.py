@@ -136,7 +136,7 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipes(cls, value: Any) -> Any:
+    def _recipes(cls, value: object) -> Any:
         """Further students' recipes, with the keys of the section ``student`` that they leave out; filled in last."""
         if not isinstance(value, Mapping) or not isinstance(value.get("generations"), Sequence):
             return value
@@ -163,7 +163,7 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_the_domain(cls, value: Any) -> Any:
+    def _of_the_domain(cls, value: object) -> Any:
         if not isinstance(value, Mapping):
             return value
         try:
@@ -174,7 +174,7 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _labels_given(cls, value: Any) -> Any:
+    def _labels_given(cls, value: object) -> Any:
         if isinstance(value, Mapping) and is_endpoint(value.get("teacher")):
             return with_endpoint(value)
         if not isinstance(value, Mapping) or not is_given(value.get("teacher")):
@@ -184,7 +184,7 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _arms_of_an_audit(cls, value: Any) -> Any:
+    def _arms_of_an_audit(cls, value: object) -> Any:
         """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
         if not isinstance(value, Mapping):
             return value

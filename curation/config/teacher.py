@@ -354,7 +354,7 @@ class TeacherConfig(AskConfig):
 
     @field_validator("store_states", mode="before")
     @classmethod
-    def _storage(cls, value: Any) -> Any:
+    def _storage(cls, value: object) -> Any:
         size = value.get("pca") if isinstance(value, Mapping) and set(value) == {"pca"} else None
         if isinstance(value, bool | PcaConfig) or (type(size) is int and size > 0):
             return value

@@ -49,7 +49,7 @@ Number = Literal[
 """``schemas.completions`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
 
 
-def _given_too(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def _given_too(value: object, handler: ValidatorFunctionWrapHandler) -> Any:
     return value if isinstance(value, str) and is_given(value) else handler(value)
 
 

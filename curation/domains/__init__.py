@@ -92,7 +92,7 @@ class Domain:
             cls.name = cls.__name__.lower()
 
     @classmethod
-    def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
+    def traits(cls, options: Mapping[str, object]) -> DomainTraits:
         """The traits of the domain with these options, which are not checked yet; by default the class's own."""
         return DomainTraits(cls.defaults, cls.answering)
 
@@ -108,7 +108,7 @@ class Domain:
         """
         return (tuple(self.columns.names),)
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
 
         Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``. By default
@@ -126,12 +126,12 @@ class Domain:
             example[column] = value
         return example
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
         label = raw.get("label")
         return None if label is None else str(label)
 
-    def solution(self, raw: Mapping[str, Any]) -> str | None:
+    def solution(self, raw: Mapping[str, object]) -> str | None:
         """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
 
         Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example. By
@@ -311,7 +311,7 @@ def one_line(value: Any) -> str:
     return " ".join(cell(value).split())
 
 
-def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
+def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:
     """The result and "", or None and the error on one line; a domain is users' code, so it may raise anything."""
     try:
         return function(*arguments), ""

@@ -60,12 +60,12 @@ class Classification(Domain):
     def __init__(
         self,
         *,
-        classes: Sequence[object] | Mapping[Any, str] | None = None,
+        classes: Sequence[object] | Mapping[object, str] | None = None,
         text: str | Sequence[str] = "text",
         label: str = "label",
         cue: str | None = None,
         guidelines: str = "",
-        descriptions: Mapping[Any, str] | None = None,
+        descriptions: Mapping[object, str] | None = None,
         calibrate: str = "none",
         multi: bool | Mapping[str, str] = False,
     ) -> None:
@@ -155,7 +155,7 @@ class Classification(Domain):
         blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*self._preamble, *blocks, self._block(example)])
 
-    def _listed(self, descriptions: Mapping[Any, str]) -> str:
+    def _listed(self, descriptions: Mapping[object, str]) -> str:
         """A line with the words and the description of every class; nothing where none has a description."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")

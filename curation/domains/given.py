@@ -50,7 +50,7 @@ class GivenLabels:
         named = (self._given.completion, *self._given.confidence)
         return tuple(tuple(dict.fromkeys((*form, *named))) for form in self._domain.forms)
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The domain's own example, with the completion and the numbers.
 
         Raises:
@@ -62,7 +62,7 @@ class GivenLabels:
         numbers = {column: _number(source, raw[source]) for source, column in self._given.numbers.items()}
         return {**example, WEAK_COMPLETION: completion, **numbers}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
 
         Raises:

@@ -53,7 +53,7 @@ class Mcqa(Domain):
     answering = "scored"
 
     @classmethod
-    def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
+    def traits(cls, options: Mapping[str, object]) -> DomainTraits:
         """With ``generative``, several lines of at most 512 tokens (the paper gives no limit)."""
         if options.get("generative"):
             return DomainTraits(greedy(512, "world_knowledge"), "reasoned")

@@ -105,7 +105,7 @@ class AnswerPair(Domain):
                 what = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
                 raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is no part of the prompt: name another")
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """The prompt and the two answers: of a row with ``chosen`` in the order of a hash, else in that of the columns.
 
         Raises:
@@ -117,7 +117,7 @@ class AnswerPair(Domain):
             one, other = other, one
         return {"question": question, FIRST: one, SECOND: other}
 
-    def gold(self, raw: Mapping[str, Any]) -> str | None:
+    def gold(self, raw: Mapping[str, object]) -> str | None:
         """The place of the chosen or preferred answer; ``None`` for an unlabelled row.
 
         Raises:
@@ -132,13 +132,13 @@ class AnswerPair(Domain):
             raise RowError(f"bad_label: {quoted(cell(value))} is neither {FIRST} nor {SECOND}")
         return label
 
-    def _is_ordered(self, raw: Mapping[str, Any]) -> bool:
+    def _is_ordered(self, raw: Mapping[str, object]) -> bool:
         """Whether the row's columns say which answer is better: not where they are empty, and the other two are not."""
         if not self._ordered or not all(name in raw for name in self._ordered):
             return False
         return _has_any(raw, self._ordered) or not _has_any(raw, self._open)
 
-    def _texts(self, raw: Mapping[str, Any]) -> tuple[str, str, str]:
+    def _texts(self, raw: Mapping[str, object]) -> tuple[str, str, str]:
         """The prompt, and the row's answers in the order of their columns."""
         if self._template is None:
             question = _text(self._prompt, raw[self._prompt])
@@ -208,11 +208,11 @@ def _comes_second(question: str, chosen: str, rejected: str) -> bool:
     return one > other
 
 
-def _has_any(raw: Mapping[str, Any], names: Sequence[str]) -> bool:
+def _has_any(raw: Mapping[str, object], names: Sequence[str]) -> bool:
     return any((value := raw.get(name)) is not None and cell(value) for name in names)
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: object) -> str:
     if isinstance(value, list | tuple | Mapping):
         raise RowError(f"not_a_text: {name} is {type(value).__name__}, not a text; write its last message as a column")
     if value is None or not (text := cell(value)):

@@ -50,7 +50,7 @@ class Settled:
 
 
 def settle(
-    config: FilterConfig, package: TrustPackage, num_rows: int, before: Mapping[str, Any] | None
+    config: FilterConfig, package: TrustPackage, num_rows: int, before: Mapping[str, object] | None
 ) -> Settled | None:
     """The first cut that a configuration asks for; None: it asks for none.
 
@@ -101,7 +101,7 @@ def saved_by(settled: Settled, counts: Sequence[Mapping[str, Any]]) -> dict[str,
     return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
 
 
-def _ends(found: Any) -> list[tuple[str, float]]:
+def _ends(found: object) -> list[tuple[str, float]]:
     return [(name, value) for name in ("value", "low", "high") if np.isfinite(value := getattr(found, name))]
 
 

@@ -1,7 +1,6 @@
 """The content of ``filter.json``: the cut, what was read and kept in each round, the files, and what it cost."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from curation.filter.cascade import saved_by
 from curation.filter.described import CUT, Round
@@ -44,7 +43,7 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
     }
 
 
-def _cut(outputs: Mapping[str, Any], seed: int) -> Content:
+def _cut(outputs: Mapping[str, object], seed: int) -> Content:
     names = (
         "id",
         "rule",

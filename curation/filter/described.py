@@ -148,7 +148,7 @@ def _packaged(config: FilterConfig, package: TrustPackage) -> dict[str, Any]:
     return {"package": package.digest, "uri": str(kept_at(config)), "allow_code": package.allow_code}
 
 
-def _words(rule: Mapping[str, Any]) -> str:
+def _words(rule: Mapping[str, object]) -> str:
     ((name, value),) = rule.items()
     return f"{name} {value}"
 

@@ -1,8 +1,7 @@
 """A filter's output opened: package, teacher, pool and output checked against each other, and what is to be done."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import yaml
@@ -238,7 +237,7 @@ def _inside(config: FilterConfig, path: str) -> ConfigError:
     )
 
 
-def _check_identity(config: FilterConfig, before: dict[str, Any], now: dict[str, Any]) -> None:
+def _check_identity(config: FilterConfig, before: Mapping[str, object], now: Mapping[str, object]) -> None:
     home = config.output_directory
     if not before:
         return

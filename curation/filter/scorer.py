@@ -178,7 +178,7 @@ def check_names(columns: Collection[str], prefix: str) -> None:
 def _hash(row: Row) -> int:
     """A row's content as a number of 63 bits, for row ids."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's own text leaves numbers out
 
     text = json.dumps(row, sort_keys=True, default=plain)

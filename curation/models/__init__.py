@@ -1,7 +1,7 @@
 """Causal language models: resolve, create from scratch, load. A ``ModelRef`` names a model's weights everywhere."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -104,7 +104,7 @@ def named(model: ModelConfig) -> ModelRef:
 
 
 def create(
-    path: Place, *, family: str, shape: dict[str, Any], words: tuple[str, ...], pattern: str, seed: int
+    path: Place, *, family: str, shape: Mapping[str, object], words: tuple[str, ...], pattern: str, seed: int
 ) -> ModelRef:
     """Make a model with random weights and a word-level tokenizer, and save both to ``path``.
 

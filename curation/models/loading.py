@@ -51,7 +51,7 @@ def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
     raise brings_code(ref.base, named_code(ref))
 
 
-def load_weights(loader: object, ref: ModelRef, **settings: Any) -> Any:
+def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
     """The model of :func:`from_pretrained` with its weights: from safetensors that are whole, or not at all.
 
     Raises:

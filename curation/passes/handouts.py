@@ -33,7 +33,7 @@ class Handouts(Datasource):
         """Unknown."""
         return None
 
-    def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
+    def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:
         """One task, which lasts as long as the dataset."""
         desk = self._desk
         facts = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from curation.config import RowsConfig, RunConfig
 from curation.errors import RunDirError
-from curation.rundir.graph import differences
 from curation.rundir.manifest import Manifest, StageRecord
+from curation.rundir.status import differences
 from curation.sources import SourceFile, split_sizes
 
 Files = Mapping[str, Sequence[SourceFile]]

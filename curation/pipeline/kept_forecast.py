@@ -11,9 +11,9 @@ from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.errors import RunDirError
 from curation.refs import TableRef
-from curation.rundir.graph import differences
 from curation.rundir.manifest import Manifest
 from curation.rundir.spending import spent_since
+from curation.rundir.status import differences
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 

@@ -115,7 +115,7 @@ def _reduction(asking: StageAsk) -> "Reduction | None":
     return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
 
 
-def _without_seeds(signals: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
     return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
 
 

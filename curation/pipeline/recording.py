@@ -13,8 +13,9 @@ from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
 from curation.report.record import MAIN, SHALLOW
-from curation.rundir.graph import Known, Skipped, ordered, present, statuses, steps, waited_for
+from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
+from curation.rundir.status import statuses
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:

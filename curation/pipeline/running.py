@@ -20,17 +20,10 @@ from curation.pipeline.session import session
 from curation.pipeline.split_classes import with_split_classes
 from curation.pipeline.work import at_work
 from curation.redaction import redacted_in
-from curation.rundir.graph import (
-    Outputs,
-    Skipped,
-    Stage,
-    ordered,
-    resolved,
-    statuses,
-    waited_for,
-)
+from curation.rundir.graph import Outputs, Skipped, Stage, ordered, resolved, waited_for
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
+from curation.rundir.status import statuses
 from curation.stages.search import check as check_search
 from curation.storage import lease
 from curation.storage.paths import Place

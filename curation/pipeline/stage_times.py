@@ -15,8 +15,8 @@ from curation.metrics import Estimate
 from curation.metrics.totals import independent, together
 from curation.rundir.graph import Known, Stage, Unknown, key_of, waited_for
 from curation.rundir.history import StageTime, amount_of, like_of
+from curation.rundir.load import Load, fits
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Load, fits
 from curation.stages.asking import AskModel
 from curation.tables import io
 

@@ -16,9 +16,10 @@ from curation.config import PricesConfig, RayConfig
 from curation.pipeline.session import started
 from curation.pipeline.stage_times import expected_seconds
 from curation.rundir import history
-from curation.rundir.graph import Stage, Status, dependents, statuses
+from curation.rundir.graph import Stage, dependents
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
+from curation.rundir.status import Status, statuses
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.telemetry.console import say

@@ -167,7 +167,7 @@ def money_of(costs: Json | None) -> float | None:
 
 
 def actual_amounts(
-    used: Sequence[SpentRecord], workforce: Mapping[str, Any], *, has_requests: bool
+    used: Sequence[SpentRecord], workforce: Mapping[str, object], *, has_requests: bool
 ) -> dict[str, float]:
     """Amounts that stages have used together, by the names in ``UNITS``."""
     actor_hours = sum(item.actor_seconds for item in used) / 3600

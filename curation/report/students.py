@@ -91,7 +91,7 @@ def model(ref: ModelRef | None, teacher: Mapping[str, Any] | None = None) -> Jso
     return {"name": f"{WORDS[GIVEN]}, read by {name}" if reads else name, **ref.to_json()}
 
 
-def _trained(training: Mapping[str, Any] | None) -> Json:
+def _trained(training: Mapping[str, object] | None) -> Json:
     """The training of an arm's student: its rows, the rows dropped in training, its epochs; None without a student."""
     names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
     return {name: None if training is None else training[field] for name, field in names.items()}

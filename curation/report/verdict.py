@@ -5,7 +5,7 @@ that of the gravest finding. Healthy and sick runs are simulated in ``benchmarks
 and misses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ def verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 
 
-def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> dict[str, Any] | None:
     """The gravest verdict of a chain's generations, of equal ones the last; each generation rests on those before."""
     given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
     if not given:

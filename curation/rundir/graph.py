@@ -8,16 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from curation.config.base import Section
-from curation.refs import ModelRef, Ref, TableRef, fingerprint, leaves
+from curation.refs import ModelRef, Ref, TableRef, leaves
 from curation.rundir.hosts import Host
-
-NUM_TOLD = 5
-"""The number of changes of a stage's inputs to list one by one."""
-
-NEW = "not done yet"
 
 Outputs = Mapping[str, Any]
 T = TypeVar("T")
@@ -36,7 +31,7 @@ class Done:
 class In(Generic[T]):
     """The type of a field that takes a value or the output of another stage, and is the value when the stage runs."""
 
-    def __get__(self, instance: object, owner: Any) -> T: ...  # type: ignore[empty-body]
+    def __get__(self, instance: object, owner: object) -> T: ...  # type: ignore[empty-body]
 
     def __set__(self, instance: object, value: "T | Out") -> None: ...
 
@@ -44,7 +39,7 @@ class In(Generic[T]):
 class InEach(Generic[T]):
     """The type of a field that takes values or outputs by name, and is a mapping of values when the stage runs."""
 
-    def __get__(self, instance: object, owner: Any) -> Mapping[str, T]: ...  # type: ignore[empty-body]
+    def __get__(self, instance: object, owner: object) -> Mapping[str, T]: ...  # type: ignore[empty-body]
 
     def __set__(self, instance: object, value: "Mapping[str, T | Out]") -> None: ...
 
@@ -133,7 +128,7 @@ class Stage(Inputs):
         """The arguments on which the outputs do not depend; the stage waits for outputs of other stages in them."""
         return {item.name: getattr(self, item.name) for item in fields(self) if "is_setting" in item.metadata}
 
-    def do(self, task: Any, known: "Known") -> Done:
+    def do(self, task: object, known: "Known") -> Done:
         """Run with every output of another stage replaced by what that stage made."""
         done = replace(self, needs=(), **resolved(self.arguments, known)).run(task)
         return replace(done, outputs=as_json(done.outputs))
@@ -159,7 +154,7 @@ class Stage(Inputs):
 _COMMON = frozenset(item.name for item in fields(Stage))
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
     """Outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
 
     An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
@@ -242,36 +237,8 @@ class Skipped(NamedTuple):
 Known = Mapping[str, Outputs | Skipped]
 """The outputs of each stage that is done or skipped, by name."""
 
-State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
-
-class Status(NamedTuple):
-    """The state of a stage; ``why`` names what changed or is lost, what it waits for, or which output is missing."""
-
-    stage: Stage
-    state: State
-    why: str
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is done or has nothing to do."""
-        return self.state in ("done", "skipped")
-
-    @property
-    def words(self) -> str:
-        """The state in words."""
-        words = {
-            "done": "done",
-            "new": NEW,
-            "changed": f"changed: {self.why}",
-            "lost": f"to be made again: {self.why}",
-            "damaged": f"damaged: {self.why}",
-            "waits": self.why,
-        }
-        return words.get(self.state, f"nothing to do: {self.why}")
-
-
-def ordered(targets: Any) -> list[Stage]:
+def ordered(targets: object) -> list[Stage]:
     """The stages that make the outputs in ``targets``, each after the stages that it waits for.
 
     Raises:
@@ -341,7 +308,7 @@ def recorded(out: Out, known: Known) -> Any:
     return value
 
 
-def resolved(value: Any, known: Known) -> Any:
+def resolved(value: object, known: Known) -> Any:
     """A value with every output in it replaced by what its stage made, in the form that the work takes.
 
     Raises:
@@ -359,7 +326,7 @@ def resolved(value: Any, known: Known) -> Any:
     return value
 
 
-def present(value: Any, known: Known) -> Any:
+def present(value: object, known: Known) -> Any:
     """Inputs as :func:`resolved` gives them, without the parts of a mapping whose outputs are missing.
 
     Raises:
@@ -376,7 +343,7 @@ def present(value: Any, known: Known) -> Any:
     return resolved(value, known)
 
 
-def plain(value: Any, known: Known) -> Any:
+def plain(value: object, known: Known) -> Any:
     """A value as JSON, with every output replaced by what its stage made: the basis of a cache key.
 
     Raises:
@@ -418,75 +385,3 @@ def key_of(stage: Stage, known: Known) -> dict[str, Any]:
     if unknown is not None:
         raise unknown
     return {"revision": stage.revision, **plain(stage.inputs, known)}
-
-
-class Recorded(NamedTuple):
-    """The record of a stage: the key that it ran with, and what it made."""
-
-    key: Mapping[str, Any]
-    digest: str
-    outputs: Outputs
-    lost: str = ""
-    """Which of its files are not there any more, in words."""
-    is_damaged: bool = False
-    """Whether some rows of a table are left, so that the stage would not make the others again by itself."""
-
-
-def statuses(
-    stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
-) -> Iterator[Status]:
-    """The state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
-
-    A stage that waits for another may turn out unchanged, if the other one makes the same outputs as before.
-    """
-    known = {} if known is None else known
-    for stage in stages:
-        status = status_of(stage, known, records)
-        if status.state == "done":
-            known[stage.name] = records[stage.name].outputs
-        elif status.state == "skipped":
-            known[stage.name] = Skipped(status.why)
-        yield status
-
-
-def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
-    """The state of one stage, given all ``known`` outputs so far."""
-    try:
-        key = key_of(stage, known)
-    except Absent as absent:
-        return Status(stage, "skipped", _absence(absent.out, known))
-    except Unknown as unknown:
-        return Status(stage, "waits", f"waits for {unknown.out.stage.name}")
-    record = records.get(stage.name)
-    if record is None:
-        return Status(stage, "new", "")
-    if record.digest == fingerprint(key):
-        if record.lost:
-            return Status(stage, "damaged" if record.is_damaged else "lost", record.lost)
-        return Status(stage, "done", "")
-    changes = differences(record.key, key)
-    more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []
-    return Status(stage, "changed", "; ".join([*changes[:NUM_TOLD], *more]))
-
-
-def _absence(out: Out, known: Known) -> str:
-    """Why an output is missing."""
-    made = known[out.stage.name]
-    if isinstance(made, Skipped):
-        return made.why
-    why: Mapping[str, str | None] = made.get("absent") or {}
-    sentence = next(
-        (words for end in range(len(out.path), 0, -1) if (words := why.get(".".join(out.path[:end])))), None
-    )
-    return sentence or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
-
-
-def differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """The leaves where two JSON values differ, as ``a.b was X, is Y``."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        return [
-            line
-            for key in sorted({*before, *now})
-            for line in differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    return [] if before == now else [f"{path} was {before}, is {now}"]

@@ -23,8 +23,9 @@ from curation.escaping import escaped
 from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
-from curation.rundir.graph import Position, Recorded, Stage
+from curation.rundir.graph import Position, Stage
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
+from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
@@ -66,7 +67,7 @@ class Manifest:
     def __init__(
         self,
         directory: Place,
-        identity: dict[str, Any],
+        identity: Mapping[str, object],
         files: dict[str, list[dict[str, Any]]],
         stages: dict[str, StageRecord],
         *,
@@ -289,7 +290,7 @@ class Manifest:
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
         return self.directory / f"{stage}-{fingerprint(inputs)[:8]}{again}"
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, **fields: object) -> None:
         """Add a line to the event log."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **redacted_in(fields)}, default=str)
         self.events.add(escaped(line), can_wait=kind == "progress")

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 from curation.cluster import full_store
 from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
-from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, statuses
+from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
+from curation.rundir.load import Load, fits
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
+from curation.rundir.status import Status, statuses
 from curation.stopping import Stopped, stop
 from curation.storage.lease import Guard, Lease
 from curation.storage.paths import Place
@@ -350,7 +352,7 @@ class Run:
         failure.__cause__ = error
         return failure
 
-    def _event(self, kind: str, **fields: Any) -> None:
+    def _event(self, kind: str, **fields: object) -> None:
         """Log an event, unless another driver has the directory: the log is then about that one's stages."""
         with suppress(CommitError):
             self.manifest.guard()
@@ -368,39 +370,6 @@ def _say_at_work(working: Collection[_Working]) -> None:
     if working and too_quiet(min(item.begun for item in working)):
         now = time.monotonic()
         say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))
-
-
-class Load(NamedTuple):
-    """Resources of a cluster that a stage keeps busy."""
-
-    shared: str | None
-    """The name of a host that several stages work by at once: together they take what the largest of them takes."""
-    takes: Mapping[str, float]
-
-    @classmethod
-    def of(cls, stage: Stage) -> "Load":
-        """The load of a stage."""
-        return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
-
-
-def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
-    """Whether a cluster with so much in all has room for a load beside others; one that takes all of it fits alone."""
-    with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
-    others = [other for other in beside if other not in with_it]
-    return all(
-        amount <= _taken(name, with_it, room) or amount + _taken(name, others, room) <= room.get(name, 0.0)
-        for name, amount in load.takes.items()
-        if amount
-    )
-
-
-def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
-    """Resource use, each load capped at the cluster's total."""
-    taken: dict[str | int, float] = {}
-    for number, load in enumerate(loads):
-        key = number if load.shared is None else load.shared
-        taken[key] = max(taken.get(key, 0.0), min(load.takes.get(name, 0.0), room.get(name, 0.0)))
-    return sum(taken.values())
 
 
 @contextmanager

@@ -7,7 +7,7 @@ teacher.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from curation import arms
 from curation.config import DecodingConfig
@@ -77,7 +77,7 @@ class SignalMethod(Protocol):
         ...
 
 
-def get_signal(name: str, **options: Any) -> SignalMethod:
+def get_signal(name: str, **options: object) -> SignalMethod:
     """The signal of a column (``SIGNALS``), or of a class ``module:Class``, made with ``options``.
 
     Raises:

@@ -82,7 +82,7 @@ class TeacherUse(Inputs):
         """How the model is asked, with its backend and the decoding."""
         return self.ask.model_copy(update={"backend": self.backend, "decoding": decoding})
 
-    def changed(self, **changes: Any) -> Self:
+    def changed(self, **changes: object) -> Self:
         """The same model, started the same way, but asked differently."""
         return replace(self, ask=self.ask.model_copy(update=changes))
 

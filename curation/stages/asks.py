@@ -42,7 +42,13 @@ class Ask:
 
 
 def ask_of(
-    signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place, attempts: int = 0
+    signal: str,
+    *,
+    seed: int,
+    options: Mapping[str, object],
+    shots: TableRef | None,
+    directory: Place,
+    attempts: int = 0,
 ) -> Ask:
     """A signal whose values are to stand in ``directory``, by a name that tells other settings apart.
 

@@ -56,7 +56,7 @@ class Judge(AskModel):
         return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
 
     def _verdicts(
-        self, task: Task, signal: str, options: Mapping[str, Any], row_ids_N: Int64s
+        self, task: Task, signal: str, options: Mapping[str, object], row_ids_N: Int64s
     ) -> tuple[TableRef, dict[str, Any]]:
         """The table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
         job = SignalJob(

@@ -138,7 +138,7 @@ def first_bad(looked: Looked) -> str:
 class _Watched(dict[str, Any]):
     """A raw row that notes which columns are looked for and are not there."""
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
+    def __init__(self, raw: Mapping[str, object]) -> None:
         super().__init__(raw)
         self.sought: dict[str, None] = {}
 
@@ -159,7 +159,7 @@ class _Watched(dict[str, Any]):
         return super().get(name)
 
 
-def _sought(domain: Domain, raw: Mapping[str, Any], kind: str) -> str:
+def _sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
     """The columns in which the domain looked for a gold label, and that the row's file has not, with the nearest."""
     if kind not in ("no_gold", "domain_failed"):
         return ""

@@ -82,7 +82,7 @@ class Training(Stage):
         task: Task,
         trained_by: str,
         rows: TableRef,
-        read: Mapping[str, Any],
+        read: Mapping[str, object],
         left_out: Mapping[int, str] = MappingProxyType({}),
     ) -> Done:
         """Train on ``rows`` by the function ``trained_by``; ``left_out`` were left out before, with their errors.

@@ -18,7 +18,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import lance
 import numpy as np
@@ -88,7 +87,7 @@ def written(
     )
 
 
-def with_note(written: pa.Table, **facts: Any) -> pa.Table:
+def with_note(written: pa.Table, **facts: object) -> pa.Table:
     """Rows of ``WRITTEN`` with further facts in the first one's note."""
     if not written.num_rows:
         return written

@@ -47,7 +47,7 @@ class ContentFree(Wrapped):
 
     def baselines_of(self, request: Request) -> tuple[float, ...] | None:
         """Scores that were subtracted from those of an answered request's options; ``None`` where none were."""
-        return self._known.get((request.content_free, request.options or ()))
+        return self._known.get(_asked_of(request))
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
         """The teacher's answers (see ``Teacher.label``).

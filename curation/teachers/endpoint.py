@@ -160,7 +160,7 @@ class EndpointTeacher:
             "max_tokens": 1,
         }
 
-        def read(found: Mapping[str, Any]) -> ServedAnswer:
+        def read(found: Mapping[str, object]) -> ServedAnswer:
             by_option = read_scores(found, [len(own) for own in tokens])
             return ServedAnswer(num_prompt=len(prompt), truncated=False, by_option=by_option)
 
@@ -168,7 +168,7 @@ class EndpointTeacher:
         return await self._bought("/completions", {k: v for k, v in body.items() if v is not None}, most, read)
 
     async def _bought(
-        self, path: str, body: Mapping[str, Any], most: Usage, read: Reading, of_row: Mapping[str, int] = NO_ROW
+        self, path: str, body: Mapping[str, object], most: Usage, read: Reading, of_row: Mapping[str, int] = NO_ROW
     ) -> ServedAnswer:
         """The answer to a question: one that was paid for or is under way, if there is one, also of another row.
 
@@ -183,7 +183,7 @@ class EndpointTeacher:
             under_way[key].add_done_callback(lambda _: under_way.pop(key))
         return await asyncio.shield(under_way[key])  # nobody may wait for it any more, but it is paid
 
-    async def _buy(self, key: str, path: str, body: Mapping[str, Any], most: Usage, read: Reading) -> ServedAnswer:
+    async def _buy(self, key: str, path: str, body: Mapping[str, object], most: Usage, read: Reading) -> ServedAnswer:
         try:
             billed = await self.client.ask(path, body, most)
         except RefusedError as error:
@@ -295,7 +295,7 @@ class _ServersTokens:
                 self._known[as_chat, end, option] = found[place] = own
         return prompt, [own or [] for own in found]
 
-    async def _ask(self, body: Mapping[str, Any]) -> list[int]:
+    async def _ask(self, body: Mapping[str, object]) -> list[int]:
         asked = await self._client.ask(self._url, {"model": self._model, **body}, Usage(0, 0))
         self._client.paid.freed(asked.number)
         tokens = asked.content.get("tokens")

@@ -71,7 +71,7 @@ def read_json(content: bytes) -> Mapping[str, Any]:
     return found
 
 
-def usage_of(found: Mapping[str, Any]) -> Usage | None:
+def usage_of(found: Mapping[str, object]) -> Usage | None:
     """The billed tokens; ``None`` where the server does not say."""
     usage = found.get("usage")
     if not isinstance(usage, Mapping):
@@ -150,7 +150,7 @@ def _margin(token: Token) -> float:
     return first - second
 
 
-def _chat_tokens(logprobs: Any) -> list[Token] | None:
+def _chat_tokens(logprobs: object) -> list[Token] | None:
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if content is None:
         return None
@@ -164,7 +164,7 @@ def _chat_tokens(logprobs: Any) -> list[Token] | None:
     ]
 
 
-def _tokens(logprobs: Any) -> list[Token] | None:
+def _tokens(logprobs: object) -> list[Token] | None:
     if not isinstance(logprobs, Mapping) or logprobs.get("token_logprobs") is None:
         return None
     tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
@@ -181,7 +181,7 @@ def _number(value: Any) -> float:
     return min(number, 0.0)
 
 
-def _own(text: str, tokens: list[Token] | None, reason: Any, field: str | None) -> tuple[str, Sequence[Token]]:
+def _own(text: str, tokens: list[Token] | None, reason: object, field: str | None) -> tuple[str, Sequence[Token]]:
     """The answer within the text, and its tokens: those that hold it, without what a stop token or string took."""
     if field is None:
         return text, [] if tokens is None else _holding(text, tokens, reason)
@@ -200,7 +200,7 @@ def _own(text: str, tokens: list[Token] | None, reason: Any, field: str | None) 
     return answer, own
 
 
-def _holding(text: str, tokens: list[Token], reason: Any) -> list[Token]:
+def _holding(text: str, tokens: list[Token], reason: object) -> list[Token]:
     target, seen = text.encode(), b""
     for number, token in enumerate(tokens):
         if seen.startswith(target):

@@ -116,7 +116,7 @@ class Client:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 
-    async def ask(self, path: str, body: Mapping[str, Any], most: Usage) -> Billed:
+    async def ask(self, path: str, body: Mapping[str, object], most: Usage) -> Billed:
         """The answer to a question, which is noted as sent and not yet as answered.
 
         Raises:
@@ -145,7 +145,7 @@ class Client:
                         self._settled.notify_all()
                 await asyncio.sleep(seconds)
 
-    async def _once(self, path: str, body: Mapping[str, Any], number: int, most: Usage, guess: float) -> Billed:
+    async def _once(self, path: str, body: Mapping[str, object], number: int, most: Usage, guess: float) -> Billed:
         import httpx2
 
         try:
@@ -205,7 +205,7 @@ class Client:
             self._under_way += 1
             return paid.sent(most)
 
-    def _judge(self, error: Any, tries: int) -> float:
+    def _judge(self, error: object, tries: int) -> float:
         """Seconds until the next try.
 
         Raises:
@@ -224,7 +224,7 @@ class Client:
             return 0.0
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2**tries) * random.uniform(0.5, 1))
 
-    async def _give_up(self, error: Any, *, others_answered: bool) -> None:
+    async def _give_up(self, error: object, *, others_answered: bool) -> None:
         """The end of a question whose tries are used up.
 
         Raises:
@@ -262,7 +262,7 @@ class Client:
             )
         return "; look at the account there"
 
-    def _words(self, error: Any) -> str:
+    def _words(self, error: object) -> str:
         """The error in one line, without the key."""
         status = getattr(error, "status_code", None)
         text = str(error).replace(self._secret, "***") if self._secret else str(error)

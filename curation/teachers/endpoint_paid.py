@@ -29,7 +29,7 @@ REFRESH_SECONDS = 1.0
 SUFFIX = ".jsonl"
 
 
-def key_of(question: Mapping[str, Any]) -> str:
+def key_of(question: Mapping[str, object]) -> str:
     """A hash of a request."""
     text = json.dumps(question, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -134,7 +134,7 @@ class Paid:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _note(self, line: Mapping[str, Any]) -> None:
+    def _note(self, line: Mapping[str, object]) -> None:
         content = json.dumps(line).encode() + b"\n"
         name, start = self._name + SUFFIX, self._read.get(self._name + SUFFIX, 0)
         if isinstance(self._folder, Path):

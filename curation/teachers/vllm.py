@@ -10,7 +10,7 @@ option whose state is asked for.
 import copy
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Self
 
@@ -18,24 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import parse, positions_of, ranks_of
+from curation.config.states import positions_of, ranks_of
 from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request, in_pairs
-from curation.teachers.completions import (
-    AnsweredRow,
-    Array,
-    by_name,
-    completion_batch,
-    dropped_batch,
-    error_batch,
-    ranked,
-)
+from curation.teachers.completions import Array, ranked
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 from curation.teachers.trie import Walk
+from curation.teachers.vllm_batches import RowBatches
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_rows import (
     EngineRequest,
@@ -139,7 +132,14 @@ class _Stream:
     ) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = config.states, positions_of(config.states)
-        self._num_token_logprobs, self._gate = config.token_logprobs, gate
+        self._gate = gate
+        self._batches = RowBatches(
+            states=config.states,
+            state_dtype=teacher.config.state_dtype,
+            state_size=teacher.state_size,
+            num_token_logprobs=config.token_logprobs,
+            normalise_options=decoding.normalise_options,
+        )
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, EngineRow, EngineRequest]] = []  # to be collected
@@ -170,7 +170,7 @@ class _Stream:
                 self._collect()
             while len(self._done) >= BATCH_ROWS or (self._done and not (more or self._num_sent or self._ended)):
                 rows, self._done = self._done[:BATCH_ROWS], self._done[BATCH_ROWS:]
-                yield from self._batches(rows)
+                yield from self._batches.of(rows)
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -198,7 +198,7 @@ class _Stream:
                 else:
                     bad[row.request.row_id] = problem
             if bad:
-                yield self._error_batch(bad)
+                yield self._batches.errors(bad)
 
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
@@ -377,67 +377,6 @@ class _Stream:
                 part.states[place] = last_D
             elif position == "output_mean":
                 part.states[place] = part.states[place] + last_D / len(part.tokens)
-
-    def _batches(self, rows: list[EngineRow]) -> Iterator[pa.RecordBatch]:
-        bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
-        if bad:
-            yield self._error_batch(bad)
-        if dropped := [row.given for row in rows if row.dropped]:
-            yield dropped_batch(
-                [given.request.row_id for given in dropped], [len(given.prompt) for given in dropped], *self._shape()
-            )
-        rows = [row for row in rows if row.error is None and not row.dropped]
-        if not rows:
-            return
-        answers = [self._answered(row) for row in rows]
-        chosen = [row.by_rank[1] for row in rows]
-        states: dict[tuple[str, int], Array] = {}
-        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):
-            place = self._positions.index(position)
-            none_D = np.zeros_like(chosen[0].states[place])  # of a row with fewer options
-            parts = [row.by_rank.get(rank) for row in rows]
-            states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
-        yield completion_batch(
-            answers,
-            states=by_name(states, self._states),
-            state_dtype=self._teacher.config.state_dtype,
-            num_token_logprobs=self._num_token_logprobs,
-        )
-
-    def _answered(self, row: EngineRow) -> AnsweredRow:
-        """A row that has ended, with its answer, which is its part of rank 1."""
-        options, scoring = row.given.request.options, row.scoring
-        if scoring is not None and row.given.request.in_pairs:
-            lengths = [len(tokens) for tokens in row.given.options or []]
-            scores, num_tokens = scoring.scores(normalise=False), len(row.given.prompt)
-            return in_pairs.answered(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
-        if scoring is None:
-            row.by_rank[1] = row.parts[0]
-        if options is not None and not row.given.request.is_drawn:
-            row.text = options[row.choice]
-        part, normalise = row.by_rank[1], self._decoding.normalise_options
-        return AnsweredRow(
-            row_id=row.given.request.row_id,
-            completion=row.text,
-            num_prompt_tokens=len(row.given.prompt),
-            num_output_tokens=len(part.tokens),
-            truncated=row.truncated,
-            mean_logprob=part.logprob / len(part.tokens) if part.tokens else None,
-            token_logprobs=part.logprobs,
-            margins=part.margins,
-            negentropies=part.negentropies,
-            option_logprobs=row.letters if scoring is None else scoring.scores(normalise=False),
-            option_scores=row.letters if scoring is None else scoring.chosen_by(row.given, normalise=normalise),
-            given_option=row.given.choice,
-        )
-
-    def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
-        return error_batch(list(bad), list(bad.values()), *self._shape())
-
-    def _shape(self) -> tuple[tuple[str, ...], str, int, int]:
-        """Shape of the others' columns, which a batch without answers needs."""
-        teacher = self._teacher
-        return self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs
 
 
 def _is_drawn_at_once(given: TokenisedRequest) -> bool:

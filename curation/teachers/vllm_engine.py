@@ -246,11 +246,11 @@ class Engine:
         self._thread.shutdown()
         self._log.close()
 
-    def _rpc(self, method: str, *args: Any) -> list[Any]:
+    def _rpc(self, method: str, *args: object) -> list[Any]:
         results: list[Any] = self._in_thread(lambda: self._engine.collective_rpc(method, args=args))
         return results
 
-    def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
+    def _in_thread(self, work: Callable[..., Any], *args: object) -> Any:
         """Wait for what ``work`` returns in the engine's thread."""
         return self._thread.submit(work, *args).result()
 

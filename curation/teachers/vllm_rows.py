@@ -149,7 +149,7 @@ def letter_params(tokens: list[int], given: int | None = None) -> Any:
 
 
 def fed_params(
-    *, letters: Sequence[int] = (), score_from: int | None = None, sureness: bool = False, **values: Any
+    *, letters: Sequence[int] = (), score_from: int | None = None, sureness: bool = False, **values: object
 ) -> Any:
     """How a prompt is fed, without an answer.
 
@@ -162,7 +162,7 @@ def fed_params(
     return sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked or None, **values)
 
 
-def sampling_params(**values: Any) -> Any:
+def sampling_params(**values: object) -> Any:
     """VLLM's own, with one output a request."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

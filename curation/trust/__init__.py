@@ -73,7 +73,7 @@ class FittedTrust(Protocol):
         """Trust in [0, 1] of raw scores, float32 [N]."""
         ...
 
-    def noted(self, **notes: Any) -> Self:
+    def noted(self, **notes: object) -> Self:
         """This trust function, with notes on its fit added to ``fit``."""
         ...
 

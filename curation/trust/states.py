@@ -177,7 +177,7 @@ class StateTrust(ABC):
         trust.score_dtype = description["score_dtype"]
         return trust
 
-    def noted(self, **notes: Any) -> Self:
+    def noted(self, **notes: object) -> Self:
         """This trust function, with notes on record of how its fit went."""
         self.fit = {**self.fit, **notes}
         return self

@@ -81,7 +81,7 @@ def number(estimate: Json | None) -> str:
     return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """A setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {plain(item)}" for key, item in value.items()) or "none"

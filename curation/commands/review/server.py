@@ -159,7 +159,7 @@ def serve(review: Review, port: int, person: str, say: Callable[[str], None]) ->
     class Quiet(WSGIRequestHandler):
         """Logs no request: each line would show the token."""
 
-        def log(self, type: str, message: str, *args: Any) -> None:
+        def log(self, type: str, message: str, *args: object) -> None:
             """Nothing."""
 
     _require_free(port)

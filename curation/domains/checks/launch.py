@@ -35,7 +35,7 @@ NOBODY = 65534
 CANNOT_START = 127
 
 
-def call(name: str, *arguments: Any) -> bool:
+def call(name: str, *arguments: object) -> bool:
     """A function of the C library; whether it succeeded."""
     try:
         return bool(getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) == 0)
@@ -171,7 +171,7 @@ def start(limits: Limits, command: list[str], others: int, niceness: int, is_alo
             os._exit(code_of(status))
 
 
-def tell(limits: Limits, **facts: Any) -> None:
+def tell(limits: Limits, **facts: object) -> None:
     """Write to the file of the status."""
     os.write(limits["status"], json.dumps(facts).encode() + b"\n")
 

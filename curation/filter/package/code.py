@@ -12,7 +12,7 @@ from curation.errors import PackageError
 from curation.registry import BACKENDS, DOMAINS, installed
 
 
-def refuse_code(uri: str, description: Any, allowed: Collection[str]) -> None:
+def refuse_code(uri: str, description: object, allowed: Collection[str]) -> None:
     """Refuse a description, as it stands in ``package.json``, that names code of which nobody here has said to run it.
 
     Raises:
@@ -29,7 +29,7 @@ def refuse_code(uri: str, description: Any, allowed: Collection[str]) -> None:
         )
 
 
-def refuse_maker(uri: str, name: Any, allowed: Collection[str]) -> None:
+def refuse_maker(uri: str, name: object, allowed: Collection[str]) -> None:
     """Refuse a class, ``module:Class``, that is no registered trust function's and is not allowed.
 
     Raises:
@@ -41,11 +41,11 @@ def refuse_maker(uri: str, name: Any, allowed: Collection[str]) -> None:
             raise _unknown(uri, "made_by", name)
 
 
-def _makes(trust: object, name: Any) -> bool:
+def _makes(trust: object, name: object) -> bool:
     return isinstance(trust, Fitted) and trust.made_by == name
 
 
-def _named(description: Any) -> Iterator[tuple[str, str, Collection[str]]]:
+def _named(description: object) -> Iterator[tuple[str, str, Collection[str]]]:
     """Each name of code in a description: its key, the name, and those that are registered for the key."""
     if not isinstance(description, Mapping):
         return
@@ -57,7 +57,7 @@ def _named(description: Any) -> Iterator[tuple[str, str, Collection[str]]]:
             yield key, name, registered
 
 
-def _domains(value: Any) -> Iterator[tuple[str, str, Collection[str]]]:
+def _domains(value: object) -> Iterator[tuple[str, str, Collection[str]]]:
     """The domain and that which it is made of (``next_token``)."""
     name = value.get("name") if isinstance(value, Mapping) else value
     if isinstance(name, str):
@@ -66,7 +66,7 @@ def _domains(value: Any) -> Iterator[tuple[str, str, Collection[str]]]:
         yield from _domains(value.get("of"))
 
 
-def _command(domain: Any) -> Any:
+def _command(domain: object) -> Any:
     """The command that a domain, or one that it is made of, says to run."""
     if isinstance(domain, Mapping):
         for key, value in domain.items():
@@ -81,7 +81,7 @@ def _command(domain: Any) -> Any:
     )
 
 
-def _unknown(uri: str, key: str, name: Any) -> PackageError:
+def _unknown(uri: str, key: str, name: object) -> PackageError:
     return PackageError(
         f"{uri}: names {name!r} as {key}, which neither this version nor an installed package registers; nothing of it "
         f"was imported. Install the package that brings it or, if you have read that code, add --allow-code {name}"

@@ -44,14 +44,14 @@ def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
     return None
 
 
-def _is_json(example: Mapping[str, Any]) -> bool:
+def _is_json(example: Mapping[str, object]) -> bool:
     try:
         return bool(json.loads(json.dumps(example, allow_nan=False)) == example)
     except (TypeError, ValueError):
         return False
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -33,7 +33,7 @@ Departures from the paper: the coarse grid consists of quantiles (raw scores hav
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -276,7 +276,7 @@ class Certified:
         return Count(n, threshold=cut.threshold, risk={**settings, **asdict(cut)}, is_cut=True)
 
 
-def _by_class(pool: Pool, settings: Mapping[str, Any]) -> Count:
+def _by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
     """How many pass the cuts of their classes."""
     from curation.selection.risk.by_class import calibrate_classes  # it reads this module
 

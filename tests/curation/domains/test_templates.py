@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from curation.domains.templates import MOST_CHARACTERS, Template
+from curation.domains.template_sandbox import MOST_CHARACTERS
+from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 
 

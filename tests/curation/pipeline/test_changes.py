@@ -20,9 +20,10 @@ from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
-from curation.rundir.graph import Done, Known, Stage, key_of, statuses
+from curation.rundir.graph import Done, Known, Stage, key_of
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
+from curation.rundir.status import statuses
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("naive", "icl_confidence", "linear_probe", "trust", "ground_truth")

@@ -15,9 +15,10 @@ from curation.config import RunConfig
 from curation.errors import RunDirError, SourceError
 from curation.pipeline.growth import deals_of, prepared_by
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import Stage, statuses
+from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
+from curation.rundir.status import statuses
 from curation.sources import assignment_of
 from curation.stages.prepare import Prepare
 

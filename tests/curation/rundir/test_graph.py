@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from curation.config import TrustConfig
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, Out, Recorded, Skipped, Stage, Unknown, key_of, ordered, statuses
+from curation.rundir.graph import Done, Out, Skipped, Stage, Unknown, key_of, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
+from curation.rundir.status import Recorded, statuses
 
 
 def stage(name: str, outputs: Any = None, *, settings: Any = None, needs: Any = (), revision: int = 1, **inputs: Any):

@@ -14,9 +14,10 @@ from built import Built
 from curation.cluster.versions import versions
 from curation.errors import RunDirError
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Position, Status, status_of
+from curation.rundir.graph import Done, Position
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
+from curation.rundir.status import Status, status_of
 from curation.stages.judge import Judge
 from curation.stages.label import Label
 from curation.storage.paths import write_atomically

@@ -14,8 +14,9 @@ from built import Built
 
 from curation.errors import ConfigError, RunFailedError
 from curation.rundir.graph import Done, Out, Stage, ordered
+from curation.rundir.load import Load, fits
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Load, Run, Task, fits
+from curation.rundir.run import Run, Task
 from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for
 from curation.storage import lease
 from curation.storage.conditional import register_of

@@ -14,9 +14,10 @@ from benchmarks.fuzz.sealed_run import NUM_FRAGMENTS, outputs, run, stages, star
 from curation.commands.verify.kinds import verify
 from curation.errors import RunDirError, TableError, of_lance
 from curation.refs import TableRef
-from curation.rundir.graph import dependents, statuses
+from curation.rundir.graph import dependents
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
+from curation.rundir.status import statuses
 from curation.storage.digest import quick_content
 from curation.storage.paths import place
 from curation.tables import columns, io, sums

@@ -1,0 +1,39 @@
+"""Loads of stages on the cluster, and whether there is room for one more."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from curation.rundir.graph import Stage
+
+
+class Load(NamedTuple):
+    """Resources of a cluster that a stage keeps busy."""
+
+    shared: str | None
+    """The name of a host that several stages work by at once: together they take what the largest of them takes."""
+    takes: Mapping[str, float]
+
+    @classmethod
+    def of(cls, stage: Stage) -> "Load":
+        """The load of a stage."""
+        return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
+
+
+def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
+    """Whether a cluster with so much in all has room for a load beside others; one that takes all of it fits alone."""
+    with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
+    others = [other for other in beside if other not in with_it]
+    return all(
+        amount <= _taken(name, with_it, room) or amount + _taken(name, others, room) <= room.get(name, 0.0)
+        for name, amount in load.takes.items()
+        if amount
+    )
+
+
+def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
+    """Resource use, each load capped at the cluster's total."""
+    taken: dict[str | int, float] = {}
+    for number, load in enumerate(loads):
+        key = number if load.shared is None else load.shared
+        taken[key] = max(taken.get(key, 0.0), min(load.takes.get(name, 0.0), room.get(name, 0.0)))
+    return sum(taken.values())

@@ -1,0 +1,112 @@
+"""How the stages of a run stand: what a run directory records of each, beside what the graph asks for now."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from curation.refs import fingerprint
+from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, key_of
+
+NUM_TOLD = 5
+"""The number of changes of a stage's inputs to list one by one."""
+
+NEW = "not done yet"
+
+State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
+
+
+class Status(NamedTuple):
+    """The state of a stage; ``why`` names what changed or is lost, what it waits for, or which output is missing."""
+
+    stage: Stage
+    state: State
+    why: str
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is done or has nothing to do."""
+        return self.state in ("done", "skipped")
+
+    @property
+    def words(self) -> str:
+        """The state in words."""
+        words = {
+            "done": "done",
+            "new": NEW,
+            "changed": f"changed: {self.why}",
+            "lost": f"to be made again: {self.why}",
+            "damaged": f"damaged: {self.why}",
+            "waits": self.why,
+        }
+        return words.get(self.state, f"nothing to do: {self.why}")
+
+
+class Recorded(NamedTuple):
+    """The record of a stage: the key that it ran with, and what it made."""
+
+    key: Mapping[str, Any]
+    digest: str
+    outputs: Outputs
+    lost: str = ""
+    """Which of its files are not there any more, in words."""
+    is_damaged: bool = False
+    """Whether some rows of a table are left, so that the stage would not make the others again by itself."""
+
+
+def statuses(
+    stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
+) -> Iterator[Status]:
+    """The state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
+
+    A stage that waits for another may turn out unchanged, if the other one makes the same outputs as before.
+    """
+    known = {} if known is None else known
+    for stage in stages:
+        status = status_of(stage, known, records)
+        if status.state == "done":
+            known[stage.name] = records[stage.name].outputs
+        elif status.state == "skipped":
+            known[stage.name] = Skipped(status.why)
+        yield status
+
+
+def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
+    """The state of one stage, given all ``known`` outputs so far."""
+    try:
+        key = key_of(stage, known)
+    except Absent as absent:
+        return Status(stage, "skipped", _absence(absent.out, known))
+    except Unknown as unknown:
+        return Status(stage, "waits", f"waits for {unknown.out.stage.name}")
+    record = records.get(stage.name)
+    if record is None:
+        return Status(stage, "new", "")
+    if record.digest == fingerprint(key):
+        if record.lost:
+            return Status(stage, "damaged" if record.is_damaged else "lost", record.lost)
+        return Status(stage, "done", "")
+    changes = differences(record.key, key)
+    more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []
+    return Status(stage, "changed", "; ".join([*changes[:NUM_TOLD], *more]))
+
+
+def _absence(out: Out, known: Known) -> str:
+    """Why an output is missing."""
+    made = known[out.stage.name]
+    if isinstance(made, Skipped):
+        return made.why
+    why: Mapping[str, str | None] = made.get("absent") or {}
+    sentence = next(
+        (words for end in range(len(out.path), 0, -1) if (words := why.get(".".join(out.path[:end])))), None
+    )
+    return sentence or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
+
+
+def differences(before: object, now: object, path: str = "") -> list[str]:
+    """The leaves where two JSON values differ, as ``a.b was X, is Y``."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return [
+            line
+            for key in sorted({*before, *now})
+            for line in differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+        ]
+    return [] if before == now else [f"{path} was {before}, is {now}"]
