@@ -18,7 +18,7 @@ from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stopping import waited_for
 from curation.tasks import root
-from curation.teachers import can_be_replaced
+from curation.teachers import can_be_replaced, concurrent_calls
 from curation.teachers.vllm_choice import BackendChoice, choose_backend
 
 
@@ -55,12 +55,12 @@ class TeacherUse(Inputs):
 
     @property
     def host(self) -> Host:
-        """The actors of this model, or those of another model that have equal resources and can replace their model."""
+        """The actors of this model, or those of another one with equal resources and calls at once."""
         model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
         name = fingerprint([model, str(self.backend), plain(self.engine, {})])
         kind = name
         if isinstance(self.backend, str) and can_be_replaced(self.backend):
-            kind = fingerprint(plain(self.engine.actors, {}))
+            kind = fingerprint([plain(self.engine.actors, {}), concurrent_calls(self.backend)])
         return Host(name=name, kind=kind, shared=True)
 
     def takes(self, rows: int | None) -> dict[str, float]:
