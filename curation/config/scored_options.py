@@ -19,11 +19,8 @@ def _beyond_multi(run: Any) -> str | None:
     if not any(domain.has_label_sets for domain in domains):
         return None
     key = "domain.multi"
-    if run.teacher.backend not in BACKENDS:
-        return (
-            f"{key}: is known to the backends {', '.join(BACKENDS)}, and teacher.backend is {run.teacher.backend}; "
-            "take one of these"
-        )
+    if (problem := _unknown_to(run, key, mend="take one of these")) is not None:
+        return problem
     for where, decoding in _decodings(run).items():
         if decoding.normalise_options:
             return f"{key}: compares yes with no, which are of one length; set {where}.normalise_options: false"
@@ -32,6 +29,13 @@ def _beyond_multi(run: Any) -> str | None:
     if (state := next((name for name in run.teacher.states if parse(name).rank > 1), None)) is not None:
         return f"{key}: has no next option; leave {state!r} out of teacher.states and trust.states"
     return None
+
+
+def _unknown_to(run: Any, key: str, *, mend: str) -> str | None:
+    """What is wrong with the teacher's backend for the options that ``key`` asks for; ``None`` if nothing is."""
+    if (backend := run.teacher.backend) in BACKENDS:
+        return None
+    return f"{key}: is known to the backends {', '.join(BACKENDS)}, and teacher.backend is {backend}; {mend}"
 
 
 def _decodings(run: Any) -> dict[str, Any]:
@@ -45,11 +49,8 @@ def _beyond_calibration(run: Any) -> str | None:
     if not any(run.domain_of(split).is_calibrated for split in run.splits.named()):
         return None
     key = "domain.calibrate: content_free"
-    if run.teacher.backend not in BACKENDS:
-        return (
-            f"{key}: is known to the backends {', '.join(BACKENDS)}, and teacher.backend is {run.teacher.backend}; "
-            "leave it out"
-        )
+    if (problem := _unknown_to(run, key, mend="leave it out")) is not None:
+        return problem
     for where, decoding in _decodings(run).items():
         if decoding.normalise_options:
             return f"{key}: takes an option's length out itself; set {where}.normalise_options: false"
