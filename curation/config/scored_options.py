@@ -32,7 +32,7 @@ def _beyond_multi(run: Any) -> str | None:
 
 
 def _unknown_to(run: Any, key: str, *, mend: str) -> str | None:
-    """What is wrong with the teacher's backend for the options that ``key`` asks for; ``None`` if nothing is."""
+    """The refusal of a backend that cannot score the options ``key`` asks for; ``None`` where it can."""
     if (backend := run.teacher.backend) in BACKENDS:
         return None
     return f"{key}: is known to the backends {', '.join(BACKENDS)}, and teacher.backend is {backend}; {mend}"
