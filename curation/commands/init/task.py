@@ -59,8 +59,8 @@ _NUMBER = re.compile(r"[-+$\s]*\d[\d\s.,/:^*%]*|.*\\(?:boxed|frac|sqrt)\b.*|.*##
 MOST_CLASSES, ROWS_A_CLASS = 200, 4
 """Values of a column are classes if there are so few, each in so many rows on average."""
 MOST_LISTED, ENOUGH_ROWS = 30, 25
-"""More classes than these are left out of the configuration, where each has so many rows that a split of the labelled
-ones has all of them."""
+"""More classes than these are left out of the configuration, where the split of labelled rows has all of them: it is a
+whole file, or each class has so many rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,8 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
         numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
         section: dict[str, Any] = {"name": domain, "text": list(texts) if len(texts) > 1 else texts[0]}
         section["label"] = roles.answer
-        if len(classes) <= MOST_LISTED or numbers or min(counts.values()) < ENOUGH_ROWS:
+        all_drawn = roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS
+        if len(classes) <= MOST_LISTED or numbers or not all_drawn:
             section["classes"] = {name: name for name in classes} if numbers else classes
         else:
             why = f"{why}; classes are left out: they are the labels of the labelled split"
