@@ -53,6 +53,11 @@ _PAGE = """
     curate export-trust runs/own -o trust
     curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
 """
+CLASSIFIER = "test_classifier_page.py::test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter"
+_CLASSIFIER = """
+    curate validate tickets.yaml | curate run tickets.yaml | curate export-trust runs/tickets -o tickets-trust
+    curate filter tickets-trust unlabelled.csv -o tickets-kept --keep 0.1
+"""
 _GIVEN_RUN = "test_given_run.py::test_labels_are_the_columns_and_nothing_is_asked"
 _GIVEN_CHECK = "test_given_run.py::test_plan_status_and_validate_say_that_no_model_is_asked"
 _GIVEN_FILTER = "test_given_run.py::test_a_package_filters_files_that_have_the_columns"
@@ -85,6 +90,7 @@ _ANALYSED = """
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
 """
 _INIT = """
+    curate init --data labelled.csv unlabelled.csv --model google/gemma-3-270m
     curate init --data labelled.csv unlabelled.csv | curate init --data | curate init --data LABELLED [UNLABELLED]
 """
 _FIRST = """
@@ -98,6 +104,7 @@ _EXPLAINED = """
 OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_OWN), OWN),
     **dict.fromkeys([_PAGE_INIT, *_listed(_PAGE)], PAGE),
+    **dict.fromkeys(_listed(_CLASSIFIER), CLASSIFIER),
     "curate validate given.yaml": _GIVEN_CHECK,
     "curate run given.yaml": _GIVEN_RUN,
     "curate export-trust runs/given -o given-trust": _GIVEN_FILTER,

@@ -1,0 +1,50 @@
+"""The classifier that docs/own-data.md begins with: its commands as they stand, with texts and a model made here."""
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tiny_shape import TINY
+
+from benchmarks import classifier
+from curation.models import create
+
+pytestmark = pytest.mark.timeout(900)
+CLASSES = ("card_arrival", "declined_transfer", "top_up_limits", "exchange_rate")
+SHAPE = TINY | {"max_position_embeddings": 256, "initializer_range": 0.2}
+
+
+def write(path: Path, num_rows: int, *, seed: int, labelled: bool) -> dict[str, str]:
+    """A file of texts that name their class; the class of each text."""
+    rng = random.Random(seed)
+    names = [rng.choice(CLASSES) for _ in range(num_rows)]
+    found = {f"message {rng.randrange(10**9):09}: {name.replace('_', ' ')}?": name for name in names}
+    rows = [("text", "label"), *found.items()]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows if labelled else [(text,) for text, _ in rows])
+    return found
+
+
+def test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter(tmp_path: Path) -> None:
+    letters = ("\n", *map(chr, range(0x20, 0x7F)))
+    create(tmp_path / "model", family="qwen3", shape=SHAPE, words=letters, pattern=r"[\s\S]", seed=2)
+    write(tmp_path / "labelled.csv", 160, seed=0, labelled=True)
+    gold = write(tmp_path / "unlabelled.csv", 100, seed=1, labelled=False)
+    assert [words[0] for words in classifier.commands()] == ["validate", "run", "export-trust", "filter"]
+    seconds = classifier.run_page(tmp_path, tmp_path / "model", anyway=True)
+    assert (tmp_path / "runs/tickets/report.html").is_file()
+    assert sum(file["rows"] for file in json.loads((tmp_path / "tickets-kept/filter.json").read_text())["files"]) == 10
+
+    rows = classifier.read_rows(tmp_path, gold)
+    assert len(rows.right_N) == 100 and 0 < rows.right_N.sum() < 100
+    labels = [json.loads(line) for line in next((tmp_path / "runs/tickets/gen-0").glob("select-*/trust.jsonl")).open()]
+    right = [gold[row["prompt"].split("\n")[0].removeprefix("Text: ")] == row["label"] for row in labels]
+    shown = classifier.table(rows, seconds)
+    assert rows.selected["trust"].sum() == sum(right)
+    lines = {line.split(" | ")[0]: line for line in shown.splitlines()}
+    assert {"| **trust**", "| autolabel: mean log-probability", "| plain confidence"} <= lines.keys()
+    for name in ("the teacher's probabilities", "cross-validated on the labels", "fitted on the labelled rows"):
+        assert rows.probabilities[name].shape == (100, len(CLASSES))
+        assert rows.probabilities[name].sum(axis=1) == pytest.approx(1)
