@@ -1,6 +1,8 @@
 """The options of ``curate analyze``. Like ``curation.cli``, it imports what is heavy when it runs."""
 
 import json
+import sys
+from contextlib import redirect_stdout
 
 import click
 
@@ -26,7 +28,8 @@ def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, 
 
     config, overrides = of_run(config, at(address, overrides))
     settings = load_config(config, overrides)
-    content = run_analysis(settings, config_path=config, command=called("run", config, overrides), wait=wait)
+    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too
+        content = run_analysis(settings, config_path=config, command=called("run", config, overrides), wait=wait)
     if as_json:
         echo(json.dumps([generation["analysis"] for generation in content["generations"]], indent=1))
     else:

@@ -1,7 +1,9 @@
 """The options of ``curate plan``, which ``curate filter --plan`` has too. Heavy imports are inside."""
 
 import json
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,7 +68,8 @@ def show_plan(
 
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
-    planned = make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut)
+    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
+        planned = make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut)
     made, path = planned.forecast, None
     if save and made is not None:
         described = planned.to_json()

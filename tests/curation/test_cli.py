@@ -18,6 +18,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from curation.cli import main
+from curation.commands.plan import Plan, make_plan
 from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.pipeline.opened import open_run
@@ -323,6 +324,16 @@ def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
     for stage in stages.values():
         assert stage["seconds"] is None or stage["range"][0] < stage["seconds"] < stage["range"][1]
         assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
+
+
+def test_what_ray_prints_does_not_break_the_json_of_a_plan(config: Path, monkeypatch: pytest.MonkeyPatch):
+    def warned(*given: Any, **options: Any) -> Plan:
+        print("(raylet) WARNING: 8 PYTHON worker processes have been started")
+        return make_plan(*given, **options)
+
+    monkeypatch.setattr("curation.commands.plan.make_plan", warned)
+    result = curate("plan", config, "--json", "--no-probe")
+    assert json.loads(result.stdout)["stages"] and "(raylet) WARNING" in result.stderr
 
 
 def test_status_as_json(config: Path):
