@@ -189,8 +189,10 @@ def _words(process: psutil.Process) -> str:
 
 def _last_stage(run: CutRun) -> str:
     """The stage that was begun last, as far as the events can be read."""
-    found = "the start"
-    for line in (run.directory / "events.jsonl").read_text(errors="replace").splitlines():
+    found, events = "the start", run.directory / "events.jsonl"
+    if not events.exists():  # the power was cut before it was written, or before its name was
+        return found
+    for line in events.read_text(errors="replace").splitlines():
         with suppress(ValueError):
             event = json.loads(line)
             found = event["stage"] if event["event"] == "started" else found
