@@ -104,6 +104,16 @@ class LabelSets:
     def _joined(self, names: Collection[str]) -> str:
         return self._joint.join(name for name in self._words if name in names) or self._form.empty
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes, in order."""
+        return tuple(self._words)
+
+    @property
+    def empty(self) -> str:
+        """The label of a row without classes."""
+        return self._form.empty
+
     def names(self, label: str) -> list[str]:
         """The classes of a set."""
         return names_in(label, self._form)

@@ -39,8 +39,9 @@ def collapsed(evidence: Evidence) -> Finding | None:
         f"{name} has {percent(share)} of its rows and {percent(of_pool)} {beside}"
         for name, share, of_pool in (*found.over, *found.under)
     ]
+    other = "other sets of classes, at the least" if found.is_of_sets else "other classes"
     return CARE, (
-        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of other classes "
+        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of {other} "
         f"({'; '.join(named)})"
     )
 
