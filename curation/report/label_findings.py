@@ -52,6 +52,11 @@ def spread(evidence: Evidence) -> str:
     if found is None:
         line = f"selection: {{max_per_label: {cap(evidence)}}}"
         return f"Cap the rows of a label, unless one class is what is wanted: {line}."
+    if found.is_divided and found.is_of_sets:
+        return (
+            "Places are divided by the rarest class of each set, and this is left: select fewer rows "
+            "(selection.budget), label a larger pool, or take a stronger teacher."
+        )
     if found.is_divided:
         return (
             "Places by class are set, and the teacher gave too few rows the other labels: select fewer rows "

@@ -1,5 +1,6 @@
 """The report's rows by class where labels are sets: against scikit-learn's, the page, and the finding of a collapse."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,7 +148,10 @@ def test_a_collapse_of_sets_is_found_by_one_class(run):
     of, record, *_ = run
     evidence = as_evidence(by_class(of, record, "trust"))
     assert evidence is not None and evidence.is_of_sets and evidence.over[0][0] == "-"
-    shown = HEALTHY.__class__(**{**vars(HEALTHY), "classes": evidence, "num_selected": N})
+    shown = replace(HEALTHY, classes=evidence, num_selected=N)
     (item,) = verdict(shown, "runs/x").findings
     assert item["rule"] == "collapse"
     assert "of its rows would have to be of other sets of classes, at the least (- has" in item["finding"]
+    assert item["next"] == "Divide the places among the classes: selection: {quota: auto}."
+    divided = replace(shown, classes=replace(evidence, is_divided=True))
+    assert "by the rarest class of each set, and this is left" in verdict(divided, "runs/x").findings[0]["next"]
