@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
 from curation.domains import Domain, Example, one_line
-from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, set_format
+from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, nearest_class, set_format
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
@@ -147,7 +147,7 @@ class Classification(Domain):
         known = ", ".join(list(self._words)[:MOST_NAMED])
         raise RowError(
             f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
-            "or the labels of the labelled split)"
+            f"or the labels of the labelled split){nearest_class(label, self._words)}"
         )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
