@@ -29,8 +29,7 @@ class HeldClasses:
     @property
     def is_known_N(self) -> Bools:
         """Rows that have a set, bool [N]."""
-        found: Bools = self.held_NC.any(axis=1)
-        return found
+        return np.asarray(self.held_NC.any(axis=1))
 
 
 def held(labels: pa.Array, sets: LabelSets) -> HeldClasses:
