@@ -51,6 +51,12 @@ def write(folder: Path, name: str, num: int, first: int) -> dict[str, str]:
     return {text: "; ".join(sorted(labels)) or "-" for text, labels in rows}
 
 
+def supports(path: Path) -> list[int]:
+    """How many rows hold each class, in order of the alphabet, and how many none."""
+    sets = [json.loads(line)["topics"] for line in path.read_text().splitlines()]
+    return [*(sum(name in own for own in sets) for name in sorted(CLASSES)), sum(not own for own in sets)]
+
+
 def table(folder: Path, pattern: str) -> list[dict[str, Any]]:
     (uri,) = folder.glob(pattern)
     rows: list[dict[str, Any]] = lance.dataset(str(uri)).to_table().to_pylist()
@@ -75,7 +81,8 @@ def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: P
         "ray": {"num_cpus": 2},
     }
     (tmp_path / "topics.yaml").write_text(yaml.safe_dump(config))
-    curate("validate", str(tmp_path / "topics.yaml"))
+    said = curate("validate", str(tmp_path / "topics.yaml"))
+    assert "go to the 3 classes and to rows of none, each row by its rarest class" in " ".join(said.split())
     curate("run", str(tmp_path / "topics.yaml"))
 
     kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
@@ -93,6 +100,10 @@ def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: P
 
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     (generation,) = report["generations"]
+    shown = generation["classes"]
+    assert [row["name"] for row in shown["rows"]] == [*sorted(CLASSES), "-"] and shown["is_divided"]
+    assert [row["support"] for row in shown["rows"]] == supports(tmp_path / "labelled.jsonl")
+    assert generation["budget"]["quota"]["classes"] == [*sorted(CLASSES), "-"]
     naive = next(arm for arm in generation["arms"] if arm["name"] == "naive")
     assert naive["purity"]["n"] == N
     (selected,) = (tmp_path / "run" / "gen-0").glob("select-*/trust.jsonl")

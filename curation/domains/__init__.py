@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
 from curation.escaping import message
 from curation.registry import DOMAINS
+
+if TYPE_CHECKING:
+    from curation.domains.label_sets import LabelSets
 
 __all__ = [
     "DOMAINS",
@@ -84,6 +87,9 @@ class Domain:
     in_pairs: bool = False
     """Whether the options stand in pairs, yes and no of a question each, and the answer is the likelier one of each
     pair, one after the other."""
+
+    label_sets: "LabelSets | None" = None
+    """The sets of classes that labels are, where a row may have several; ``None``: a label is no set."""
 
     def __init_subclass__(cls) -> None:
         """Name the class."""

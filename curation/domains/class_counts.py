@@ -1,4 +1,4 @@
-"""Rows by class and by the teacher's label, for domains with a closed set of labels."""
+"""Rows by class and by the teacher's label, for domains with a closed set of labels, or of sets of classes."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,23 @@ import pyarrow.compute as pc
 
 from curation.arrays import Int64s
 from curation.domains.grading import read_grades
+from curation.domains.rarest_class import RarestClass
 from curation.refs import TableRef
 from curation.tables import io, scans
 
+Grouping = Sequence[str] | RarestClass
+"""The C classes that labels are or, where labels are sets of classes, the C strata that stand for them."""
 
-def places(labels: pa.Array, classes: Sequence[str]) -> Int64s:
+
+def places(labels: pa.Array, classes: Grouping) -> Int64s:
     """The place of each label among the C classes, int64 [N]; C for a null, and for a label that is none of them."""
+    if isinstance(classes, RarestClass):
+        return classes.places(labels)
     found = pc.index_in(labels, value_set=pa.array(classes, pa.string()))
     return np.asarray(pc.fill_null(found, len(classes)).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def given(labels: TableRef, classes: Sequence[str]) -> Int64s:
+def given(labels: TableRef, classes: Grouping) -> Int64s:
     """The answered rows of a labels table by label: of the C classes, then without a readable one, int64 [C + 1]."""
 
     def counted(fragments: Sequence[int] | None) -> Int64s:
@@ -31,7 +37,7 @@ def given(labels: TableRef, classes: Sequence[str]) -> Int64s:
     return total
 
 
-def confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Sequence[str]) -> Int64s:
+def confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Grouping) -> Int64s:
     """Labelled rows by gold class and teacher's label, int64 [C, C + 1]; the first row of each question counts.
 
     ``examples`` have the gold labels. Rows of which only the grade is known are left out: a wrong one has no class.

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
 from curation.domains import Domain, Example, one_line
-from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, set_format
+from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, nearest_class, set_format
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
@@ -99,8 +99,8 @@ class Classification(Domain):
         if calibrate not in CALIBRATIONS:
             raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
         self._calibrate = calibrate
-        self._sets = self._label_sets(multi)
-        self.in_pairs = self._sets is not None
+        self.label_sets = self._label_sets(multi)
+        self.in_pairs = self.label_sets is not None
         columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
@@ -139,15 +139,15 @@ class Classification(Domain):
             RowError: ``bad_label``: it is not one of the classes; or as :meth:`LabelSets.label_of`.
         """
         value = raw.get(self._label)
-        if value is not None and self._sets is not None:
-            return self._sets.label_of(value)
+        if value is not None and self.label_sets is not None:
+            return self.label_sets.label_of(value)
         if value is None or (label := one_line(value)) in self._words:
             return None if value is None else label
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
         raise RowError(
             f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
-            "or the labels of the labelled split)"
+            f"or the labels of the labelled split){nearest_class(label, self._words)}"
         )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
@@ -172,8 +172,8 @@ class Classification(Domain):
 
     def options(self, example: Example) -> tuple[str, ...]:
         """A space and the words of every class; or yes and no of each."""
-        if self._sets is not None:
-            return self._sets.options()
+        if self.label_sets is not None:
+            return self.label_sets.options()
         return tuple(f" {words}" for words in self._words.values())
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
@@ -194,14 +194,14 @@ class Classification(Domain):
 
     def answer(self, label: str, example: Example) -> str:
         """A space and the words of the class; or a line for each class."""
-        if self._sets is not None:
-            return self._sets.answer(label)
+        if self.label_sets is not None:
+            return self.label_sets.answer(label)
         return f" {self._words[label]}"
 
     def parse(self, completion: str, example: Example) -> str | None:
         """The class whose words the completion is, up to white space, or the set that its lines state; or ``None``."""
-        if self._sets is not None:
-            return self._sets.parse(completion)
+        if self.label_sets is not None:
+            return self.label_sets.parse(completion)
         return self._label_of.get(" ".join(completion.split()))
 
 

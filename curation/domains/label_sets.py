@@ -4,7 +4,10 @@ Each class is a yes/no question of the row, and a row's label is the set of clas
 their names in the order of the classes.
 """
 
-from collections.abc import Collection, Mapping
+import ast
+import difflib
+import json
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from curation.domains import cell, one_line
@@ -44,10 +47,14 @@ def set_format(multi: object) -> SetFormat | None:
 def names_in(value: Any, form: SetFormat) -> list[str]:
     """The names in a cell: of a list its items, of a text its parts; none in the word for the empty set.
 
+    A text that is a list in JSON or in Python's writing is read as one.
+
     Raises:
         RowError: ``bad_label``: an item is empty.
     """
-    items = value if isinstance(value, list | tuple) else cell(value).split(form.separator)
+    items = value if isinstance(value, list | tuple) else listed(text := cell(value))
+    if items is None:
+        items = text.split(form.separator)
     names = ["" if item is None else one_line(item) for item in items]
     if names == [form.empty]:
         return []
@@ -56,6 +63,28 @@ def names_in(value: Any, form: SetFormat) -> list[str]:
             f"bad_label: {quoted(str(value))} has an empty label; take it out, or write {form.empty} for no label"
         )
     return names
+
+
+def listed(text: str) -> list[Any] | None:
+    """The items of a text that is a list in JSON or in Python's writing, as ``['a', 'b']``; ``None`` of another."""
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return found if isinstance(found, list) else None
+    return None
+
+
+def nearest_class(name: str, classes: Iterable[str]) -> str:
+    """A hint at the class that is meant: one that differs in case alone, or the nearest; empty without such a one."""
+    known = list(classes)
+    alike = [other for other in known if other.casefold() == name.casefold()]
+    found = alike or difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {quoted(found[0])}?" if found else ""
 
 
 class LabelSets:
@@ -95,7 +124,7 @@ class LabelSets:
                 raise RowError(
                     f"bad_label: {quoted(name)} of {quoted(str(value))} is not one of the {len(self._words)} classes "
                     f"{known}{more} (domain.classes, or the labels of the labelled split; the separator is "
-                    f"{self._form.separator!r})"
+                    f"{self._form.separator!r}){nearest_class(name, self._words)}"
                 )
             if name in names[:place]:
                 raise RowError(f"bad_label: {quoted(name)} stands twice in {quoted(str(value))}; keep one")
@@ -103,6 +132,16 @@ class LabelSets:
 
     def _joined(self, names: Collection[str]) -> str:
         return self._joint.join(name for name in self._words if name in names) or self._form.empty
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes, in order."""
+        return tuple(self._words)
+
+    @property
+    def empty(self) -> str:
+        """The label of a row without classes."""
+        return self._form.empty
 
     def names(self, label: str) -> list[str]:
         """The classes of a set."""

@@ -1,5 +1,7 @@
 """An arm's rows by class, where labels are a closed set: their shares in the pool and in the selection, and errors.
 
+Where labels are sets of classes, :mod:`curation.report.set_table` has the table.
+
 The classes' shares in the pool are those by which the places were divided (``selection.quota``) or, where they were
 not, the same estimate.
 """
@@ -17,9 +19,10 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
+from curation.report.set_table import by_held_class, graded_among
 from curation.selection.class_shares import Basis, ClassShares, distance, estimated
 from curation.selection.quotas import allocate
-from curation.tables import io, scans
+from curation.tables import io
 
 COLLAPSE = 0.3
 """The part of a selection, beyond what whole rows make necessary, that may be of other classes than the pool's."""
@@ -45,6 +48,8 @@ class ClassesChosen:
     """Where the pool's shares come from; ``given``: they are the configuration's."""
     is_cut: bool
     """The budget takes all rows above a cut."""
+    is_of_sets: bool = False
+    """Labels are sets of classes: ``distance`` is the greatest gap of one class."""
 
     @property
     def excess(self) -> float:
@@ -53,15 +58,20 @@ class ClassesChosen:
 
 
 def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json | None:
-    """The classes of an arm's weak labels; ``None`` without an arm, or where labels are no closed set.
+    """The classes of an arm's weak labels; ``None`` without an arm, or where there are no classes.
 
     A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their
     ``share``, their ``purity`` if the pool is graded, the labelled rows that the teacher gave the label (``labelled``)
     and how many of them are of it (``right``), and ``confused``: the class that most of the others are of.
-    ``certified``: the class's cut of a budget of risk by label, as JSON.
+    ``certified``: the class's cut of a budget of risk by label, as JSON. Sets of classes have other rows
+    (:func:`curation.report.set_table.by_held_class`).
     """
+    if arm is None or not record.n:
+        return None
+    if run.domain.label_sets is not None:
+        return by_held_class(run, record, arm, run.domain.label_sets)
     names = run.domain.closed_labels()
-    if arm is None or names is None or not record.n:
+    if names is None:
         return None
     given_T = class_counts.given(record.labels["pool"], names)
     counts = class_counts.confusion(run.prepared["source"], record.labels["source"], record.grades["source"], names)
@@ -75,6 +85,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
     graded_2C = _graded(record.grades.get("pool"), ids_n, class_n, len(names))
     return {
         "arm": arm,
+        "is_of_sets": False,
         "basis": shares.basis,
         "why": shares.why,
         "num_labelled": shares.num_labelled,
@@ -111,7 +122,7 @@ def as_evidence(table: Json | None) -> ClassesChosen | None:
     return ClassesChosen(
         over=tuple(line for line in lines[:MOST_NAMED] if line[1] > line[2]),
         under=tuple(line for line in lines[: -MOST_NAMED - 1 : -1] if line[1] < line[2]),
-        **{key: table[key] for key in ("distance", "least", "basis", "is_divided", "is_cut")},
+        **{key: table[key] for key in ("distance", "least", "basis", "is_divided", "is_cut", "is_of_sets")},
     )
 
 
@@ -130,13 +141,9 @@ def _graded(grades: TableRef | None, ids_n: Int64s, class_n: Int64s, num_classes
     if grades is None or not len(ids_n):
         return None
     counts_2C = np.zeros((2, num_classes + 1), dtype=np.int64)
-    for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
-        ids_B = batch.column("row_id").to_numpy()
-        place_B = np.minimum(np.searchsorted(ids_n, ids_B), len(ids_n) - 1)
-        is_chosen_B = ids_n[place_B] == ids_B
-        is_right_B = is_chosen_B & batch.column("correct").to_numpy(zero_copy_only=False)
-        for line, kept_B in enumerate((is_chosen_B, is_right_B)):
-            counts_2C[line] += np.bincount(class_n[place_B[kept_B]], minlength=num_classes + 1)
+    for place_M, is_right_M in graded_among(grades, ids_n):
+        for line, kept_M in enumerate((place_M, place_M[is_right_M])):
+            counts_2C[line] += np.bincount(class_n[kept_M], minlength=num_classes + 1)
     return counts_2C[:, :num_classes]
 
 

@@ -39,8 +39,9 @@ def collapsed(evidence: Evidence) -> Finding | None:
         f"{name} has {percent(share)} of its rows and {percent(of_pool)} {beside}"
         for name, share, of_pool in (*found.over, *found.under)
     ]
+    other = "other sets of classes, at the least" if found.is_of_sets else "other classes"
     return CARE, (
-        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of other classes "
+        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of {other} "
         f"({'; '.join(named)})"
     )
 
@@ -51,6 +52,11 @@ def spread(evidence: Evidence) -> str:
     if found is None:
         line = f"selection: {{max_per_label: {cap(evidence)}}}"
         return f"Cap the rows of a label, unless one class is what is wanted: {line}."
+    if found.is_divided and found.is_of_sets:
+        return (
+            "Places are divided by the rarest class of each set, and this is left: select fewer rows "
+            "(selection.budget), label a larger pool, or take a stronger teacher."
+        )
     if found.is_divided:
         return (
             "Places by class are set, and the teacher gave too few rows the other labels: select fewer rows "

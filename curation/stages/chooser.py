@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, TOP, TRUST, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
+from curation.domains.class_counts import Grouping
 from curation.domains.grading import read_grades
 from curation.hashing import Int64s, derive
 from curation.refs import ModelRef, TableRef
@@ -317,12 +318,18 @@ class Chooser:
     def _of_classes(self, arm: Arm) -> Capped:
         """The best rows of each class, n of all or, where a cap leaves no more, fewer."""
         assert self._quota is not None, "the caller asks"
-        scores, classes = self.scores(arm), self._quota.classes
+        scores, classes = self.scores(arm), self._groups
         size_C, num_rows = scores.sizes(classes)
         room_C = size_C if self._cap is None else np.minimum(size_C, self._cap)
         quota_C = allocate(self._quota.shares, room_C, min(self._n, int(room_C.sum())))
         found = scores.by_class(classes, quota_C, derive(self._job.seed, "ties"))
         return replace(found, num_scored=int(size_C.sum()), num_rows=num_rows)
+
+    @cached_property
+    def _groups(self) -> Grouping:
+        """The classes that places are divided among, or the strata of sets of classes."""
+        assert self._job.classes is not None, "places are divided"
+        return self._job.classes.groups(get_domain(self._job.domain).label_sets)
 
     def _accuracy_of_bins(self, num_strata: int) -> Floats:
         """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""

@@ -7,7 +7,9 @@ from curation.arms import ARMS
 from curation.config import SelectionConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain
-from curation.domains.class_counts import confusion, given
+from curation.domains.class_counts import Grouping, confusion, given
+from curation.domains.label_sets import LabelSets
+from curation.domains.rarest_class import RarestClass
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import In, Inputs
@@ -17,7 +19,11 @@ _KEY, _RISK = "selection.quota", "selection.budget.risk.per: label"
 
 
 class Classes(Inputs):
-    """The closed set of labels, and the labelled rows that say how the teacher confuses them."""
+    """The closed set of labels, and the labelled rows that say how the teacher confuses them.
+
+    Where labels are sets of classes they are strata of rows by their rarest class
+    (:mod:`curation.domains.rarest_class`).
+    """
 
     names: Sequence[str]
     wanted: Mapping[str, float] | None
@@ -28,11 +34,16 @@ class Classes(Inputs):
     """The teacher's labels of the source split."""
     grades: In[TableRef]
 
-    def shares(self, pool: TableRef) -> ClassShares:
+    def groups(self, sets: LabelSets | None) -> Grouping:
+        """The classes or, of labels that are sets, the strata among which places are divided."""
+        return self.names if sets is None else RarestClass.of(sets, self.examples)
+
+    def shares(self, pool: TableRef, sets: LabelSets | None = None) -> ClassShares:
         """The classes' shares in the pool of these labels, or those that are wanted."""
         if self.wanted is None:
-            counts = confusion(self.examples, self.labels, self.grades, self.names)
-            return estimated(self.names, given(pool, self.names), counts)
+            groups = self.groups(sets)
+            counts = confusion(self.examples, self.labels, self.grades, groups)
+            return estimated(self.names, given(pool, groups), counts)
         total = sum(self.wanted.values())
         return ClassShares(
             classes=tuple(self.names),
@@ -43,8 +54,8 @@ class Classes(Inputs):
 
 
 def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
-    """Places by class of a run in words, for ``curate validate``; None where labels are no closed set."""
-    classes = domain.closed_labels()
+    """Places by class of a run in words, for ``curate validate``; None where there are no classes."""
+    classes = _classes(domain)
     if classes is None or len(classes) < 2:
         return None
     if selection.budget.is_by_label:
@@ -56,7 +67,16 @@ def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
     by = "their estimated shares in the pool" if selection.quota == "auto" else "the shares of the file"
     own = [name for name in selection.arms if ARMS[name].ranked and not ARMS[name].takes_top]
     but = f", but for the rules of {', '.join(own)}" if own else ""
-    return f"{_KEY}: the places of arms that rank go to {len(classes)} classes by {by}{but} (none: the best rows)"
+    to = f"{len(classes)} classes"
+    if domain.label_sets is not None:
+        to = f"the {len(domain.label_sets.classes)} classes and to rows of none, each row by its rarest class,"
+    return f"{_KEY}: the places of arms that rank go to {to} by {by}{but} (none: the best rows)"
+
+
+def _classes(domain: Domain) -> tuple[str, ...] | None:
+    """The classes among which places can be divided: the labels or, of sets, their classes and the empty set."""
+    sets = domain.label_sets
+    return domain.closed_labels() if sets is None else (*sets.classes, sets.empty)
 
 
 def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
@@ -65,7 +85,9 @@ def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | Non
     Raises:
         ConfigError: the quotas do not go with the domain, or with what counts as a label.
     """
-    classes, quota = domain.closed_labels(), selection.quota
+    classes, quota = _classes(domain), selection.quota
+    if domain.label_sets is not None:
+        _check_sets(selection)
     if isinstance(quota, dict):
         if classes is None:
             raise ConfigError(f"{_KEY}: domain {domain.name} has no closed set of labels; leave it out")
@@ -85,3 +107,27 @@ def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | Non
             f"both at once are not possible: set {_KEY}: none, or leave max_per_label_by out"
         )
     return classes
+
+
+def _check_sets(selection: SelectionConfig) -> None:
+    """Refuse settings that labels which are sets of classes cannot have.
+
+    Raises:
+        ConfigError: names the key, the value and the mend.
+    """
+    several = "with domain.multi a row may have several classes"
+    if isinstance(selection.quota, dict):
+        raise ConfigError(
+            f"{_KEY}: {selection.quota}: {several}, so shares of classes do not divide the rows; set {_KEY}: auto, "
+            "which follows the pool's shares, or none"
+        )
+    if selection.budget.is_by_label:
+        raise ConfigError(
+            f"{_RISK}: {several}, and is right where the whole set is, so that no class has rows of its own to "
+            "certify; leave per out: the guarantee is then of all selected rows"
+        )
+    if selection.max_per_label is not None and selection.quota != "none" and selection.budget.rule not in CUTS:
+        raise ConfigError(
+            f"selection.max_per_label: {selection.max_per_label}: counts rows of one set of labels, and places go to "
+            f"classes, since {several}; both at once are not possible: set {_KEY}: none, or leave max_per_label out"
+        )

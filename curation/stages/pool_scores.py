@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from curation.domains.class_counts import places
+from curation.domains.class_counts import Grouping, places
 from curation.hashing import Int64s, hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
@@ -137,7 +137,7 @@ class PoolScores:
 
         return walked_parts(scans.mapped(self.labels, of), n, cap)
 
-    def sizes(self, classes: Sequence[str]) -> tuple[Int64s, int]:
+    def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
         """The rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
 
         def counted(fragments: Sequence[int] | None) -> tuple[Int64s, int]:
@@ -182,7 +182,7 @@ class PoolScores:
         total_T: Int64s = np.sum([*scans.mapped(self.labels, counted)], axis=0)
         return total_T[:-1]
 
-    def by_class(self, classes: Sequence[str], quota_C: Int64s, seed: int) -> Capped:
+    def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
         """The best rows of each of C classes, as many as its quota: held, as those under a cap are."""
         none_last_T = np.append(quota_C, 0)
 
@@ -249,7 +249,7 @@ def _labels_at(read: Reader, ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -
     return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
 
 
-def _classes_at(classes: Sequence[str], weak_B: pa.Array, place_M: Int64s) -> Labels:
+def _classes_at(classes: Grouping, weak_B: pa.Array, place_M: Int64s) -> Labels:
     return places(weak_B.take(pa.array(place_M)), classes).astype(np.uint64)
 
 

@@ -129,7 +129,7 @@ class Select(Stage):
                 f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
             )
         if budget.quota is not None:
-            task.say(_in_words(budget))
+            task.say(_in_words(budget, is_of_sets=get_domain(job.domain).label_sets is not None))
         elif job.classes is not None and budget.n:
             task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
         if not budget.n:
@@ -155,7 +155,7 @@ class Select(Stage):
         return Done(outputs=made, rows=0)
 
 
-def _in_words(budget: ComputedBudget) -> str:
+def _in_words(budget: ComputedBudget, *, is_of_sets: bool) -> str:
     """Shares by which the places are divided, where they come from, and the largest ones; or the classes' guarantee."""
     quota = budget.quota
     assert quota is not None, "the caller asks"
@@ -169,7 +169,8 @@ def _in_words(budget: ComputedBudget) -> str:
     pairs = sorted(zip(quota.classes, quota.shares, strict=True), key=lambda pair: -pair[1])
     most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in pairs[:MOST_CLASSES])
     more = f", and {len(pairs) - MOST_CLASSES} more" if len(pairs) > MOST_CLASSES else ""
-    return f"selection.quota: places go to {len(pairs)} classes by shares {basis}: {most}{more}"
+    to = "classes, each row by the rarest of its set," if is_of_sets else "classes"
+    return f"selection.quota: places go to {len(pairs)} {to} by shares {basis}: {most}{more}"
 
 
 def absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
@@ -229,7 +230,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
     )
     if job.classes is not None and budget.n:
         if not budget.is_cut:
-            budget = replace(budget, quota=job.classes.shares(job.labels))
+            budget = replace(budget, quota=job.classes.shares(job.labels, get_domain(job.domain).label_sets))
         elif job.classes.wanted is not None:
             raise BudgetError(f"selection.{beside_a_cut(budget.rule)}")
     limit = job.selection.max_per_label

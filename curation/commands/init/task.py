@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from curation.commands.init.label_columns import LabelColumn, holds_lists, label_column
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
@@ -124,15 +125,17 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
             "them by --choices A,B,C"
         )
     roles = _roles(tables, wishes, ask)
-    domain, why = _kind(roles, wishes, ask, common)
+    domain, why, sets = _kind(roles, wishes, ask, common)
     names = PROBLEMS if domain == "math" else TEXTS
     texts, why_text = _text(roles, wishes, ask, common, names)
     if domain == "classification":
-        counts = roles.labelled.counts(roles.answer)
+        counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
         classes = sorted(counts)
         numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
         section: dict[str, Any] = {"name": domain, "text": list(texts) if len(texts) > 1 else texts[0]}
         section["label"] = roles.answer
+        if sets is not None:
+            section["multi"] = sets.multi
         all_drawn = roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS
         if len(classes) <= MOST_LISTED or numbers or not all_drawn:
             section["classes"] = {name: name for name in classes} if numbers else classes
@@ -204,6 +207,9 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
         answer = _one(apart, named) or ""
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
+            held = [name for name in apart or names if holds_lists(first if name in first.columns else second, name)]
+            answer, why = (held[0], "the only column of lists") if len(held) == 1 else ("", why)
+        if not answer:
             about = "Which column has the right answer?"
             options = [name for name in named or apart or names if not is_id(name)] or names
             answer, why = _asked(tables, ask, about, options, "--answer COLUMN"), "as you said"
@@ -221,26 +227,37 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
     )
 
 
-def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]) -> tuple[str, str]:
-    """The domain of texts with an answer: classes, or numbers and formulas."""
-    if wishes.domain is not None:
-        return wishes.domain, f"the task is {wishes.domain}: by --domain"
+def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]) -> tuple[str, str, LabelColumn | None]:
+    """The domain of texts with an answer: classes, or numbers and formulas; the labels where a row has several."""
     counts = roles.labelled.counts(roles.answer)
     num_rows = sum(counts.values())
     numbers = sum(num for value, num in counts.items() if _NUMBER.fullmatch(value)) / max(1, num_rows)
-    few = 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
     asks = any(name.casefold() in PROBLEMS for name in common)
-    if numbers >= 0.8 and asks and len(counts) > 2:
+    are_sums = numbers >= 0.8 and asks and len(counts) > 2 and wishes.domain is None
+    sets = label_column(roles.labelled, roles.answer) if wishes.domain in (None, "classification") else None
+    if sets is not None and (sets.is_list or (not are_sums and _are_few(sets.counts, sets.num_rows))):
+        about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: {sets.why}"
+        return "classification", f"the task is classification with {about}", sets
+    if wishes.domain is not None:
+        return wishes.domain, f"the task is {wishes.domain}: by --domain", None
+    if are_sums:
         return (
             "math",
             f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them",
+            None,
         )
-    if few:
-        return "classification", f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
+    if _are_few(counts, num_rows):
+        about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
+        return "classification", about, None
     some = ", ".join(quoted(value, 20) for value in list(counts)[:3])
     about = f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math or classification?"
     domain = _asked([roles.labelled], ask, about, ("math", "classification"), "--domain, or a class of your own")
-    return domain, f"the task is {domain}: as you said"
+    return domain, f"the task is {domain}: as you said", None
+
+
+def _are_few(counts: Mapping[str, int], num_rows: int) -> bool:
+    """Whether values are so few, each in so many rows, that they are classes."""
+    return 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
 
 
 def _text(

@@ -42,6 +42,11 @@ def certifying_rows(config: CertifiedConfig, package: TrustPackage) -> Certifyin
     if config.per == "all":
         return found
     domain = get_domain(package.description.domain)
+    if domain.label_sets is not None:
+        raise PackageError(
+            f"{key}: with domain.multi, as in {package.uri}, a row may have several classes, and is right where the "
+            "whole set is, so that no class has rows of its own to certify; leave per out"
+        )
     if (classes := domain.closed_labels()) is None:
         raise PackageError(f"{key}: domain {domain.name} of {package.uri} has no closed set of labels; leave per out")
     if found.rows is None or found.rows.label_M is None:

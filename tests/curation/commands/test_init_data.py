@@ -146,6 +146,58 @@ def test_classes_that_are_numbers_get_lines_for_their_names() -> None:
     assert load_config("curation.yaml").domain.options["classes"] == {"0": "0", "1": "1"}
 
 
+TOPICS = [[name for place, name in enumerate(("card", "fee", "app")) if n >> place & 1] for n in range(8)] * 5
+MESSAGES = [{"text": f"message {n} of a customer about {n * 7}"} for n in range(40)]
+
+
+def joined(separator: str, empty: str, of: Sequence[Sequence[str]] = TOPICS) -> list[Row]:
+    """The messages with their topics as texts."""
+    return [row | {"topics": separator.join(own) or empty} for row, own in zip(MESSAGES, of, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "multi"),
+    [
+        ("a.jsonl", [row | {"topics": own} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
+        ("a.parquet", [row | {"topics": own} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
+        ("a.csv", [row | {"topics": json.dumps(own)} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
+        ("a.csv", [row | {"topics": str(own)} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
+        ("a.csv", joined(", ", "none"), True),
+        ("a.csv", joined(";", "-"), {"separator": ";", "empty": "-"}),
+        ("a.csv", joined("|", "None"), {"separator": "|", "empty": "None"}),
+    ],
+)
+def test_rows_with_several_labels_are_noticed(name: str, rows: list[Row], multi: object) -> None:
+    path = write(name, rows)
+    told = init(path) if isinstance(rows[0]["topics"], list) else init(path, "--answer", "topics")
+    assert "the task is classification with 3 classes, of which each of 40 rows may have several" in " ".join(
+        told.replace("#", "").split()
+    )
+    options = load_config("curation.yaml").domain.options
+    assert options == {"text": "text", "label": "topics", "multi": multi, "classes": ["app", "card", "fee"]}
+    assert {"split source: 16 rows", "split pool: 24 rows"} <= set(valid())
+
+
+def test_classes_in_lists_that_hold_the_usual_signs_get_others() -> None:
+    names = {"card": "card, lost", "fee": "none", "app": "app"}
+    of = [[names[name] for name in own] for own in TOPICS]
+    init(write("a.jsonl", [row | {"label": own} for row, own in zip(MESSAGES, of, strict=True)]))
+    options = load_config("curation.yaml").domain.options
+    assert options["multi"] == {"separator": ";", "empty": "no label"}
+    assert options["classes"] == ["app", "card, lost", "none"] and valid()
+
+
+def test_a_sign_within_names_is_no_separator() -> None:
+    kinds = ("IT, software", "sales, marketing", "other")
+    init(write("a.csv", [row | {"label": kinds[n % 3]} for n, row in enumerate(MESSAGES)]))
+    assert load_config("curation.yaml").domain.options == {"text": "text", "label": "label", "classes": sorted(kinds)}
+    Path("curation.yaml").unlink()
+    line = refused(write("b.csv", [row | {"label": f"word{n}, word{n + 1}"} for n, row in enumerate(MESSAGES)]))
+    assert "40 different answers in 40 rows" in line
+    pairs = [{"problem": f"The digits of {n}?", "answer": f"{n % 7}, {n % 5}"} for n in range(40)]
+    assert "the task is math: 100% of the answers are numbers" in init(write("c.csv", pairs))
+
+
 def test_options_say_what_columns_do_not() -> None:
     rows = [
         {"title": f"a title, {n}", "notes": f"some notes, number {n}", "one": CLASSES[n % 3], "two": n % 2}

@@ -18,7 +18,8 @@ def made(classes=CLASSES, multi=True, **options):
 def test_a_set_is_read_from_a_list_or_a_text_in_the_order_of_the_classes():
     domain = made()
     cells = [["app", "card"], "app,card", " app ,  card", ("card", "app"), "fee", ["fee"], [], "none", ["none"], None]
-    golds = ["card, app"] * 4 + ["fee"] * 2 + ["none"] * 3 + [None]
+    cells += ['["app", "card"]', "['app', 'card']", "[]"]
+    golds = ["card, app"] * 4 + ["fee"] * 2 + ["none"] * 3 + [None] + ["card, app"] * 2 + ["none"]
     assert [domain.gold({"label": cell}) for cell in cells] == golds
     other = made({1: "one", 2: "two"}, {"separator": "|", "empty": "-"})
     assert [other.gold({"label": cell}) for cell in ("2|1", [2.0, 1], 2, "-")] == ["1| 2", "1| 2", "2", "-"]
@@ -57,6 +58,14 @@ def test_each_class_is_a_question_and_the_answer_has_a_line_for_each():
         ("card,,app", "has an empty label; take it out, or write none for no label"),
         (["card", None], "has an empty label"),
         ("card, none", "'none' of 'card, none' is not one of"),
+        (["card", " card "], "'card' stands twice"),
+        (["Card"], r"'Card' of .* is not one of .*; did you mean 'card'\?"),
+        ("apps", r"'apps' of 'apps' is not one of .*; did you mean 'app'\?"),
+        ("", "'' has an empty label"),
+        ("[card, fee]", r"'\[card' of .* is not one of"),
+        ([["card"]], r"is not one of the 3 classes"),
+        ({"card": True}, r"is not one of the 3 classes"),
+        (["card", 7], "'7' of .* is not one of the 3 classes"),
     ],
 )
 def test_a_cell_that_is_no_set_is_an_error_row(cell, problem):

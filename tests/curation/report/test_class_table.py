@@ -138,7 +138,7 @@ def test_there_is_no_table_without_classes_or_rows(run):
     assert by_class(of, record, None) is None
     record.n = 0
     assert by_class(of, record, "trust") is None
-    record.n, of.domain = N, SimpleNamespace(closed_labels=lambda: None)
+    record.n, of.domain = N, SimpleNamespace(closed_labels=lambda: None, label_sets=None)
     assert by_class(of, record, "trust") is None
 
 

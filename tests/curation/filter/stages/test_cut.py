@@ -155,6 +155,9 @@ def test_labels_of_calibration_rows_go_with_a_package_and_are_asked_for(tmp_path
     keep = KeepConfig(certified={"alpha": 0.1, "per": "label"})
     with pytest.raises(PackageError, match=r"per: label: domain math of .* has no closed set of labels; leave per out"):
         check_keep(keep, tiny_package(tmp_path / "sums"), 100)
+    sets = DomainConfig(name="classification", classes=["a", "b"], multi=True)
+    with pytest.raises(PackageError, match=r"per: label: with domain\.multi, as in .*sets, .*; leave per out"):
+        check_keep(keep, tiny_package(tmp_path / "sets", domain=sets, questions=()), 100)
     kinds = DomainConfig(name="classification", classes=["a", "b"])
     with pytest.raises(
         PackageError, match=r"calibration rows of .*unlabelled have no labels; export the package again"

@@ -1,0 +1,122 @@
+"""Columns whose cells hold several labels: lists, or texts in which a sign stands between labels that come again."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curation.commands.init.table import MOST_VALUES, TableFiles
+from curation.domains import attempt, one_line
+from curation.domains.label_sets import SetFormat, listed, names_in
+from curation.sources import raw_rows, read_rows
+
+SEPARATORS = (";", "|", ",")
+JOINTS = (*SEPARATORS, "||", ";;")
+EMPTIES = ("none", "no label", "n/a", "-")
+"""Words for a row without labels, if no other label stands beside one."""
+LEAST_SHARE = 0.02
+"""The share of cells that hold a separator, below which it is no sign between labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelColumn:
+    """A column of sets of labels."""
+
+    form: SetFormat
+    counts: Counter[str]
+    """How many rows have each label."""
+    num_rows: int
+    is_list: bool
+    """The cells are lists, so that there is no doubt."""
+
+    @property
+    def why(self) -> str:
+        """The reason for taking it so, in words."""
+        if self.is_list:
+            return "the cells are lists"
+        return f"{self.form.separator!r} stands between labels that occur in other cells, too"
+
+    @property
+    def multi(self) -> bool | dict[str, str]:
+        """The option ``domain.multi`` that reads it."""
+        usual = SetFormat()._asdict()
+        return {name: sign for name, sign in self.form._asdict().items() if sign != usual[name]} or True
+
+
+def label_column(table: TableFiles, column: str) -> LabelColumn | None:
+    """The labels of a column whose cells hold several; ``None`` where they evidently do not."""
+    sample = [row[column] for row in table.sample if row.get(column) is not None]
+    if not sample:
+        return None
+    if holds_lists(table, column):
+        return _column(table, column, SetFormat(), is_list=True)
+    for separator in SEPARATORS:
+        form = SetFormat(separator=separator)
+        joint = [value for value in sample if isinstance(value, str) and separator in value]
+        if len(joint) < max(2, LEAST_SHARE * len(sample)):
+            continue
+        found = _column(table, column, form, is_list=False)
+        if found is not None and _come_again(sample, form):
+            return found
+    return None
+
+
+def holds_lists(table: TableFiles, column: str) -> bool:
+    """Whether all cells of a column that have a value are lists, or texts that are lists in JSON."""
+    sample = [row[column] for row in table.sample if row.get(column) is not None]
+    return bool(sample) and all(map(_is_list, sample))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, str) and listed(value) is not None)
+
+
+def _cells(table: TableFiles, column: str) -> Iterable[Any]:
+    for file in table.files:
+        for batch in read_rows(file, columns=[column]):
+            yield from (row[column] for row in raw_rows(batch) if row.get(column) is not None)
+
+
+def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -> LabelColumn | None:
+    """The labels of all rows; ``None`` where one stands twice in a row, is empty, or there are too many."""
+    counts: Counter[str] = Counter()
+    alone: Counter[str] = Counter()
+    num_rows = 0
+    for value in _cells(table, column):
+        names, _ = attempt(names_in, value, form)
+        if names is None or len({*names}) < len(names):
+            return None
+        counts.update(names)
+        alone.update(names if len(names) == 1 else ())
+        num_rows += 1
+        if len(counts) > MOST_VALUES:
+            return None
+    for name in counts:
+        if name.casefold() in EMPTIES and alone[name] == counts[name]:
+            form = form._replace(empty=name)
+            del counts[name]
+            break
+    if len(counts) < 2:
+        return None
+    if form.empty in counts:
+        form = form._replace(empty=_unused(EMPTIES, counts))
+    if is_list and any(form.separator in name for name in counts):
+        form = form._replace(separator=_unused(JOINTS, counts))
+    return LabelColumn(form=form, counts=counts, num_rows=num_rows, is_list=is_list)
+
+
+def _unused(signs: Sequence[str], names: Iterable[str]) -> str:
+    """The first sign that no name holds; the first of all where each is held, which the domain then refuses."""
+    return next((sign for sign in signs if not any(sign in name for name in names)), signs[0])
+
+
+def _come_again(sample: list[Any], form: SetFormat) -> bool:
+    """Whether most labels of the cells that hold several stand in other sets too, as parts of a name would not."""
+    sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    joint = set()
+    for value in sample:
+        names = names_in(one_line(value), form)
+        for name in names:
+            sets_of[name].add(tuple(sorted(names)))
+        joint |= {*names} if len(names) > 1 else set()
+    return 2 * sum(len(sets_of[name]) > 1 for name in joint) > len(joint)
