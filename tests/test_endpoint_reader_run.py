@@ -137,8 +137,6 @@ def test_answers_are_bought_once_and_read_once(tmp_path: Path) -> None:
         again = rows_of(run, "read-pool")
         assert again.keys() == read.keys()
         assert not np.allclose(*(next(iter(rows.values()))["state_output_mean"] for rows in (again, read)))
-    exported = CliRunner().invoke(main, ["export-trust", str(run.directory), "-o", str(tmp_path / "package")])
-    assert exported.exit_code == 2 and "a package names one model" in exported.output
 
 
 def test_a_server_without_log_probabilities_has_those_of_the_reader(tmp_path: Path) -> None:
@@ -159,6 +157,35 @@ def test_a_server_without_log_probabilities_has_those_of_the_reader(tmp_path: Pa
         assert row["mean_logprob"] == pytest.approx(float(expected["mean_logprob"]), abs=1e-4)
 
 
+def test_a_reader_s_states_need_not_be_stored(tmp_path: Path) -> None:
+    """Scores, or a projection, in their place: read again, and nothing is bought."""
+    with serving(answer=answer) as server:
+        run = make_run(tmp_path, server.url, made(tmp_path, 1))
+
+        def again(**teacher: Any) -> dict[int, dict[str, Any]]:
+            raw = yaml.safe_load(run.config.read_text())
+            raw["teacher"] |= teacher
+            run.config.write_text(yaml.safe_dump(raw))
+            assert run.start("--until", "score-pool").wait(timeout=900) == 0, run.errors()
+            assert len(server.asked) == NUM_SOURCE + NUM_POOL
+            return rows_of(run, "score-pool")
+
+        stored = again()
+        scored, rows = again(store_states=False), rows_of(run, "read-pool")
+        raw, states = "trust_raw", [f"state_{name}" for name in STATES]
+        assert all(row[raw] is not None for row in rows.values())
+        assert {row_id: row[raw] for row_id, row in scored.items()} == pytest.approx(
+            {row_id: row[raw] for row_id, row in stored.items()}, abs=1e-4
+        )
+        assert [row["completion"] for row in rows.values()] == [
+            rows_of(run, "label-pool")[n]["completion"] for n in rows
+        ]
+        projected = again(store_states={"pca": 3})
+        rows = rows_of(run, "read-pool")
+        assert all(len(row["state_pca"]) == 3 and not row.keys() & {*states} for row in rows.values())
+        assert all(row[raw] is not None for row in projected.values()) and projected.keys() == stored.keys()
+
+
 def test_a_reader_and_its_settings_are_no_part_of_the_key_of_buying(tmp_path: Path) -> None:
     run = make_run(tmp_path, "http://localhost:9/v1", made(tmp_path, 1))
     raw = yaml.safe_load(run.config.read_text())
@@ -177,7 +204,11 @@ def test_a_reader_and_its_settings_are_no_part_of_the_key_of_buying(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher": {"store_states": False}}, "store_states: backend endpoint has neither"),
+        (
+            {"teacher": {"store_states": False, "states": []}, "trust": {}},
+            "store_states: backend endpoint has no states",
+        ),
+        ({"teacher": {"adapt": {"epochs": 1}}}, "adapt: backend endpoint has no weights to train"),
         ({"teacher": {"reader": {"model": {}}}}, "teacher.reader.model: takes exactly one of path and init"),
         ({"trust": {"kind": "neural", "states": []}}, "trust: neural reads states, and trust.states names none"),
         ({"trust": {"states": ["output_first"]}}, "trust.states: output_first not among teacher.states"),

@@ -189,9 +189,13 @@ def problem_of(teacher: Any) -> str | None:
             "leave it out, for trust to read log-probabilities, name a model that reads the answers here by reader: "
             "{model}, or run the model here, by backend vllm"
         )
-    if teacher.adapt is not None or teacher.store_states is not True:
-        key = "store_states" if teacher.adapt is None else "adapt"
-        return f"{key}: backend endpoint has neither weights to train nor states to store; leave it out"
+    if teacher.adapt is not None:
+        return "adapt: backend endpoint has no weights to train; leave it out"
+    if teacher.store_states is not True and not teacher.states:
+        return (
+            "store_states: backend endpoint has no states to store; leave it out, or name a model that reads the "
+            "answers here by reader: {model}"
+        )
     return undrawable(endpoint, teacher.decoding, "decoding")
 
 

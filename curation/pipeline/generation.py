@@ -28,6 +28,7 @@ from curation.stages.keep import Keep
 from curation.stages.label import Label
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.project import Project
+from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
 from curation.stages.select import CERTIFIED_REVISION, Select
@@ -65,7 +66,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     # The teacher labels the source split, on which trust is fitted.
     ask = config.teacher.labelling.paid_in(str(config.directory))
     teacher = asked(generation.teacher, ask, name=generation.name("backend-teacher"))
-    labelled = {"source": reading(generation, _labelling(generation, teacher, "source"), "source")}
+    labelled: dict[str, Label | Read] = {"source": _labelling(generation, teacher, "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": graded(generation, "source", "source", labels["source"])}
     pca = _projected(generation, labels["source"])
@@ -77,15 +78,11 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
     # It labels the other splits, the pool last; what has a gold label is graded.
     scored_as_labelled = config.teacher.store_states is False
+    reducing: dict[str, Any] = {} if pca is None else {"projection": pca.out("projection")}
+    if scored_as_labelled:
+        reducing = {"fitted": fitted, "sample": {"states": list(config.trust.states), "seed": config.seed}}
     for split in splits[1:]:
-        asked_of = _labelling(
-            generation,
-            teacher,
-            split,
-            projection=None if pca is None else pca.out("projection"),
-            fitted=fitted if scored_as_labelled else None,
-        )
-        labelled[split] = reading(generation, asked_of, split)
+        labelled[split] = _labelling(generation, teacher, split, **reducing)
         labels[split] = labelled[split].out("labels")
         if split != "pool" or config.splits.audit:
             grades[split] = graded(generation, split, split, labels[split])
@@ -179,13 +176,15 @@ def _labelling(
     generation: GenerationSpec,
     teacher: TeacherUse,
     split: str,
-    *,
-    projection: Out | None = None,
-    fitted: Mapping[str, Out] | None = None,
-) -> Label:
-    """The teacher's labels of a split; of the pool those of the generation's share."""
-    config = generation.config
-    return Label(
+    **reducing: Any,
+) -> Label | Read:
+    """The teacher's labels of a split; of the pool those of the generation's share.
+
+    ``reducing``: what takes the place of the states (``projection``, ``fitted``, ``sample``). Where a server's answers
+    are read, it is the reader's: what is bought does not depend on it.
+    """
+    config, is_read = generation.config, generation.helpers.reader is not None
+    labelled = Label(
         name=generation.name(f"label-{split}"),
         at=generation.at(split),
         examples=generation.tables[split],
@@ -194,15 +193,14 @@ def _labelling(
         domain=config.domain_of(split).ungraded,
         seed=generation.seed(f"label-{split}"),
         share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
-        projection=projection,
-        fitted=fitted or {},
-        sample=None if fitted is None else {"states": list(config.trust.states), "seed": config.seed},
+        **({"fitted": {}} if is_read else {"fitted": {}, **reducing}),
         signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
         num_rows=generation.sizes[split],
         needs=generation.needs,
         **generation.settings,
     )
+    return reading(generation, labelled, split, **reducing)
 
 
 def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:

@@ -1,6 +1,6 @@
 """Stages that read a server's answers by a model here, where ``teacher.reader`` names one."""
 
-from typing import cast
+from typing import Any, cast
 
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out
@@ -8,8 +8,11 @@ from curation.stages.label import Label
 from curation.stages.read import Read
 
 
-def reading(generation: GenerationSpec, labelled: Label, split: str) -> Label | Read:
-    """The stage that reads the answers of ``labelled``; itself, where no model reads them."""
+def reading(generation: GenerationSpec, labelled: Label, split: str, **reducing: Any) -> Label | Read:
+    """The stage that reads the answers of ``labelled``; itself, where no model reads them.
+
+    ``reducing``: what takes the place of its states (``projection``, ``fitted``, ``sample``).
+    """
     reader, endpoint = generation.helpers.reader, generation.config.teacher.endpoint
     if reader is None or endpoint is None:
         return labelled
@@ -22,6 +25,7 @@ def reading(generation: GenerationSpec, labelled: Label, split: str) -> Label | 
         teacher=reader,
         decoding=labelled.decoding,
         reads_numbers=not endpoint.top_logprobs,
+        **reducing,
         num_rows=generation.sizes[split],
         **generation.settings,
     )

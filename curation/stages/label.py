@@ -23,7 +23,7 @@ from curation.stages.asking import AskModel
 from curation.stages.asks import asks_of
 from curation.stages.first_cut import FirstCutRule
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import Projected, Reduction, ScoredOnly
+from curation.stages.reduce import Reduction, reduction_of
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
@@ -146,16 +146,8 @@ class Label(AskModel):
         )
 
     def _reduction(self) -> Reduction | None:
-        if self.projection is not None:
-            return Projected(projection=self.projection)
-        if self.sample is None:
-            return None
-        return ScoredOnly(
-            fitted=tuple(self.fitted.items()),
-            states=tuple(self.sample["states"]),
-            num_rows=io.count(self.examples) // RowShare(**(self.share or {})).of,
-            seed=self.sample["seed"],
-        )
+        shares = RowShare(**(self.share or {})).of
+        return reduction_of(self.projection, self.fitted, self.sample, self.examples, shares)
 
 
 def label(

@@ -4,8 +4,8 @@ The answers are committed before: they are those of the label stage, which this 
 reads them anew, and nothing is bought.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +18,14 @@ from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.refs import TableRef
-from curation.rundir.graph import Done, In
+from curation.refs import ProjectionRef, TableRef, TrustRef
+from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
 from curation.signals import label_request
 from curation.stages.asking import AskModel
 from curation.stages.both_orders import added_numbers
 from curation.stages.label import LabelCounts, check_errors, count_labels
+from curation.stages.reduce import Reduction, reduction_of
 from curation.tables import commits, io, schemas
 from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
@@ -39,7 +40,8 @@ class Read(AskModel):
 
     Log-probabilities and their like stay those of the server; ``reads_numbers``: it gives none, and they are the
     reader's. An answer that cannot be read, as it is too long for the model, becomes an error row; the tokens that it
-    took stay counted. Rows that are committed when the stage is cut off are not read again.
+    took stay counted. Rows that are committed when the stage is cut off are not read again. A ``projection``, or the
+    scores of ``fitted`` functions with a ``sample``, take the place of the states, as in ``curation.stages.label``.
     """
 
     class Made(NamedTuple):
@@ -55,6 +57,15 @@ class Read(AskModel):
     """The labels table with the answers."""
     domain: DomainConfig
     reads_numbers: bool
+    projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
+    fitted: InEach[TrustRef] = field(default_factory=dict)  # type: ignore[arg-type]
+    sample: dict[str, Any] | None = None
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the labels depend, without what takes no place of the states."""
+        reducing = ("projection", "fitted", "sample")
+        return {name: value for name, value in super().inputs.items() if value or name not in reducing}
 
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""
@@ -74,6 +85,7 @@ class Read(AskModel):
                 model=self.teacher.model,
                 decoding=self.decoding,
                 reads_numbers=self.reads_numbers,
+                reduction=reduction_of(self.projection, self.fitted, self.sample, self.answers),
                 telemetry=task.telemetry,
             )
             result = run_pass(
@@ -98,15 +110,22 @@ class ReadJob(TeacherJob):
     answers: TableRef
     labels_uri: str
     reads_numbers: bool
+    reduction: Reduction | None = None
+    """Takes the place of hidden states where not all of them are stored."""
 
     def worker(self, models: Models) -> "ReadWorker":
         """The worker that reads the job's chunks in a process."""
         return ReadWorker(self, models)
 
-    def schema(self, state_size: int) -> pa.Schema:
-        """The schema of the labels table: that of the answers, with states."""
+    def full_schema(self, state_size: int) -> pa.Schema:
+        """The schema of the answers with all states."""
         ask, added = self.teacher, added_numbers(get_domain(self.domain))
         return schemas.labels(ask.states, ask.state_dtype, state_size, ask.token_logprobs, added)
+
+    def schema(self, state_size: int) -> pa.Schema:
+        """The schema of the labels table."""
+        full = self.full_schema(state_size)
+        return full if self.reduction is None else self.reduction.schema(full)
 
 
 class ReadWorker(ChunkWorker[pa.Table]):
@@ -116,7 +135,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         self._job, self._answers = job, io.Lookup(job.answers)
         self._domain = as_asked(get_domain(job.domain), job.decoding)
         self._teacher = self.meter = job.load(models)
-        self._schema = job.schema(self._teacher.state_size)
+        self._full_schema, self._schema = (of(self._teacher.state_size) for of in (job.full_schema, job.schema))
 
     def work(self, rows: list[Row]) -> pa.Table:
         """The rows of the labels table."""
@@ -146,6 +165,9 @@ class ReadWorker(ChunkWorker[pa.Table]):
         """A fragment of labels."""
         labels = pa.concat_tables(parts)
         note = note | failed(self._job.telemetry, labels["error"].drop_null().to_pylist())
+        if self._job.reduction is not None:
+            (batch,) = labels.combine_chunks().to_batches()
+            labels = pa.Table.from_batches([self._job.reduction.reduce(batch)]).cast(self._schema)
         return commits.write_fragment(labels, self._job.labels_uri, self._schema, note=note)
 
     def _of(self, rows: list[Row]) -> pa.Table:
@@ -173,10 +195,10 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._cast({**columns, **gone, "error": pa.array(problems, pa.string())})
 
     def _cast(self, columns: dict[str, Any]) -> pa.Table:
-        """A table of the schema; columns that are not there are null."""
+        """A table with all states; columns that are not there are null."""
         num_rows = len(columns["row_id"])
-        filled = [columns.get(field.name, pa.nulls(num_rows, field.type)) for field in self._schema]
-        return pa.table(filled, names=self._schema.names).cast(self._schema)
+        filled = [columns.get(column.name, pa.nulls(num_rows, column.type)) for column in self._full_schema]
+        return pa.table(filled, names=self._full_schema.names).cast(self._full_schema)
 
 
 def _are_in(table: pa.Table, row_ids: set[int]) -> pa.ChunkedArray:

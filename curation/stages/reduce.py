@@ -3,6 +3,7 @@
 The input is the states as they would be stored, so that the result equals that of a later stage on stored states.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from curation.metrics.shift import sampled
-from curation.refs import ProjectionRef, TrustRef
+from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.stages.score import score_fields, scores
-from curation.tables import schemas
+from curation.tables import io, schemas
 
 
 class Reduction(Protocol):
@@ -86,3 +87,31 @@ class ScoredOnly:
         for name in filter(schemas.is_state, schema.names):
             columns[name] = columns[name].cast(schema.field(name).type).take(places)
         return pa.record_batch([columns[name] for name in schema.names], schema)
+
+
+def reduction_of(
+    projection: ProjectionRef | None,
+    fitted: Mapping[str, TrustRef],
+    sample: Mapping[str, Any] | None,
+    rows: TableRef,
+    shares: int = 1,
+) -> Reduction | None:
+    """The reduction that a stage's arguments ask for; ``None``: all states are stored.
+
+    Args:
+        projection: takes the place of the states.
+        fitted: trust functions whose scores take it, by name.
+        sample: with ``fitted``, the ``states`` and the ``seed`` of the sample of rows that keep states.
+        rows: the table that the sample is drawn from.
+        shares: the parts of that table, of which the stage works on one.
+    """
+    if projection is not None:
+        return Projected(projection=projection)
+    if sample is None:
+        return None
+    return ScoredOnly(
+        fitted=tuple(fitted.items()),
+        states=tuple(sample["states"]),
+        num_rows=io.count(rows) // shares,
+        seed=sample["seed"],
+    )

@@ -92,7 +92,7 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
         ({"concurrency": 0}, {}, "concurrency"),
         ({}, {"teacher": {"states": ["output_last"]}}, "'output_last' is a hidden state, and none is read"),
         ({}, {"teacher": {"model": {"path": "x"}}}, "model: names weights"),
-        ({}, {"teacher": {"store_states": False}}, "store_states: backend endpoint has neither"),
+        ({}, {"teacher": {"store_states": False}}, "store_states: backend endpoint has no states"),
         ({}, {"teacher": {"backend": "scripted"}}, "endpoint: describes a server, which is for backend: endpoint"),
         ({}, {"teacher": {"url": "http://x/v1"}}, "url: is a key of teacher.endpoint; write it there"),
         ({}, {"teacher": {"decoding": {"min_p": 0.1}}}, "decoding.min_p: 0.1 is not known to a server of kind openai"),
@@ -161,7 +161,7 @@ def test_a_filter_in_a_process_of_its_own_refuses_a_limit_without_a_folder(monke
 
 def test_a_filter_refuses_another_model_than_the_packages() -> None:
     answers = made().teacher.ask.model_copy(update={"dtype": "float32"}).answers
-    package: Any = SimpleNamespace(uri="package", description=SimpleNamespace(ask=answers))
+    package: Any = SimpleNamespace(uri="package", description=SimpleNamespace(ask=answers, served=answers.endpoint))
     cases = [
         (None, "was fitted on answers of 'm' on a server of kind openai; say where it is: teacher.endpoint"),
         ({**SERVER, "model": "other"}, "with model 'm', and teacher.endpoint.model is 'other'"),
