@@ -174,7 +174,7 @@ class FilterTeacherConfig(Section):
     """Speed and faults of the scripted teacher, for dry runs."""
     endpoint: EndpointConfig | None = None
     """The server that answers, where one labelled for the package; ``model``, ``kind``, ``top_logprobs`` and ``body``
-    are those of the package."""
+    are those of the package. Where a model reads its answers, the other keys are that model's."""
 
     RUNS: ClassVar[tuple[str, ...]] = (
         "actors",
@@ -186,11 +186,20 @@ class FilterTeacherConfig(Section):
     )
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
-        """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours."""
-        theirs = dict(answers)
+        """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours.
+
+        The answers are a server's, or a model's that answers or reads.
+        """
+        theirs, is_served = dict(answers), answers.endpoint is not None
         script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
-        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script, "endpoint": self.endpoint}
-        return AskConfig(**theirs | ours | ({} if self.backend is None else {"backend": self.backend}))
+        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script}
+        ours["endpoint"] = self.endpoint if is_served else None
+        return AskConfig(**theirs | ours | ({} if self.backend is None or is_served else {"backend": self.backend}))
+
+    def buying(self, answers: AnswersConfig) -> AskConfig:
+        """How a server is asked whose answers a model reads, by actors without the resources of that model."""
+        asked = self.asking(answers)
+        return asked.model_copy(update={"actors": asked.actors.model_copy(update={"num_gpus": 0, "memory_gib": 0})})
 
 
 class FilterConfig(Root):

@@ -16,7 +16,7 @@ from curation.filter.cascade import Settled
 from curation.filter.package import TrustPackage
 from curation.filter.stages.certifying import calibration_digest
 from curation.filter.stages.cut import MakeCut
-from curation.filter.stages.label_pool import LabelPool
+from curation.filter.stages.label_pool import LabelPool, ReadAnswers
 from curation.filter.stages.pool import PoolRows, ReadPool
 from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.filter.stages.ranking import Rank
@@ -26,6 +26,7 @@ from curation.refs import ModelRef
 from curation.rundir.graph import Outputs, Stage, ordered
 from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
+from curation.stages.label import Label
 from curation.storage.paths import Place
 
 CUT = "cut"
@@ -44,13 +45,24 @@ class Round:
         return self.rows.files
 
 
-class Stages(NamedTuple):
-    """The stages of a round."""
+class Looking(NamedTuple):
+    """The stages of a round up to the shift test."""
 
     pool: ReadPool
-    label: LabelPool
+    buy: Label | None
+    """The answers of a server that the package's teacher reads; None where it answers itself."""
+    label: LabelPool | ReadAnswers
     shift: MeasurePoolShift | None
     """None if the trust function reads no hidden state."""
+
+
+class Stages(NamedTuple):
+    """The stages of a round: those of :class:`Looking`, and what writes its rows."""
+
+    pool: ReadPool
+    buy: Label | None
+    label: LabelPool | ReadAnswers
+    shift: MeasurePoolShift | None
     write: Write
 
 
@@ -107,8 +119,11 @@ def describe(
     if first_cut is not None and first_cut.inputs:
         ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), first_cut.inputs
     model = asked(teacher, ask, name="backend")
-    looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
-    labels = {name: looked[name][1].out("labels") for name in base}
+    server = None
+    if (bought := package.description.bought) is not None:
+        server = asked(None, config.teacher.buying(bought).paid_in(str(config.directory)), name="backend-server")
+    looked = {rnd.name: _looking(config, package, model, server, rnd, settings, gated) for rnd in rounds}
+    labels = {name: looked[name].label.out("labels") for name in base}
     cut = MakeCut(
         name=CUT,
         tables=labels,
@@ -126,7 +141,7 @@ def describe(
     stages = {}
     for rnd in rounds:
         write = _writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
-        stages[rnd.name] = Stages(*looked[rnd.name], write)
+        stages[rnd.name] = Stages(*looked[rnd.name], write=write)
     return Described(rounds=stages, cut=cut, rank=rank)
 
 
@@ -157,11 +172,12 @@ def _looking(
     config: FilterConfig,
     package: TrustPackage,
     model: TeacherUse,
+    server: TeacherUse | None,
     rnd: Round,
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
-) -> tuple[ReadPool, LabelPool, MeasurePoolShift | None]:
-    """The stages that read, label and test a round."""
+) -> Looking:
+    """The stages that read, label and test a round; ``server``: the one whose answers the model reads."""
     num_rows, description = rnd.rows.num_rows, package.description
     pool = ReadPool(
         name=f"pool-{rnd.name}",
@@ -173,19 +189,23 @@ def _looking(
         num_rows=num_rows,
         **settings,
     )
-    labelled = LabelPool(
-        name=f"label-{rnd.name}",
-        teacher=model,
-        decoding=description.decoding,
-        examples=pool.out("pool"),
-        seed=config.seed,
-        num_rows=num_rows,
-        **_packaged(config, package),
+    common: dict[str, Any] = {
+        "decoding": description.decoding,
+        "examples": pool.out("pool"),
+        "seed": config.seed,
+        "num_rows": num_rows,
         **settings,
-        **gated,
-    )
+    }
+    buy, name = None, f"label-{rnd.name}"
+    labelled: LabelPool | ReadAnswers
+    if server is not None:
+        buy = Label(name=f"buy-{rnd.name}", teacher=server, domain=description.domain, fitted={}, **common)
+        answers = buy.out("labels")
+        labelled = ReadAnswers(name=name, teacher=model, answers=answers, **common, **_packaged(config, package))
+    else:
+        labelled = LabelPool(name=name, teacher=model, **common, **_packaged(config, package), **gated)
     if not description.sample.states:
-        return pool, labelled, None
+        return Looking(pool, buy, labelled, None)
     shift = MeasurePoolShift(
         name=f"shift-{rnd.name}",
         labels=labelled.out("labels"),
@@ -194,19 +214,19 @@ def _looking(
         **_packaged(config, package),
         **gated,
     )
-    return pool, labelled, shift
+    return Looking(pool, buy, labelled, shift)
 
 
 def _writing(
     config: FilterConfig,
     function: str,
     rnd: Round,
-    looked: tuple[ReadPool, LabelPool, MeasurePoolShift | None],
+    looked: Looking,
     cut: MakeCut,
     rank: Rank | None,
 ) -> Write:
     """The stage that writes a round; ``rank``: the ranks of its rows, None where they have none."""
-    (pool, label, _), output = looked, config.output
+    pool, label, output = looked.pool, looked.label, config.output
     return Write(
         name=f"write-{rnd.name}",
         labels=label.out("labels"),

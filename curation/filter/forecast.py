@@ -28,16 +28,19 @@ def forecast_filter(
     Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output
     is left as it is.
     """
-    asking = {name: of.label for name, of in opened.described.rounds.items() if of.label in stages}
+    rounds, config = opened.described.rounds, opened.config
+    reads = [of.label for of in rounds.values() if of.buy is not None and of.label in stages]
+    left_out = [LeftOut(stage.name, "it reads the answers of a server, by another model") for stage in reads]
+    asking = {name: stage for name, of in rounds.items() if (stage := of.buy or of.label) in stages}
     left = {name: rows for name, stage in asking.items() if (rows := rows_left(stage, opened.manifest, known))}
     if not left:
-        return None, ()
-    config = opened.config
-    if not BACKENDS[opened.package.description.ask.backend].asks:
-        return None, [LeftOut(opened.described.rounds[name].label.name, NOTHING_ASKED) for name in left]
+        return None, left_out
+    description = opened.package.description
+    if not BACKENDS[(description.bought or description.ask).backend].asks:
+        return None, [LeftOut(asking[name].name, NOTHING_ASKED) for name in left]
     with joined(config.ray, opened.needs), scratch(config.output_directory, config.ray) as directory:
         askings = askings_of(opened, left, copied(opened.package, directory / "package"))
-        return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
+        return forecast_of(askings, (), config, directory, num_rows=num_rows), left_out
 
 
 def askings_of(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
@@ -56,7 +59,8 @@ def askings_of(opened: OpenedFilter, left: dict[str, int], package: TrustPackage
     for rnd in opened.rounds:
         if rnd.name not in left:
             continue
-        stage = opened.described.rounds[rnd.name].label
+        stages = opened.described.rounds[rnd.name]
+        stage = stages.buy or stages.label
         teacher = stage.teacher
         if isinstance(teacher.backend, Out):
             teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
@@ -71,7 +75,7 @@ def askings_of(opened: OpenedFilter, left: dict[str, int], package: TrustPackage
                 decoding=description.decoding,
                 domain=description.domain,
                 seed=opened.config.seed,
-                fitted={description.trust: package.trust},
+                fitted={} if stages.buy is not None else {description.trust: package.trust},
                 states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
                 note=opened.first_cut.left_out_of_forecasts if opened.first_cut is not None else None,
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
+from curation.errors import PackageError
 from curation.escaping import logger_of
 from curation.filter.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
 from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
@@ -70,10 +71,16 @@ class Filter:
 
         Raises:
             PackageError: there is no such package, it is not whole, names code that is not allowed, is not to be used
-                by its run's verdict, or teacher, backend or domain are others than its own.
+                by its run's verdict, teacher, backend or domain are others than its own, or its teacher reads answers
+                of a server.
             ModelError: the teacher is no model.
         """
         found = package if isinstance(package, TrustPackage) else load(str(package), allow_code=allow_code)
+        if found.description.bought is not None:
+            raise PackageError(
+                f"{found.uri}: its teacher reads answers that a server gives, which are to be bought and kept before; "
+                "filter files by `curate filter`, which does both"
+            )
         if (warning := check_verdict(found, anyway=anyway)) is not None:
             _log.warning(warning)
         check_fits(found)

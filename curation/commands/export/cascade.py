@@ -22,7 +22,6 @@ from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import FirstCut, HeldOut, first_cut
 from curation.stages.first_cut import held_out, wanted
-from curation.stages.label import Label
 from curation.tables import io
 from curation.trust import load_fitted
 
@@ -52,6 +51,8 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     inputs = tuple(state for state in ask["states"] if parse(state).position == "prompt_last")
     if fit.config.teacher.backend == GIVEN:
         return "labels made elsewhere are there, so that it would save no answer"
+    if fit.config.teacher.reading is not None:
+        return "a server's answers are bought before a model reads their prompts, so that it would save none"
     if not inputs:
         return (
             "the run kept no state of the last prompt token; for a cascade run again with teacher.states: "
@@ -101,7 +102,7 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
 
 def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
     """The split, and its rows: of the calibration split, if its states were stored, else those that no fit has seen."""
-    labelled, features = fit.stage("calibration", Label), _features(fit, first)
+    labelled, features = fit.labels("calibration"), _features(fit, first)
     if labelled is not None and is_of(fit, labelled):
         found = fit.table(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):

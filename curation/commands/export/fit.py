@@ -15,6 +15,7 @@ from curation.refs import ModelRef, TableRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.label import Label
+from curation.stages.read import Read
 from curation.storage.paths import Place, place
 from curation.trust import saved
 
@@ -37,10 +38,17 @@ class Fit:
         """The record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
         return self.manifest.find(Position(generation=self.generation, split=split), *classes)
 
+    def labels(self, split: str) -> StageRecord | None:
+        """The record of the stage that made the labels of a split with their states; ``None`` if it is not done.
+
+        It is the one that reads a server's answers, where a model does.
+        """
+        return self.stage(split, labels_stage(self.config))
+
     @property
     def labelling(self) -> StageRecord:
-        """The stage that labelled the source split."""
-        found = self.stage("source", Label)
+        """The stage that made the labels of the source split."""
+        found = self.labels("source")
         assert found is not None, "find_fit refuses a run without it"
         return found
 
@@ -60,7 +68,7 @@ class Fit:
 
     @property
     def teacher(self) -> ModelRef | None:
-        """The model that labelled, where it is now; ``None`` for a backend without weights.
+        """The model that labelled or read answers, where it is now; ``None`` for a backend without weights.
 
         Raises:
             ExportError: its files are gone.
@@ -98,6 +106,11 @@ class Fit:
         return found
 
 
+def labels_stage(config: RunConfig) -> type[Label | Read]:
+    """The class of the stages that make labels with their states."""
+    return Label if config.teacher.reading is None else Read
+
+
 def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
     """The fitted trust function of that name (unset: the method's own) and generation (unset: the last).
 
@@ -105,12 +118,6 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         ExportError: the directory is no run, has no such function, or its labels changed since it was fitted.
     """
     config, manifest = read_run(run)
-    if config.teacher.reading is not None:
-        raise ExportError(
-            f"{run}: trust reads what teacher.reader finds in a server's answers, and a package names one model; "
-            "export from a run without teacher.reader (the same answers, none is bought again), or put new rows into "
-            "the pool of this run"
-        )
     fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
     there = f"fitted: {', '.join(sorted(fits)) or 'none'}"
     generation = chosen_generation(config, generation, there)
@@ -135,9 +142,9 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
             "that was made of the stored states, not the states themselves; export from a run with store_states: true "
             "or false (trust.pca keeps as many components within the function)"
         )
-    classes: dict[str, type[Stage]] = {"label": Label, "grade": grading_stage(config, "source")}
+    classes: dict[str, type[Stage]] = {"labels": labels_stage(config), "grades": grading_stage(config, "source")}
     for what, kind in classes.items():
         made = fit.stage("source", kind)
-        if made is None or record.inputs[f"{what}s"] != made.outputs.get(f"{what}s"):
-            raise ExportError(f"{run}: gen-{generation}/{what}-source changed since {stage} was done; {finish} again")
+        if made is None or record.inputs[what] != made.outputs.get(what):
+            raise ExportError(f"{run}: the {what} of the source split changed since {stage} was done; {finish} again")
     return fit

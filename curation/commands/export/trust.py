@@ -14,7 +14,8 @@ from curation.commands.export.files import write_folder
 from curation.commands.export.fit import Fit, find_fit
 from curation.commands.export.trust_card import trust_card_of
 from curation.commands.export.trust_rows import Reference, calibration_of, inputs_of, questions_of, reference_of
-from curation.config import AskConfig, DecodingConfig
+from curation.config import AnswersConfig, AskConfig, DecodingConfig
+from curation.config.endpoint import ServedConfig
 from curation.filter.package import (
     PACKAGE,
     UNJUDGED,
@@ -31,6 +32,7 @@ from curation.filter.package import (
     write,
 )
 from curation.report.levels import STOP
+from curation.rundir.manifest import StageRecord
 from curation.stages.label import Label
 from curation.storage.paths import Place
 from curation.tables import io, schemas
@@ -98,9 +100,9 @@ def export_trust(
 def _description(
     fit: Fit, rows: CalibrationRows | None, reference: Reference, cascade: Cascade | None, command: str
 ) -> Description:
-    made, pool = fit.labelling.inputs, fit.stage("pool", Label)
     states, columns = inputs_of(fit)
-    ask = AskConfig.model_validate({**made["ask"], "backend": made["backend"]})
+    ask, answered = _answers(fit.labelling), fit.stage("pool", Label) or fit.stage("source", Label)
+    assert answered is not None, "there is no labelling without it"
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
     if schemas.TOKEN_LOGPROBS not in columns:
         kept["token_logprobs"] = 0
@@ -109,9 +111,10 @@ def _description(
         teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not
         teacher_digests={} if teacher is None else digests_of(teacher),
         state_size=_state_size(fit),
-        ask=ask.answers.model_copy(update=kept),
-        decoding=DecodingConfig.model_validate(made["decoding"]),
-        seed=(fit.labelling if pool is None else pool).inputs["seed"],
+        ask=ask.model_copy(update=kept),
+        bought=None if fit.config.teacher.reading is None else _answers(answered),
+        decoding=DecodingConfig.model_validate(fit.labelling.inputs["decoding"]),
+        seed=answered.inputs["seed"],
         domain=fit.config.domain_of("pool").portable,
         questions=questions_of(fit),
         trust=fit.name,
@@ -137,6 +140,14 @@ def _description(
         ),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _answers(stage: StageRecord) -> AnswersConfig:
+    """How a stage's model answers, as it is recorded: of a server there is no address."""
+    asked = {**stage.inputs["ask"], "backend": stage.inputs["backend"]}
+    served = asked.pop("endpoint", None)
+    answers = AskConfig.model_validate(asked).answers
+    return answers if served is None else answers.model_copy(update={"endpoint": ServedConfig.model_validate(served)})
 
 
 def _state_size(fit: Fit) -> int:

@@ -18,7 +18,6 @@ from curation.pipeline.grading import grading_stage
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
-from curation.stages.label import Label
 from curation.stages.shift import sample_states
 from curation.tables import io, schemas
 from curation.trust import FittedTrust
@@ -47,7 +46,7 @@ def questions_of(fit: Fit) -> tuple[Question, ...]:
     config, decoding = fit.config.domain_of("pool"), DecodingConfig.model_validate(fit.labelling.inputs["decoding"])
     domain = as_asked(get_domain(config), decoding)
     for split in ("pool", "source"):
-        labelling = fit.stage(split, Label)
+        labelling = fit.labels(split)
         if labelling is None or fit.config.domain_of(split) != config:
             continue
         tables = fit.table(labelling.inputs["examples"]), fit.table(labelling.outputs["labels"])
@@ -90,7 +89,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled = grades = None
     if fit.config.splits.calibration is not None:
-        labelled = fit.stage("calibration", Label)
+        labelled = fit.labels("calibration")
         grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
     keep = _every
     split, chose = "calibration", False

@@ -50,8 +50,8 @@ def _named(description: object) -> Iterator[tuple[str, str, Collection[str]]]:
     if not isinstance(description, Mapping):
         return
     yield from _domains(description.get("domain"))
-    ask = description.get("ask")
-    backends = (("ask.backend", ask.get("backend"), BACKENDS.names),) if isinstance(ask, Mapping) else ()
+    asks = {name: part for name in ("ask", "bought") if isinstance(part := description.get(name), Mapping)}
+    backends = [(f"{name}.backend", part.get("backend"), BACKENDS.names) for name, part in asks.items()]
     for key, name, registered in (*backends, ("trust", description.get("trust"), TRUST.names)):
         if isinstance(name, str):
             yield key, name, registered

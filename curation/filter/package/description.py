@@ -1,12 +1,13 @@
 """The description of a trust package: teacher, how it is asked, domain, trust function, its quality, its origin."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section, Seed
+from curation.config.endpoint import ENDPOINT, ServedConfig
 from curation.refs import ModelRef
 
 
@@ -146,6 +147,8 @@ class Description(Section):
     ask: AnswersConfig
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
     Where and how it runs is for the user of the package to say."""
+    bought: Annotated[AnswersConfig | None, Field(exclude_if=lambda answers: answers is None)] = None
+    """How the server is asked whose answers the teacher only reads; ``None``: it reads none of a server."""
     decoding: DecodingConfig
     seed: Seed
     """Seed of sampled completions: with the same row ids they are those of the run's pool."""
@@ -174,6 +177,21 @@ class Description(Section):
     made: Made
     created: str
     """ISO time, UTC."""
+
+    @property
+    def served(self) -> ServedConfig | None:
+        """The model that a server answers for; ``None`` where none does."""
+        return (self.bought or self.ask).endpoint
+
+    @model_validator(mode="after")
+    def _reads_what_is_bought(self) -> Self:
+        if (bought := self.bought) is None:
+            return self
+        if bought.backend != ENDPOINT or bought.endpoint is None or bought.states:
+            raise ValueError("bought: is how a server is asked, and names another backend, no model, or hidden states")
+        if self.teacher is None or not self.ask.reads_given or self.ask.endpoint is not None:
+            raise ValueError("ask: is how a model reads a server's answers (bought), and it does not read, or is none")
+        return self
 
     @property
     def content(self) -> Mapping[str, Any]:

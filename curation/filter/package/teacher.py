@@ -87,7 +87,7 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
         PackageError: backend, scripted answers or the served model are not those of the package; the message has both.
     """
     fitted = package.description.ask
-    _check_served(package.uri, fitted.endpoint, runs.endpoint)
+    _check_served(package.uri, package.description.served, runs.endpoint)
     if (
         runs.backend is not None
         and runs.backend != fitted.backend

@@ -1,4 +1,7 @@
-"""The label stage of a filter: the package's teacher answers a pool, and the package's trust function scores it."""
+"""The label stages of a filter: the package's teacher answers a pool, and the package's trust function scores it.
+
+Where the teacher reads a server's answers, another stage buys them before (``curation.stages.label.Label``).
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +14,7 @@ from curation.rundir.run import Task
 from curation.stages.asking import AskModel, TeacherUse
 from curation.stages.first_cut import FirstCutRule
 from curation.stages.label import Label
+from curation.stages.read import Read
 
 
 class LabelPool(AskModel, Packaged):
@@ -57,3 +61,44 @@ class LabelPool(AskModel, Packaged):
             fragment_mb=self.fragment_mb,
         )
         return label.answer(task, cut)
+
+
+class ReadAnswers(AskModel, Packaged):
+    """Reads and scores a server's answers to a round; of the states it stores the sample for the shift test alone."""
+
+    Made = Read.Made
+
+    examples: In[TableRef]
+    answers: In[TableRef]
+    """The labels table with the answers."""
+    seed: int
+    teacher: TeacherUse = setting()
+    """How the model that reads runs; the package says what it keeps."""
+    decoding: DecodingConfig = setting()
+    revision: int = Read.revision
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Inputs that the scores depend on: the package, not how its teacher runs or where it lies."""
+        tables = {"examples": self.examples, "answers": self.answers}
+        return {**tables, "package": self.package, "backend": self.teacher.ask.backend, "seed": self.seed}
+
+    def run(self, task: Task) -> Done:
+        """Read and score the rows."""
+        package = self.loaded()
+        description = package.description
+        assert description.served is not None, "the package names whose answers it reads"
+        read = Read(
+            name=self.name,
+            teacher=self.teacher,
+            decoding=self.decoding,
+            examples=self.examples,
+            answers=self.answers,
+            domain=description.domain,
+            reads_numbers=not description.served.top_logprobs,
+            fitted={description.trust: package.trust},
+            sample={"states": list(description.sample.states), "seed": self.seed},
+            commit_seconds=self.commit_seconds,
+            fragment_mb=self.fragment_mb,
+        )
+        return read.run(task)
