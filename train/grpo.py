@@ -148,7 +148,7 @@ def reinforce(
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
     unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]), kept, args)
-    model = _policy(base, config, unfinished.folder)
+    model = _policy(base, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
@@ -261,7 +261,7 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
     )
 
 
-def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
+def _policy(base: ModelRef, folder: Path) -> Any:
     """The model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
 
     TRL loads the reference of KL from the path of the model's files, so a merged base is written first.

@@ -25,8 +25,8 @@ from curation.metrics.inputs import as_flags, same_length
 ALPHA = 0.05
 MARGIN = 0.02
 """The accuracy that a near-lossless arm may lose against ground truth."""
-POWER = 0.8
 _POWER_QUANTILE = 0.8416212335729143
+"""Quantile of the normal distribution at a power of 80 %."""
 _BISECTIONS = 60
 
 

@@ -155,7 +155,7 @@ def find_lost(home: Place, stages: Mapping[str, Sealed]) -> dict[str, Lost]:
         for table in sealed.tables:
             if gone := _lost_of(home, table, listing):
                 lost += gone
-                if table.path.startswith(f"{name}-") and _is_there(home, table, listing):
+                if table.path.startswith(f"{name}-") and _is_there(table, listing):
                     broken.append(table.path)
         if lost:
             found[name] = Lost(tuple(lost), tuple(broken))
@@ -186,7 +186,7 @@ def _lost_of(home: Place, table: SealedTable, listing: Listing) -> list[str]:
     return [path for path, size in sizes.items() if (here := listing.size(path)) is None or here != (size or here)]
 
 
-def _is_there(home: Place, table: SealedTable, listing: Listing) -> bool:
+def _is_there(table: SealedTable, listing: Listing) -> bool:
     """Whether anything is left of a table's rows or versions."""
     folders = [f"{table.path}/data", f"{table.path}/_versions"]
     return any(name.endswith((".lance", ".manifest")) for folder in folders for name in listing.below(folder))

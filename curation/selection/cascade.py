@@ -100,8 +100,6 @@ class FirstCut:
     num_held_out: int
     num_selected: int
     """Held-out rows that the full cut selects (of a share: about)."""
-    num_lost: int
-    """Right rows below the threshold."""
     bound: float | None
     """The exact upper bound on the share of lost rows."""
     dropped: Estimate
@@ -208,7 +206,6 @@ def first_cut(
         full_threshold=full_threshold,
         num_held_out=len(first_M),
         num_selected=num_selected,
-        num_lost=lost if on else 0,
         bound=float(exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
         dropped=proportion(int(dropped_M.sum()), len(first_M)),
         saved=saved,

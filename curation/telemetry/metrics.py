@@ -65,8 +65,6 @@ SHIFT_AUC_LOW = Meter(
     name="curation_shift_auc_low", kind="gauge", text="The lower bound of its 95 % interval, for alarms."
 )
 
-METERS = tuple(value for value in dict(globals()).values() if isinstance(value, Meter))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
