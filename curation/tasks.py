@@ -2,13 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from curation.errors import CurationError, RunFailedError, UserError, of_lance
+from curation.heavy import ray
 from curation.stopping import LOOK_SECONDS
-
-if TYPE_CHECKING:
-    import ray
 
 Result = TypeVar("Result")
 
@@ -38,8 +36,6 @@ def in_tasks(
         UserError: as the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
-    import ray
-
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
     where: dict[str, Any] = {}
     if beside_actors:
@@ -76,8 +72,6 @@ def _off_head(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
 
 
 def _result(task: "ray.ObjectRef[Result]") -> Result:
-    import ray
-
     while not ray.wait([task], timeout=LOOK_SECONDS)[0]:
         pass
     try:
@@ -90,8 +84,6 @@ def _result(task: "ray.ObjectRef[Result]") -> Result:
 
 def root(error: BaseException) -> BaseException:
     """The error that a function raised in a task; another error of Ray as it is."""
-    import ray
-
     while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from curation.arrays import Float64s
 from curation.config import TrustConfig
@@ -115,8 +116,6 @@ def calibrated(raw_M: Float64s, correct_M: Flags) -> Bent:
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
     """
-    from sklearn.linear_model import LogisticRegression
-
     if len(raw_M) < LINE_ROWS:
         return Bent()
     knee = float(np.median(raw_M))
@@ -158,8 +157,6 @@ def _averaged(
 
     Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
     """
-    from sklearn.linear_model import LogisticRegression
-
     mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK = (columns_MK - mean_K) * inverse_K

@@ -34,6 +34,7 @@ from train import course
 from train.choice import Candidate, chosen
 from train.class_probe import ClosedLabels, fit_class_probe, with_classes
 from train.combining import NUM_LEADS, Folded, folds_of, varies
+from train.launch import remove
 from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
 from train.rounding import decided, raw_at
@@ -83,8 +84,6 @@ def fit_stacked(
 
     found = stacked_of(rows, config, seed=seed, origin=origin, fit_network=by_ray, **options).save(output)
     if shared:
-        from train.launch import remove
-
         remove(kept)
     return found
 

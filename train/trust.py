@@ -34,8 +34,10 @@ from curation.trust.parts import FIT, NAMES, VALIDATION, candidates, part_of
 from curation.trust.stacked import read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train import course
+from train.launch import remove
 from train.rounding import rounded
 from train.trust_loop import Ends, Floats, Ints, LabelledRows, Shard, fit_arrays, never
+from train.trust_workers import fit_net
 
 if TYPE_CHECKING:
     import ray
@@ -48,8 +50,6 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    from train.trust_workers import fit_net
-
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = origin_of(labels, grades, config, seed)
     return fit_net(neural_of, rows, config, origin, seed=seed, output=output.resolve())
@@ -67,8 +67,6 @@ def fit_deep_ensemble(
         ConfigError: fewer than two members.
         RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    from train.launch import remove
-
     seeds = _member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
@@ -110,8 +108,6 @@ def fit_member(
     output: Place,
 ) -> NeuralTrust:
     """One of several networks, fitted as :func:`train.trust_workers.fit_net` does, unless it is there."""
-    from train.trust_workers import fit_net
-
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
@@ -129,8 +125,6 @@ def fit_attention(
         ConfigError: the heads do not divide the width.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    from train.trust_workers import fit_net
-
     check_heads(num_heads, config.width)
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = origin_of(labels, grades, config, seed)

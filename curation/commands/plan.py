@@ -9,6 +9,8 @@ from curation.cluster import capacity
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
+from curation.pipeline.opened import open_run
+from curation.pipeline.planning import forecast_run
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.pipeline.work import Opened
 from curation.rundir import history
@@ -160,8 +162,6 @@ def _opened(config: RunConfig | FilterConfig, *, recut: bool) -> tuple[Opened[An
 
         output = look(config, recut=recut)
         return output, partial(forecast_filter, output)
-    from curation.pipeline.opened import open_run
-    from curation.pipeline.planning import forecast_run
 
     run = open_run(config, save=False)
     return run, partial(forecast_run, run)

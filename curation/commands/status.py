@@ -18,6 +18,7 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.status import Status, statuses
 from curation.storage import lease
 from curation.storage.paths import Place
+from curation.teachers.endpoint_paid import spending_in
 from curation.telemetry.standing import Standing, Work, speed
 
 TAIL_BYTES = 64 * 1024
@@ -136,7 +137,6 @@ def spent_on(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir():
         return None
-    from curation.teachers.endpoint_paid import spending_in  # heavy
 
     if (spending := spending_in(str(folder))) is None:
         return None

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from curation.telemetry.standing import speed
+
 
 def arms_table(content: dict[str, Any]) -> str:
     """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
@@ -103,7 +105,6 @@ def compared_table(content: dict[str, Any]) -> str:
 def forecast_table(forecast: dict[str, Any]) -> str:
     """The forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
     from curation.report.costs import UNITS, in_words
-    from curation.telemetry.standing import speed
 
     stages, workforce = forecast["stages"], forecast["workforce"]
     lines = [f"{'forecast':<44}{'':>16}  95 % interval"]

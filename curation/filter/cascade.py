@@ -16,6 +16,7 @@ from curation.filter.package import Cascade, TrustPackage
 from curation.registry import BACKENDS
 from curation.selection.cascade import FirstCut, first_cut
 from curation.teachers import can_gate
+from curation.trust import load_fitted
 
 Goal = Mapping[str, float]
 """``share`` or ``trust``, the rows that it must not lose; ``loss`` and ``confidence``."""
@@ -76,8 +77,6 @@ def settle(
         )
     goal = _goal(config, asked, packaged, num_rows, before)
     if "trust" in goal:
-        from curation.trust import load_fitted
-
         trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32)).astype(np.float64)
         rows = replace(rows, full_M=np.where(np.isnan(rows.full_M), np.nan, trust_M))
     found = first_cut(

@@ -10,6 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from curation.errors import ModelError
+from curation.heavy import transformers
 from curation.models.own_code import (
     brings_code,
     check_code,
@@ -182,9 +183,7 @@ def saved_from(ref: ModelRef, path: Place) -> ModelRef:
 
 def hub_commit(base: str, revision: str | None) -> str | None:
     """The commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
-    from transformers.utils.hub import resolve_revision
-
-    found: Any = resolve_revision(base, revision)
+    found: Any = transformers.utils.hub.resolve_revision(base, revision)
     commit = str(getattr(found, "resolved", found))
     return commit if is_commit(commit) else None
 

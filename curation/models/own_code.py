@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from curation.errors import ModelError
+from curation.heavy import transformers
 from curation.refs import ModelRef
 from curation.storage.paths import Place, Remote, place, walk
 
@@ -115,11 +116,10 @@ def _needs_code(path: Place) -> bool:
         return True  # a kernel of the hub: compiled code
     if not named:
         return False
-    from transformers import CONFIG_MAPPING
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
     family = settings.get("model_type")
-    if "config.json" in named and family not in CONFIG_MAPPING:
+    if "config.json" in named and family not in transformers.CONFIG_MAPPING:
         return True
     if "tokenizer_config.json" not in named or family in TOKENIZER_MAPPING_NAMES:
         return False
@@ -156,10 +156,11 @@ def file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
         return object_in(path / name)
     if isinstance(path, Remote):
         return None
-    from transformers.utils.hub import cached_file
 
     try:
-        found = cached_file(ref.base, name, revision=ref.revision, _raise_exceptions_for_missing_entries=False)
+        found = transformers.utils.hub.cached_file(
+            ref.base, name, revision=ref.revision, _raise_exceptions_for_missing_entries=False
+        )
     except (OSError, ValueError):
         return None
     return None if found is None else object_in(Path(found))

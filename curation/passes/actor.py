@@ -20,11 +20,10 @@ from dataclasses import astuple
 from typing import Any, NoReturn
 
 import pyarrow as pa
-import ray
-from ray import cloudpickle
 
 from curation.cluster import nodes
 from curation.errors import RunFailedError, StartError
+from curation.heavy import ray
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk
 from curation.passes.desk import BEAT_SECONDS, Handout, Pass
@@ -173,8 +172,8 @@ def _streamed(table: pa.Table) -> bytes:
 
 def _pickled(error: Exception) -> bytes:
     try:
-        found: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
-        cloudpickle.loads(found)
+        found: bytes = ray.cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
+        ray.cloudpickle.loads(found)
     except Exception:
         return _pickled(RunFailedError(f"{type(error).__name__}: {error}"))
     return found

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation.escaping import logger_of
+from curation.heavy import ray
 from curation.passes.desk import Look
 from curation.periodic import every
 from curation.tables.stream import CommitRound, WrittenFragment
@@ -103,8 +104,6 @@ class Tally:
         self._tell()
 
     def _tell(self) -> None:
-        from ray.exceptions import RayError  # heavy
-
         try:
             look = self._look()
             with self._lock:
@@ -114,7 +113,7 @@ class Tally:
                 standing = self._standing(look)
                 if self._update is not None:
                     self._update(standing)
-        except (OSError, RuntimeError, RayError) as error:  # a full disk is said by what needs it
+        except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk is said by what needs it
             logger.warning("progress could not be told: %s", error)
 
     def _standing(self, look: Look) -> Standing:

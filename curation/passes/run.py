@@ -9,11 +9,11 @@ from contextlib import ExitStack, closing
 from typing import Any, Unpack
 
 import pyarrow as pa
-import ray
 
 from curation.cluster import nodes
 from curation.config import AskConfig
 from curation.errors import CommitError
+from curation.heavy import ray
 from curation.passes.cutting import Bools, Int64s, OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.job import Job, PassOptions, PassResult

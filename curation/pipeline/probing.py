@@ -11,6 +11,7 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
@@ -22,6 +23,7 @@ from curation.stages.calibration_look import compared, with_blanks
 from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
+from curation.stages.probe import SECONDS, Population, num_actors, probe
 from curation.stages.reduce import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
@@ -238,9 +240,6 @@ def probe_all(
         ConfigError: more rows are asked for than the largest of the samples is drawn from.
         RunFailedError: an actor kept dying without getting anything done.
     """
-    from curation.passes.run import make_dataset
-    from curation.stages.probe import SECONDS
-
     limit = SECONDS if num_rows is None else math.inf
     kinds: dict[str, list[StageAsk]] = {}
     for asking in askings:
@@ -281,8 +280,6 @@ def _size(askings: Sequence[StageAsk], wanted: int | None) -> int:
 
 def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
     """The same engine, with the actors of a probe."""
-    from curation.stages.probe import num_actors
-
     cpus = cpus_of(engine)
     num = num_actors(num_rows, engine.actors.max, capacity.fitting({**engine.actors.each, "CPU": cpus}))
     actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})
@@ -305,8 +302,6 @@ def _probed(
     commit_seconds: float,
     shots: Callable[[Out], "TableRef"] | None,
 ) -> "MeasuredCost":
-    from curation.stages.probe import Population, probe
-
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     domain = get_domain(most.domain)

@@ -10,7 +10,9 @@ from typing import Any, Self
 
 from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
+from curation.heavy import ray
 from curation.passes.job import PassOptions, PassResult
+from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
@@ -89,8 +91,6 @@ class TeacherUse(Inputs):
     @contextmanager
     def passing(self, task: Task, commit_seconds: float) -> Iterator[tuple[AskConfig, PassOptions]]:
         """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
-        from curation.passes.run import make_dataset  # heavy
-
         engine, hold_cpus = self.started, task.hosts.hold_cpus
         name = str(self.backend) if can_be_replaced(str(self.backend)) else f"{self.backend}-{PurePath(self.name).name}"
         hosted = task.hosted(
@@ -181,8 +181,6 @@ def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
     """
-    import ray  # heavy
-
     probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
     try:
         choice: BackendChoice = waited_for(lambda: ray.get(probe.remote(ask, model)))

@@ -17,6 +17,7 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError, SourceError
+from curation.heavy import ray
 from curation.refs import TableRef
 from curation.stages.overlap import Compared, OverlapRows, harmless
 from curation.storage.lease import Guard, unguarded
@@ -197,8 +198,6 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
         CommitError: the store refused, or the number of rows afterwards is wrong.
         ray.exceptions.RayError: a task failed.
     """
-    import ray
-
     dataset = io.open_table(ref)
     ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
     ids = ray.put(ids_M)

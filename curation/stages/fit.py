@@ -16,6 +16,7 @@ from curation.rundir.run import Task
 from curation.stages.training import training, training_host
 from curation.tables import io
 from curation.trust import saved
+from train import course
 from train.recipe import recipe_of
 
 
@@ -88,7 +89,6 @@ class FitTrust(Stage):
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
 
     def _fitted(self, task: Task) -> TrustRef:
-        from train import course  # heavy
         from train.class_probe import ClosedLabels
         from train.trust import fit_here
 

@@ -15,6 +15,7 @@ from curation.arrays import Float32s, Int64s
 from curation.config import GradientsConfig
 from curation.errors import ConfigError
 from curation.hashing import first_by_hash
+from curation.heavy import torch
 from curation.metrics.coherence import Coherence, coherence, difference
 from curation.models import check_tokens, load_model, load_tokenizer, state_size
 from curation.models.dtypes import HALF_TRAINING, taken
@@ -186,8 +187,6 @@ class _Loaded(NamedTuple):
 
 def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """The rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
-    import torch
-
     from train.gradients import row_gradients
 
     torch.set_num_threads(job.gradients.cpus)

@@ -16,6 +16,7 @@ from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_
 from curation.hashing import hash64
 from curation.passes.cutting import Bools, Int64s
 from curation.passes.job import PassOptions, PassResult
+from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
@@ -172,8 +173,6 @@ def label(
             failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    from curation.passes.run import run_pass  # heavy
-
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
     result = run_pass(

@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
+from curation.heavy import ray
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -151,8 +152,6 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    import ray.exceptions
-
     job, schemas, expected = _planned(config, directory, files, dealt)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
@@ -184,7 +183,6 @@ def prepare(
 
 def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writing: SplitWriting) -> None:
     """Write the chunks that are left in Ray tasks; ``before``: the rows that are written already, and all."""
-    import ray
 
     def committed(done: CommitRound) -> None:
         if writing.progress is not None:

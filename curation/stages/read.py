@@ -18,6 +18,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
+from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
@@ -58,8 +59,6 @@ class Read(AskModel):
 
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""
-        from curation.passes.run import run_pass  # heavy
-
         bought = BitMap64()
         for batch in io.open_table(self.answers).scanner(columns=["row_id"]).to_batches():
             bought |= bitmap(batch.column("row_id").to_numpy())

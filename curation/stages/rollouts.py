@@ -22,6 +22,7 @@ from curation.domains.grading import checked
 from curation.hashing import derive
 from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, failed
 from curation.passes.models import Models
+from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done
 from curation.rundir.run import Task
@@ -287,7 +288,6 @@ class _Sampling:
         wanted = np.union1d(self._ids, ids_M)
         if len(wanted) == len(self._ids):
             return
-        from curation.passes.run import run_pass  # heavy
 
         assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
         gold = io.take(self._job.audit, wanted, ["gold"])["gold"]

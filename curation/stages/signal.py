@@ -16,6 +16,7 @@ from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, failed
 from curation.passes.models import Models
+from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
@@ -231,8 +232,6 @@ def signal(
         RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    from curation.passes.run import run_pass  # heavy
-
     wanted_M = np.sort(row_ids_N)
     return run_pass(
         job,

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError, ModelError
+from curation.heavy import torch
+from curation.models import configuration_of
 from curation.refs import ModelRef
 
 PROBE_SECONDS = 180
@@ -86,13 +88,11 @@ def answer() -> None:
 
 
 def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, layers: bool) -> dict[str, str]:
-    import torch
     import vllm
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.platforms import current_platform
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    from curation.models import configuration_of
     from curation.teachers.vllm_engine import check_arguments
     from curation.teachers.vllm_versions import TESTED, gives_layers, missing_fields
 

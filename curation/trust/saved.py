@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from safetensors import SafetensorError
+
 from curation.errors import ModelError
 from curation.refs import ProjectionRef, TrustRef
 from curation.storage.cache import fetched, staged
@@ -38,7 +40,6 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], dict[str, Any]], Fitted]
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
     """
     import safetensors.torch
-    from safetensors import SafetensorError
 
     if (found := pin(place(ref.uri), type(ref)).digest) != ref.digest:
         raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")

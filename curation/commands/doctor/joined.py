@@ -12,6 +12,7 @@ from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import storage, teacher
 from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
+from curation.heavy import ray
 from curation.storage.paths import Place, write_atomically
 
 MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
@@ -81,8 +82,6 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> CheckResult:
 
 def _offset(node_id: str) -> tuple[float, float]:
     """The offset of a node's clock from ours and its error: from the fastest of some rounds, and half its duration."""
-    import ray
-
     asked = nodes.task(_time(), node_id)
     rounds = []
     for _ in range(ROUNDS):
@@ -158,8 +157,6 @@ def _resources_of(node: Mapping[str, Any]) -> str:
 
 def _vllm(config: RunConfig | None, wanted: bool) -> CheckResult:
     """Check vLLM on a node with the resources of a teacher actor."""
-    import ray
-
     actor = None if config is None else config.teacher.actors
     takes = {} if actor is None else actor.each
     has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))

@@ -8,6 +8,7 @@ from typing import Any
 from curation.cluster.capacity import needs
 from curation.commands.doctor.finding import CheckResult, fail, ok, warn
 from curation.config import RunConfig
+from curation.heavy import torch
 from curation.refs import ModelRef
 
 
@@ -52,8 +53,6 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
     from curation import models
 
     if config is None:
-        import torch
-
         return VllmQuestion(engine={}, model=None, gpus=torch.cuda.is_available(), probe=wanted)
     teacher, model = config.teacher, config.teacher.loaded
     ref = None
