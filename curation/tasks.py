@@ -1,11 +1,12 @@
 """Runs a function on many items in Ray tasks, some of them at a time, and finds the cause of a task's error."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from curation.errors import CurationError, RunFailedError, UserError, of_lance
 from curation.heavy import ray
+from curation.json_types import Json, JsonView
 from curation.stopping import LOOK_SECONDS
 
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ def in_tasks(
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
-    where: dict[str, Any] = {}
+    where: Json = {}
     if beside_actors:
         num_cpus, (most, where) = 0, _off_head(ray.nodes())  # type: ignore[no-untyped-call]
     task = ray.remote(function).options(
@@ -56,7 +57,7 @@ HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head."""
 
 
-def _off_head(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
+def _off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
     """The number of CPUs for tasks that ask for none, and the options that keep them off the head if there are others.
 
     If the other nodes go, the tasks run on the head all the same.

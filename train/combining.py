@@ -3,8 +3,7 @@
 A labelled row's logit comes from weights that have not seen it; a new row's from weights of all labelled rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.hashing import derive, hash_unit
+from curation.json_types import JsonView
 from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.stacked import Bent, Combination, Logistic, Trees
 from train.choice import Candidate
@@ -35,7 +35,7 @@ LINE_ROWS, BEND_ROWS = 300, 1_000
 """From so many labelled rows on a line makes logits those of a probability, and from so many one with a bend. Lines
 that draw logits of fewer rows to a constant were tried (100 rows of four sets, 12 to 16 draws): where the teacher is
 hardly better than a guess they gain less in Brier score (.0005) than they lose elsewhere (.002 to .005)."""
-TREES: Mapping[str, Any] = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
+TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
 """Settings of the combination's trees: small ones, as the members have read the states."""
 
 

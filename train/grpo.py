@@ -8,7 +8,7 @@ an answer is the row's selected label.
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
+from curation.json_types import JsonView
 from curation.models import check_tokens, here, load_model, load_tokenizer
 from curation.models.loading import saved_from
 from curation.models.own_code import hub_revision
@@ -83,7 +84,7 @@ class Questions(NamedTuple):
     prompts: Sequence[str]
     labels: Sequence[str | None]
     """The answers that are rewarded; a row without one stays, for equal numbers of rows in all arms."""
-    examples: Sequence[Mapping[str, Any]]
+    examples: Sequence[JsonView]
     """The rows of the pool, with their ``row_id``."""
 
 

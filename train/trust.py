@@ -19,6 +19,7 @@ from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, ModelError
 from curation.hashing import derive
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options, code
 from curation.storage.paths import Place
@@ -139,7 +140,7 @@ def fit_here(
     *,
     seed: int,
     output: Place,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: JsonView = MappingProxyType({}),
 ) -> TrustRef:
     """Fit in this process on the same rows as :func:`fit_trust` fits on; validation rows are left out.
 
@@ -233,9 +234,7 @@ def deep_ensemble_of(
     return _averaged(fits, rows, config, {**origin, "seed": seed})
 
 
-def _fitted(
-    made_by: Any, rows: LabelledRows, config: TrustConfig, origin: dict[str, Any], **options: Any
-) -> StateTrust:
+def _fitted(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
     """A trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
@@ -297,7 +296,7 @@ def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Ints) -> Scores:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
-def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:
+def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> Json:
     """The inputs of a fit, as JSON."""
     return {
         "labels": labels.to_json(),

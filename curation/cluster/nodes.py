@@ -13,6 +13,7 @@ from curation.cluster.versions import PROJECT, ask_versions
 from curation.errors import ClusterError
 from curation.escaping import logger_of
 from curation.heavy import ray
+from curation.json_types import Json, JsonView
 
 logger = logger_of(__name__)
 
@@ -36,7 +37,7 @@ class NodeAnswer:
     problem: str | None
 
 
-def living() -> list[dict[str, Any]]:
+def living() -> list[Json]:
     """Ray's records of the living nodes, sorted by address."""
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
@@ -78,7 +79,7 @@ def task(question: Callable[..., Any], node_id: str, resources: Mapping[str, flo
     return remote.options(**held(resources), max_retries=0, scheduling_strategy=there)
 
 
-def name(node: Mapping[str, Any]) -> str:
+def name(node: JsonView) -> str:
     """A node in words."""
     return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 

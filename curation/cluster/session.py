@@ -4,13 +4,13 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
 
 from curation import memory, namesakes, own_modules
 from curation.cluster import capacity, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
 from curation.heavy import ray
+from curation.json_types import Json
 from curation.stopping import stopped_by_signals
 from curation.telemetry.console import say
 
@@ -85,7 +85,7 @@ def _receiver() -> Callable[[], None] | None:
     return receive if parts else None
 
 
-def _memory() -> dict[str, Any]:
+def _memory() -> Json:
     """Settings of ``ray.init`` where a control group leaves this process less memory than Ray would take."""
     with suppress(OSError):
         usable = memory.usable()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from curation.cluster import capacity
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
+from curation.json_types import Json
 from curation.metrics.totals import exactly
 from curation.pipeline.opened import open_run
 from curation.pipeline.planning import forecast_run
@@ -69,7 +70,7 @@ class Plan:
     added: str | None = None
     """Splits that are added to a run that has grown, and those that stay as they are."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The plan as a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()

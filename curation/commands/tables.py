@@ -1,11 +1,10 @@
 """The tables that commands print: a line a model, numbers with their intervals."""
 
-from typing import Any
-
+from curation.json_types import Json
 from curation.telemetry.standing import speed
 
 
-def arms_table(content: dict[str, Any]) -> str:
+def arms_table(content: Json) -> str:
     """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
@@ -23,7 +22,7 @@ def arms_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def verdict_lines(content: dict[str, Any]) -> list[str]:
+def verdict_lines(content: Json) -> list[str]:
     """The verdict on a run in a sentence, then each finding with what to do next; none where no arm ranks by trust."""
     found = content.get("verdict")
     if found is None:
@@ -34,7 +33,7 @@ def verdict_lines(content: dict[str, Any]) -> list[str]:
     return lines
 
 
-def analysis_lines(content: dict[str, Any]) -> list[str]:
+def analysis_lines(content: Json) -> list[str]:
     """The engine's findings and the gradients', a line an arm, by generation."""
     lines = []
     for generation in content["generations"]:
@@ -59,7 +58,7 @@ def analysis_lines(content: dict[str, Any]) -> list[str]:
     return lines
 
 
-def combined_table(content: dict[str, Any]) -> str:
+def combined_table(content: Json) -> str:
     """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
@@ -81,7 +80,7 @@ def combined_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def compared_table(content: dict[str, Any]) -> str:
+def compared_table(content: Json) -> str:
     """The runs, what differs in their configurations, one line a measure: each run's value, and minus the first's."""
     lines = []
     for number, run in enumerate(content["runs"], 1):
@@ -102,7 +101,7 @@ def compared_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def forecast_table(forecast: dict[str, Any]) -> str:
+def forecast_table(forecast: Json) -> str:
     """The forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
     from curation.report.costs import UNITS, in_words
 
@@ -128,7 +127,7 @@ def forecast_table(forecast: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def costs_table(costs: dict[str, Any]) -> str:
+def costs_table(costs: Json) -> str:
     """A saved forecast beside what its stages have used since, a line an amount, and whether it is in the interval."""
     from curation.report.costs import in_words
 
@@ -147,12 +146,12 @@ def costs_table(costs: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _over_runs(value: dict[str, Any] | None) -> str:
+def _over_runs(value: Json | None) -> str:
     runs = (value or {}).get("runs")
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
-def _estimate(value: dict[str, Any] | None) -> str:
+def _estimate(value: Json | None) -> str:
     if value is None or value.get("value") is None:
         return ""
     return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"

@@ -10,6 +10,7 @@ from curation.config import ModelConfig
 from curation.config.states import beyond
 from curation.errors import ModelError, is_panic
 from curation.heavy import torch, transformers
+from curation.json_types import Json
 from curation.models.adapters import adapted
 from curation.models.loading import (
     check_adapter,
@@ -277,7 +278,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     local = here(ref)
     try:
-        settings: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+        settings: Json = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
         model, found = load_weights(transformers.AutoModelForCausalLM, local, **settings, output_loading_info=True)
         if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
             raise ModelError(

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from curation.errors import ModelError
 from curation.heavy import transformers
+from curation.json_types import Json
 from curation.models.own_code import (
     brings_code,
     check_code,
@@ -73,7 +74,7 @@ def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
         raise
 
 
-def engine_arguments(ref: ModelRef) -> dict[str, Any]:
+def engine_arguments(ref: ModelRef) -> Json:
     """The arguments of vLLM's engine that say which files of a model it reads, and that it runs no code unless allowed.
 
     Raises:

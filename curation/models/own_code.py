@@ -13,6 +13,7 @@ from typing import Any
 
 from curation.errors import ModelError
 from curation.heavy import transformers
+from curation.json_types import Json
 from curation.refs import ModelRef
 from curation.storage.paths import Place, Remote, place, walk
 
@@ -87,7 +88,7 @@ def named_code(ref: ModelRef) -> dict[str, list[str]]:
     }
 
 
-def check_head(ref: ModelRef) -> dict[str, Any]:
+def check_head(ref: ModelRef) -> Json:
     """Refuse a reward model with code of its own that is not allowed, also where transformers has a class for it.
 
     transformers would take that class without a word, and with it another head.
@@ -149,7 +150,7 @@ def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
     yield from ((name, path / name) for name in sorted(names) if name.endswith(".py") or name in CODE_FILES)
 
 
-def file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
+def file_of(ref: ModelRef, name: str) -> Json | None:
     """The JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
     path = place(ref.base)
     if path.exists():
@@ -166,7 +167,7 @@ def file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
     return None if found is None else object_in(Path(found))
 
 
-def object_in(path: Place) -> dict[str, Any] | None:
+def object_in(path: Place) -> Json | None:
     """The JSON object in a file; None if there is none."""
     try:
         content = json.loads(path.read_text())

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.escaping import logger_of
 from curation.heavy import ray
+from curation.json_types import Json
 from curation.passes.desk import Look
 from curation.periodic import every
 from curation.tables.stream import CommitRound, WrittenFragment
@@ -45,7 +46,7 @@ class Tally:
 
     def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
         """``done`` of ``total`` rows are committed."""
-        self.teachers: list[dict[str, Any]] = []
+        self.teachers: list[Json] = []
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""

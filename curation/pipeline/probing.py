@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.json_types import Json, JsonView
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
@@ -83,7 +84,7 @@ class StageAsk:
     engine: AskConfig
     decoding: DecodingConfig
     domain: DomainConfig
-    signals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    signals: Mapping[str, JsonView] = field(default_factory=dict)
     """Signals that the labelling actors measure beside the labels, as ``stages.label.Label`` takes them."""
     stored_states: int | None = None
     """Numbers that are stored of a row's states where not all of them are."""
@@ -104,7 +105,7 @@ class StageAsk:
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         signals = {name: {**how, "shots": None, "stage": None} for name, how in self.signals.items()}
-        parts: dict[str, Any] = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
+        parts: Json = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
         parts["seed"] = self.seed
         return fingerprint(
             plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
@@ -117,7 +118,7 @@ def _reduction(asking: StageAsk) -> "Reduction | None":
     return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
 
 
-def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> Json:
     return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
 
 

@@ -1,20 +1,18 @@
 """The graph of a run's stages as SVG: one column per step, a line from each stage to those that wait for it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from curation.json_types import Json, JsonView
 from curation.report.charts import drawing, svg
-
-Json = Mapping[str, Any]
 
 COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
-def stage_graph(stages: Sequence[Json], name: str) -> str:
+def stage_graph(stages: Sequence[JsonView], name: str) -> str:
     """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
     from matplotlib.figure import Figure
 
-    columns: dict[int, list[Json]] = {}
+    columns: dict[int, list[JsonView]] = {}
     for stage in stages:
         columns.setdefault(stage["step"], []).append(stage)
     deepest = max(len(column) for column in columns.values())
@@ -34,7 +32,7 @@ def stage_graph(stages: Sequence[Json], name: str) -> str:
                     left, height = place[other]
                     axes.plot([left + 0.44, x - 0.44], [height, y], color="#9a9a9a", linewidth=0.6, zorder=1)
             shade = 0.96 - 0.5 * min(1.0, 3 * stage["share"])
-            field: dict[str, Any] = {
+            field: Json = {
                 "boxstyle": "round,pad=0.25",
                 "facecolor": (shade, shade, 0.98),
                 "edgecolor": "#666666",

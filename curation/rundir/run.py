@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from curation.cluster import full_store
 from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
+from curation.json_types import Json
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.load import Load, fits
@@ -96,7 +97,7 @@ class _Ended(NamedTuple):
     """A stage that has ended: its result and duration, or its error."""
 
     stage: Stage
-    key: dict[str, Any]
+    key: Json
     done: Done | None
     sealed: Sealed | None
     seconds: float
@@ -277,7 +278,7 @@ class Run:
     def _work(self, status: Status, known: Known, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Run one stage, in its own thread."""
         stage, name, begun = status.stage, status.stage.name, time.monotonic()
-        key: dict[str, Any] = {}
+        key: Json = {}
         done, sealed, error, is_whole = None, None, None, True
         try:
             self._refuse_broken(status)

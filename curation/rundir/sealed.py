@@ -12,9 +12,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from curation.errors import TableError
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef, leaves, table_refs
 from curation.storage import durable
 from curation.storage.digest import TAG, Content, quick_content
@@ -39,7 +40,7 @@ class SealedTable:
     rows: VersionRows | None
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``asdict``."""
         rows = None if value["rows"] is None else VersionRows(*value["rows"])
         contents = {name: Content(*value[name]) for name in ("content", "sums")}
@@ -54,13 +55,13 @@ class Sealed:
     """Files of models, trust functions and exports, by path relative to the run directory."""
     tables: tuple[SealedTable, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The seal as JSON."""
-        value: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        value: Json = json.loads(json.dumps(asdict(self)))
         return value
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of :meth:`to_json`."""
         files = {name: Content(*content) for name, content in value.get("files", {}).items()}
         return cls(files=files, tables=tuple(map(SealedTable.from_json, value.get("tables", ()))))

@@ -21,13 +21,13 @@ The guarantee is about rows drawn as the held-out rows were; a pool that has shi
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import scipy
 
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import ConfigError, UserError
+from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate, proportion
 from curation.selection.risk.ours import exact_upper
 
@@ -116,7 +116,7 @@ class FirstCut:
     needed: int | None = None
     """Only if there are too few held-out rows: about how many would do."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The record as a JSON object."""
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
 

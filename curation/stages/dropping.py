@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError, SourceError
 from curation.heavy import ray
+from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.stages.overlap import Compared, OverlapRows, harmless
 from curation.storage.lease import Guard, unguarded
@@ -75,7 +76,7 @@ class Overlap:
     """Healthy rows without an identity, by split and kind of problem."""
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``asdict``."""
         return cls(**{**value, "pairs": [SplitOverlap(**pair) for pair in value["pairs"]]})
 

@@ -10,7 +10,7 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lance
 import numpy as np
@@ -21,6 +21,7 @@ from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
 from curation.heavy import ray
+from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -83,9 +84,9 @@ class Prepare(Stage):
     Made = PreparedRefs
 
     config: RowsConfig
-    files: Mapping[str, Any]
+    files: JsonView
     """The input files by source, as JSON."""
-    contents: Mapping[str, Any] = setting(default_factory=dict)
+    contents: JsonView = setting(default_factory=dict)
     """The digests of the files' bytes by source, in their order."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()

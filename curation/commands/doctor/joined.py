@@ -5,7 +5,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
@@ -13,6 +12,7 @@ from curation.commands.doctor import storage, teacher
 from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
 from curation.heavy import ray
+from curation.json_types import JsonView
 from curation.storage.paths import Place, write_atomically
 
 MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
@@ -149,7 +149,7 @@ def _room(config: RunConfig) -> CheckResult:
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
-def _resources_of(node: Mapping[str, Any]) -> str:
+def _resources_of(node: JsonView) -> str:
     resources = node["Resources"]
     store = f"{resources.get('object_store_memory', 0) / 2**30:.1f} GiB object store"
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"

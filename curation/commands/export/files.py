@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from curation.commands.export.student import Student
 from curation.errors import ExportError
 from curation.heavy import torch
+from curation.json_types import JsonView
 from curation.models import configuration_of, load_model, load_tokenizer
 from curation.models.own_code import hub_revision
 from curation.refs import ModelRef
@@ -36,7 +37,7 @@ class ExportedWeights:
     kind: Literal["adapter", "full model", "merged model"]
     has_base: bool
     """Whether the adapter's base stands beside it, in ``base``: it was merged from an adapter and is nowhere else."""
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, JsonView]
     """``bytes`` and ``sha256`` by name."""
 
 
