@@ -1,11 +1,25 @@
-"""Heavy libraries, each imported when something of it is first used.
+"""Heavy modules, each imported when something of it is first used.
 
-Modules that describe a run, or that a command loads, take them from here, so that ``curate --help`` and a finished run
-answer without them. A module that only workers load imports them at its top.
+Modules that describe a run, or that the command line loads, reach them through here, so that ``curate --help`` and a
+finished run answer without them. A module that only workers load imports them at its top.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+
+class Lazy:
+    """A module that is imported when one of its names is asked for."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._module), name)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return Lazy, (self._module,)
+
 
 if TYPE_CHECKING:
     import ray as ray
@@ -18,17 +32,4 @@ if TYPE_CHECKING:
     import transformers.utils.hub
     import transformers.utils.logging
 else:
-
-    class _Library:
-        """A module that is imported when one of its names is asked for."""
-
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, attribute: str) -> Any:
-            return getattr(import_module(self._name), attribute)
-
-        def __reduce__(self) -> tuple[type, tuple[str]]:
-            return _Library, (self._name,)
-
-    ray, torch, transformers = (_Library(name) for name in ("ray", "torch", "transformers"))
+    ray, torch, transformers = Lazy("ray"), Lazy("torch"), Lazy("transformers")

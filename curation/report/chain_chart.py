@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, line_of, percents, svg
+from curation.report.charts import drawing, line_of, new_figure, percents, svg
 from curation.report.record import PREDECESSOR
 
 _STYLES: Mapping[str, JsonView] = {
@@ -19,10 +19,8 @@ SPREAD = 0.06
 
 def chain_chart(chain: JsonView, name: str) -> str:
     """Accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
-    from matplotlib.figure import Figure
-
     with drawing():
-        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        figure = new_figure(7.6, 4.2)
         axes = figure.subplots()
         lines, num = chain["lines"], len(chain["bases"])
         for index, line in enumerate(lines):

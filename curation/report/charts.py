@@ -346,11 +346,16 @@ def drawing() -> Any:
     return matplotlib.rc_context(_STYLE)
 
 
-def figure_of() -> "tuple[Figure, Axes]":
-    """An empty figure of the report's size, and its axes."""
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of that size, in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.7), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def figure_of() -> "tuple[Figure, Axes]":
+    """An empty figure of the report's size, and its axes."""
+    figure = new_figure(5.6, 3.7)
     return figure, figure.subplots()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from curation.json_types import Json, JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, drawn, figure_of, svg
+from curation.report.charts import drawing, drawn, figure_of, new_figure, svg
 
 MOST_CURVES = 8
 """Learning curves in one figure."""
@@ -102,9 +102,7 @@ def finals_chart(search: JsonView) -> str:
 def coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], metric: str) -> str:
     """Parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
     with drawing():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(1.6 + 1.15 * len(dimensions), 3.9), layout="constrained")
+        figure = new_figure(1.6 + 1.15 * len(dimensions), 3.9)
         axes = figure.subplots()
         axes.grid(visible=False)
         scales = [_Scale([trial["drawn"].get(name) for trial in trials]) for name in dimensions]

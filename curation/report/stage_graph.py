@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 from curation.json_types import Json, JsonView
-from curation.report.charts import drawing, svg
+from curation.report.charts import drawing, new_figure, svg
 
 COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
 def stage_graph(stages: Sequence[JsonView], name: str) -> str:
     """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
-    from matplotlib.figure import Figure
-
     columns: dict[int, list[JsonView]] = {}
     for stage in stages:
         columns.setdefault(stage["step"], []).append(stage)
@@ -23,7 +21,7 @@ def stage_graph(stages: Sequence[JsonView], name: str) -> str:
     }
     prefix = "gen-0/" if not any(stage["name"].startswith("gen-1/") for stage in stages) else ""
     with drawing():
-        figure = Figure(figsize=(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1)), layout="constrained")
+        figure = new_figure(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1))
         axes = figure.subplots()
         for stage in stages:
             x, y = place[stage["name"]]

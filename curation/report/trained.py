@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, line_of, svg
+from curation.report.charts import drawing, line_of, new_figure, svg
 from curation.report.headline import in_words
 
 if TYPE_CHECKING:
@@ -64,15 +64,13 @@ def training_chart(trained: Mapping[str, JsonView], name: str) -> str:
 
 def training_figure(trained: Mapping[str, JsonView]) -> "Figure":
     """The figure of :func:`training_chart`."""
-    from matplotlib.figure import Figure
-
     shown = [key for key in MEASURES if any(_varies(found["curves"].get(key)) for found in trained.values())]
     with drawing():
         num_rows = -(-len(shown) // COLUMNS)
         width = PANEL[0] * min(COLUMNS, len(shown))
         names_beside = max(1, int(width // NAME_WIDTH))
         size = (width, PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = new_figure(*size)
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):
