@@ -6,7 +6,7 @@ reads them anew, and nothing is bought.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,9 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
 from curation.signals import label_request
-from curation.stages.asking import AskModel
 from curation.stages.both_orders import added_numbers
-from curation.stages.label import LabelCounts, check_errors, count_labels
+from curation.stages.label import MakeLabels, check_errors
 from curation.tables import commits, io, schemas
-from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import Request, width
 
@@ -35,21 +33,13 @@ OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_t
 """Columns of a labels table that are the server's in any case."""
 
 
-class Read(AskModel):
+class Read(MakeLabels):
     """Reads the answers of a split, teacher-forced, and puts hidden states beside them.
 
     Log-probabilities and their like stay those of the server; ``reads_numbers``: it gives none, and they are the
     reader's. An answer that cannot be read, as it is too long for the model, becomes an error row; the tokens that it
     took stay counted. Rows that are committed when the stage is cut off are not read again.
     """
-
-    class Made(NamedTuple):
-        """The outputs."""
-
-        labels: TableRef
-        counts: LabelCounts
-        pass_: dict[str, Any]
-        """The record of the pass."""
 
     examples: In[TableRef]
     answers: In[TableRef]
@@ -84,10 +74,7 @@ class Read(AskModel):
                 **how,
             )
         check_errors(result.table, self.teacher.ask.max_error_rate, self.answers)
-        table = compact(result.table, self.fragment_mb, guard=task.guard)
-        counts = count_labels(table)
-        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
-        return Done(outputs=made, rows=counts.rows)
+        return self.finished(task, result)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,10 +32,9 @@ from curation.selection.budget import GradedScores
 from curation.selection.class_scores import ClassScores
 from curation.selection.risk import calibrate
 from curation.selection.risk.by_class import calibrate_classes
-from curation.stages.pool_scores import Batch, PoolScores
+from curation.stages.pool_scores import SAMPLE_ROWS, Batch, PoolScores
 from curation.tables import io, schemas
 
-SAMPLE_ROWS = 1 << 20
 ALL_TIES = 2**64 - 1
 """The ``tie`` of a bound that every row with exactly its score passes."""
 _READ = ("row_id", "label", "error")
