@@ -8,7 +8,7 @@ def arms_table(content: Json) -> str:
     """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
-        accuracy = content.get(name) or {}
+        accuracy: Json = content.get(name) or {}
         if text := _estimate(accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':>8}  {'':<24}{text}")
     for arm in content["arms"]:
@@ -64,7 +64,7 @@ def combined_table(content: Json) -> str:
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
     for name in ("teacher", "base"):
-        accuracy = content.get(name) or {}
+        accuracy: Json = content.get(name) or {}
         if text := _estimate(accuracy := accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':<40}{text:<24}{_over_runs(accuracy)}")
     for arm in content["arms"]:
