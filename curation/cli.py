@@ -1,4 +1,4 @@
-"""``curate``: the command line. Each command imports heavy modules itself, so that ``--help`` answers at once."""
+"""``curate``: the command line. Heavy modules are imported when a command runs, so that ``--help`` answers at once."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,12 +26,28 @@ from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
 from curation.errors import ConfigError, CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
+from curation.heavy import Lazy
 from curation.namesakes import claim
 from curation.periodic import every
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
 from curation.storage.paths import place
 from curation.telemetry.console import progress, say, too_quiet
+
+if TYPE_CHECKING:
+    from curation.cluster import capacity
+    from curation.commands import clean as cleaning
+    from curation.commands import copy as copying
+    from curation.commands import doctor as doctors
+    from curation.commands import inspect as tables
+    from curation.commands import validate as validating
+    from curation.commands.inspect import text as table_text
+    from curation.config import load
+else:
+    capacity, load = Lazy("curation.cluster.capacity"), Lazy("curation.config.load")
+    cleaning, copying = Lazy("curation.commands.clean"), Lazy("curation.commands.copy")
+    doctors, validating = Lazy("curation.commands.doctor"), Lazy("curation.commands.validate")
+    tables, table_text = Lazy("curation.commands.inspect"), Lazy("curation.commands.inspect.text")
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
@@ -150,15 +166,11 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
     1,000 rows of each source are read, to foresee rows that cannot be used.
     """
-    from curation.cluster import capacity
-    from curation.commands.validate import check
-    from curation.config.load import load_config
-
     try:
         lines = []
-        loaded = load_config(config, overrides)
+        loaded = load.load_config(config, overrides)
         capacity.check_machine(loaded.ray, capacity.needs(loaded))
-        for line in check(loaded):
+        for line in validating.check(loaded):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)
@@ -182,17 +194,15 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     For a run directory alone, list its tables. A filter's output stands for one, too.
     """
-    from curation.commands.inspect import TableQuery, examine, find, list_tables, page, record_of, tables_page
-
-    if stage is None and (record := record_of(table)) is not None:
-        found = list_tables(record)
-        echo(json.dumps([asdict(item) for item in found]) if as_json else tables_page(found))
+    if stage is None and (record := tables.record_of(table)) is not None:
+        found = tables.list_tables(record)
+        echo(json.dumps([asdict(item) for item in found]) if as_json else tables.tables_page(found))
         return
-    uri, version = find(table, stage)
+    uri, version = tables.find(table, stage)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     asked["version"] = version if asked["version"] is None else asked["version"]
-    facts = examine(uri, TableQuery(columns=names, **asked))
-    echo(json.dumps(asdict(facts), indent=1) if as_json else page(facts))
+    facts = tables.examine(uri, tables.TableQuery(columns=names, **asked))
+    echo(json.dumps(asdict(facts), indent=1) if as_json else tables.page(facts))
 
 
 @main.command("clean")
@@ -211,15 +221,12 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
 
     Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
     """
-    from curation.commands.clean import clean
-    from curation.commands.inspect.text import size
-
     files = num_bytes = 0
-    for item in clean(place(run_dir), older_than, dry=dry_run):
+    for item in cleaning.clean(place(run_dir), older_than, dry=dry_run):
         versions = f"{item.versions:,} versions, " if item.versions else ""
-        echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
+        echo(f"{item.path}: {versions}{item.files:,} files, {table_text.size(item.bytes)}")
         files, num_bytes = files + item.files, num_bytes + item.bytes
-    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
+    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {table_text.size(num_bytes)}")
 
 
 @main.command("copy")
@@ -232,14 +239,11 @@ def copy_run(run_dir: str, new: str) -> None:
     unfinished ones is begun anew by `curate run NEW`. A run that is under way is refused. Until all is copied NEW is
     called NEW.copying; after a kill, the same command goes on, or remove that folder.
     """
-    from curation.commands.copy import copy
-    from curation.commands.inspect.text import size
-
     with progress("copy") as update:
-        done = copy(place(run_dir), place(new), update)
+        done = copying.copy(place(run_dir), place(new), update)
     for folder in done.left:
         echo(f"not copied, no finished stage names it: {folder}")
-    echo(f"{new}: {done.files:,} files, {size(done.bytes)}; next: `curate verify {new}`, `curate run {new}`")
+    echo(f"{new}: {done.files:,} files, {table_text.size(done.bytes)}; next: `curate verify {new}`, `curate run {new}`")
 
 
 @main.command()
@@ -252,12 +256,10 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
 
     With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
     """
-    from curation.commands.doctor import examine
-
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
     states: Counter[str] = Counter()
-    for finding in examine(config, overrides, address=address, vllm=vllm):
+    for finding in doctors.examine(config, overrides, address=address, vllm=vllm):
         echo(finding.line)
         states[finding.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")

@@ -7,7 +7,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
+
+from curation.json_types import Json
 
 Leaf = TypeVar("Leaf")
 
@@ -16,7 +18,7 @@ Leaf = TypeVar("Leaf")
 class Ref:
     """Fields of all references."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The reference as a JSON object."""
         return asdict(self)
 
@@ -48,7 +50,7 @@ class ModelRef(Ref):
     code: str | None = None
     """The commit (hub id) or digest (directory) of the model's own Python code that may run; None: none may."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The reference as a JSON object; without ``code`` where there is none, which most models have not."""
         return {name: value for name, value in asdict(self).items() if name != "code" or value is not None}
 

@@ -1,14 +1,13 @@
 """Runs a function on many items in Ray tasks, some of them at a time, and finds the cause of a task's error."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from curation.errors import CurationError, RunFailedError, UserError, of_lance
+from curation.heavy import ray
+from curation.json_types import Json, JsonView
 from curation.stopping import LOOK_SECONDS
-
-if TYPE_CHECKING:
-    import ray
 
 Result = TypeVar("Result")
 
@@ -38,10 +37,8 @@ def in_tasks(
         UserError: as the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
-    import ray
-
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
-    where: dict[str, Any] = {}
+    where: Json = {}
     if beside_actors:
         num_cpus, (most, where) = 0, _off_head(ray.nodes())  # type: ignore[no-untyped-call]
     task = ray.remote(function).options(
@@ -60,7 +57,7 @@ HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head."""
 
 
-def _off_head(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
+def _off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
     """The number of CPUs for tasks that ask for none, and the options that keep them off the head if there are others.
 
     If the other nodes go, the tasks run on the head all the same.
@@ -76,8 +73,6 @@ def _off_head(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
 
 
 def _result(task: "ray.ObjectRef[Result]") -> Result:
-    import ray
-
     while not ray.wait([task], timeout=LOOK_SECONDS)[0]:
         pass
     try:
@@ -90,8 +85,6 @@ def _result(task: "ray.ObjectRef[Result]") -> Result:
 
 def root(error: BaseException) -> BaseException:
     """The error that a function raised in a task; another error of Ray as it is."""
-    import ray
-
     while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error

@@ -8,10 +8,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from curation.telemetry.metrics import METERS
+from curation.telemetry import metrics
 
 ROOT = Path(__file__).parents[1]
 BOARD = json.loads((ROOT / "deploy" / "grafana.json").read_text())
+METERS = [value for value in vars(metrics).values() if isinstance(value, metrics.Meter)]
 BY_NAME = {meter.name: meter for meter in METERS}
 RAYS_TAGS = {"NodeAddress"}
 SOURCE = {"const": {"type": "prometheus", "uid": "${datasource}"}}

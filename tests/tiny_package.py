@@ -9,7 +9,7 @@ from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustCo
 from curation.domains import get_domain
 from curation.filter.package import CalibrationRows, Description, Made, Sample, TrustPackage, asked, write
 from curation.hashing import hash_unit
-from curation.refs import ModelRef, TrustRef
+from curation.refs import ModelRef
 from curation.selection.budget import GradedScores
 from curation.trust.calibration import Calibration
 from curation.trust.linear_probe import LinearProbe
@@ -100,10 +100,3 @@ def of_model(folder: Path, model: ModelRef, **changes: Any) -> TrustPackage:
     from curation.filter.package import digests_of
 
     return tiny_package(folder, teacher=model, teacher_digests=digests_of(model), **changes)
-
-
-def fitted_ref(folder: Path) -> TrustRef:
-    """Where :func:`tiny_package` saved the fit."""
-    from curation.trust import saved
-
-    return saved.pin(folder.with_name(f"{folder.name}.fit"), TrustRef)

@@ -1,10 +1,11 @@
 """The choice between a whole stack and simpler functions, by cross-validation on the labelled rows."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.arms import is_free
 from curation.arrays import Float64s
+from curation.json_types import Json
 from curation.metrics import auc_difference, auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.stacked import Combination
@@ -21,16 +22,14 @@ class Candidate(NamedTuple):
     """The logits of the labelled rows that are used."""
 
 
-def chosen(
-    simpler: Sequence[Candidate], stacked: Candidate, correct_M: Flags, proof: float
-) -> tuple[Candidate, dict[str, Any]]:
+def chosen(simpler: Sequence[Candidate], stacked: Candidate, correct_M: Flags, proof: float) -> tuple[Candidate, Json]:
     """The function that is taken, and why, as JSON.
 
     The whole stack, unless a simpler function is ahead of it in cross-validated AUC by more than ``proof`` standard
     errors of the paired difference (DeLong); then the one that is furthest ahead.
     """
     taken, most = stacked, 0.0
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     for candidate in simpler:
         ahead = auc_difference(candidate.raw_M, stacked.raw_M, correct_M)
         error = (ahead.high - ahead.low) / (2 * NORMAL_QUANTILE)

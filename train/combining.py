@@ -3,15 +3,16 @@
 A labelled row's logit comes from weights that have not seen it; a new row's from weights of all labelled rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.hashing import derive, hash_unit
+from curation.json_types import JsonView
 from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.stacked import Bent, Combination, Logistic, Trees
 from train.choice import Candidate
@@ -34,7 +35,7 @@ LINE_ROWS, BEND_ROWS = 300, 1_000
 """From so many labelled rows on a line makes logits those of a probability, and from so many one with a bend. Lines
 that draw logits of fewer rows to a constant were tried (100 rows of four sets, 12 to 16 draws): where the teacher is
 hardly better than a guess they gain less in Brier score (.0005) than they lose elsewhere (.002 to .005)."""
-TREES: Mapping[str, Any] = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
+TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
 """Settings of the combination's trees: small ones, as the members have read the states."""
 
 
@@ -115,8 +116,6 @@ def calibrated(raw_M: Float64s, correct_M: Flags) -> Bent:
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
     """
-    from sklearn.linear_model import LogisticRegression
-
     if len(raw_M) < LINE_ROWS:
         return Bent()
     knee = float(np.median(raw_M))
@@ -158,8 +157,6 @@ def _averaged(
 
     Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
     """
-    from sklearn.linear_model import LogisticRegression
-
     mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK = (columns_MK - mean_K) * inverse_K

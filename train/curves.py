@@ -1,11 +1,11 @@
 """Curves of a GRPO training's measures at each step, and whether its rewards still teach anything."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from curation.config.grpo import GrpoConfig
+from curation.json_types import JsonView
 
 NUM_POINTS = 200
 """Points of a curve in the record; those of more steps are averaged."""
@@ -26,7 +26,7 @@ CURVES = {
 """Curves of the record, and the measures of TRL and of :class:`train.grpo_trainer.Game` that they are."""
 
 
-def steps_of(log_history: Sequence[Mapping[str, object]]) -> list[Mapping[str, Any]]:
+def steps_of(log_history: Sequence[Mapping[str, object]]) -> list[JsonView]:
     """The entries of a ``transformers.TrainerState`` that stand for a step each."""
     return [entry for entry in log_history if "reward" in entry]
 

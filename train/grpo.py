@@ -8,7 +8,7 @@ an answer is the row's selected label.
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
+from curation.json_types import JsonView
 from curation.models import check_tokens, here, load_model, load_tokenizer
 from curation.models.loading import saved_from
 from curation.models.own_code import hub_revision
@@ -83,7 +84,7 @@ class Questions(NamedTuple):
     prompts: Sequence[str]
     labels: Sequence[str | None]
     """The answers that are rewarded; a row without one stays, for equal numbers of rows in all arms."""
-    examples: Sequence[Mapping[str, Any]]
+    examples: Sequence[JsonView]
     """The rows of the pool, with their ``row_id``."""
 
 
@@ -148,7 +149,7 @@ def reinforce(
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
     unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]), kept, args)
-    model = _policy(base, config, unfinished.folder)
+    model = _policy(base, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
@@ -261,7 +262,7 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
     )
 
 
-def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
+def _policy(base: ModelRef, folder: Path) -> Any:
     """The model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
 
     TRL loads the reference of KL from the path of the model's files, so a merged base is written first.

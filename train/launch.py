@@ -24,6 +24,7 @@ from ray.exceptions import RayError
 from curation.cluster import nodes
 from curation.config import TrainSection
 from curation.errors import CommitError, RunFailedError
+from curation.json_types import Json
 from curation.stopping import waited_for
 from curation.storage.lease import LeaseClaim
 from curation.storage.paths import Place, Remote
@@ -36,7 +37,7 @@ CLAIM = "claim"
 FOLDER = "folder"
 """The task's key with the path of the checkpoints, for a loop in a :class:`TrainProcess`."""
 
-Loop = Callable[[dict[str, Any]], None]
+Loop = Callable[[Json], None]
 
 
 class TrainProcess:
@@ -49,7 +50,7 @@ class TrainProcess:
         )
         self._worker: Any = None
 
-    def run(self, loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
+    def run(self, loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
         """Run ``loop(task)``; if it fails, try again up to ``config.max_failures`` times.
 
         Raises:
@@ -79,7 +80,7 @@ class TrainProcess:
 class _Worker:
     """The work of the process."""
 
-    def run(self, loop: Loop, task: dict[str, Any], name: str) -> None:
+    def run(self, loop: Loop, task: Json, name: str) -> None:
         """Run a loop as the only worker of a training."""
         import torch
 
@@ -163,7 +164,7 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
     remove(storage)
 
 
-def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
+def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
     """The worker group of Ray Train that does what :func:`launch` does."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(

@@ -1,12 +1,13 @@
 """Whether a fitted trust function may score in bfloat16: looked up on rows that its weights have not seen."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from curation.arrays import Bools, Float32s, Int64s
 from curation.config import TrustConfig
+from curation.json_types import Json
 from curation.metrics import auc_value
 from curation.trust.parts import VALIDATION
 from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
@@ -35,14 +36,14 @@ def rounded(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
     return trust.scoring_in(record["taken"]).noted(rounding=record)
 
 
-def decided(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools, asked: ScoreDtype) -> dict[str, Any]:
+def decided(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools, asked: ScoreDtype) -> Json:
     """The type that is ``taken`` in view of held-out scores in float32 and in the type ``asked``, and why, as JSON."""
     found = compared(exact_M, rounded_M, correct_M)
     kept = found["overlap"] >= LEAST_OVERLAP and found["auc_change"] <= MOST_AUC
     return {"asked": asked, "taken": asked if kept else "float32", **found}
 
 
-def compared(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools) -> dict[str, Any]:
+def compared(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools) -> Json:
     """How much of the best rows stays, by how much the AUC changes, and how many rows that was looked up on."""
     num_best = max(1, round(TOP_SHARE * len(exact_M)))
     best, found = (np.argsort(-raw_M, kind="stable")[:num_best] for raw_M in (exact_M, rounded_M))

@@ -20,6 +20,7 @@ from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
+from curation.json_types import Json
 from curation.metrics import auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.storage.paths import Place
@@ -34,6 +35,7 @@ from train import course
 from train.choice import Candidate, chosen
 from train.class_probe import ClosedLabels, fit_class_probe, with_classes
 from train.combining import NUM_LEADS, Folded, folds_of, varies
+from train.launch import remove
 from train.recipe import Recipe, recipe_of
 from train.ridge import fit_probe
 from train.rounding import decided, raw_at
@@ -83,8 +85,6 @@ def fit_stacked(
 
     found = stacked_of(rows, config, seed=seed, origin=origin, fit_network=by_ray, **options).save(output)
     if shared:
-        from train.launch import remove
-
         remove(kept)
     return found
 
@@ -100,7 +100,7 @@ def fit_confidence(labels: TableRef, grades: TableRef, config: TrustConfig, *, s
     return confidence_of(rows, config, seed=seed, origin=origin).save(output.resolve())
 
 
-def _read(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> tuple[LabelledRows, dict[str, Any]]:
+def _read(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> tuple[LabelledRows, Json]:
     numbers = stored_numbers(io.open_table(labels).schema)
     return labelled_rows(labels, grades, config, seed=seed, numbers=numbers), origin_of(labels, grades, config, seed)
 
@@ -219,7 +219,7 @@ class _Stack:
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         return self._folded.logistic(name, *self._columns(members), leads=leads, num_members=len(members))
 
-    def too_few(self, name: str) -> dict[str, Any]:
+    def too_few(self, name: str) -> Json:
         """Why nothing is compared."""
         reason = (
             f"trust is {name} alone: of {self.num_rows:,} labelled rows {self.rarer} have the rarer outcome, and "
@@ -321,7 +321,7 @@ class _Stack:
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust
 
-    def _rounding(self, taken: Candidate, rounded_M: Float64s) -> dict[str, Any]:
+    def _rounding(self, taken: Candidate, rounded_M: Float64s) -> Json:
         """The type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
         _, exact_MK = self._columns(self._members)
         _, rounded_MK = self._columns([*self._members[:-1], (NETWORKS, rounded_M)])

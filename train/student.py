@@ -7,7 +7,6 @@ directory that all of them share, or in an object store; with an object store, w
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lance
 import ray.train
@@ -15,6 +14,7 @@ import torch
 
 from curation.config import LmStudentConfig
 from curation.errors import ConfigError, SourceError, TrainingError
+from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, place, write_atomically
@@ -84,7 +84,7 @@ def train_student(
     return saved(base, config.lora, output)
 
 
-def _train(task: dict[str, Any]) -> None:
+def _train(task: Json) -> None:
     """The function that each worker runs."""
     config: LmStudentConfig = task["config"]
     torch.set_num_threads(config.cpus_per_worker)

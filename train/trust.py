@@ -19,6 +19,7 @@ from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, ModelError
 from curation.hashing import derive
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options, code
 from curation.storage.paths import Place
@@ -34,8 +35,10 @@ from curation.trust.parts import FIT, NAMES, VALIDATION, candidates, part_of
 from curation.trust.stacked import read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train import course
+from train.launch import remove
 from train.rounding import rounded
 from train.trust_loop import Ends, Floats, Ints, LabelledRows, Shard, fit_arrays, never
+from train.trust_workers import fit_net
 
 if TYPE_CHECKING:
     import ray
@@ -48,8 +51,6 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    from train.trust_workers import fit_net
-
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = origin_of(labels, grades, config, seed)
     return fit_net(neural_of, rows, config, origin, seed=seed, output=output.resolve())
@@ -67,8 +68,6 @@ def fit_deep_ensemble(
         ConfigError: fewer than two members.
         RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    from train.launch import remove
-
     seeds = _member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
@@ -110,8 +109,6 @@ def fit_member(
     output: Place,
 ) -> NeuralTrust:
     """One of several networks, fitted as :func:`train.trust_workers.fit_net` does, unless it is there."""
-    from train.trust_workers import fit_net
-
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
@@ -129,8 +126,6 @@ def fit_attention(
         ConfigError: the heads do not divide the width.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    from train.trust_workers import fit_net
-
     check_heads(num_heads, config.width)
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = origin_of(labels, grades, config, seed)
@@ -145,7 +140,7 @@ def fit_here(
     *,
     seed: int,
     output: Place,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: JsonView = MappingProxyType({}),
 ) -> TrustRef:
     """Fit in this process on the same rows as :func:`fit_trust` fits on; validation rows are left out.
 
@@ -239,9 +234,7 @@ def deep_ensemble_of(
     return _averaged(fits, rows, config, {**origin, "seed": seed})
 
 
-def _fitted(
-    made_by: Any, rows: LabelledRows, config: TrustConfig, origin: dict[str, Any], **options: Any
-) -> StateTrust:
+def _fitted(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
     """A trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
@@ -303,7 +296,7 @@ def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Ints) -> Scores:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
-def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:
+def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> Json:
     """The inputs of a fit, as JSON."""
     return {
         "labels": labels.to_json(),

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from curation.config import TrustConfig
 from curation.escaping import logger_of
+from curation.json_types import Json
 from curation.refs import TrustRef, fingerprint
 from curation.storage.paths import Place, place
 from curation.trust import saved
@@ -116,7 +117,7 @@ class _RayShard(Shard):
                 read(Path(directory))
 
 
-def _train(task: dict[str, Any]) -> None:
+def _train(task: Json) -> None:
     """The function that each worker runs."""
     origin = task["origin"]
     config = TrustConfig.model_validate(origin["config"])

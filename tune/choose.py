@@ -9,13 +9,13 @@ it. Folds share rows, so their differences are not independent: the interval is 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from curation.arrays import Float64s
+from curation.json_types import Json
 
 LEVEL = 0.05
 """The probability that the default is replaced by a finalist that is not better, over all finalists."""
@@ -45,7 +45,7 @@ class Choice:
     """The difference of the best trial's value in the search to its mean where it was fitted again: what choosing the
     best of many was worth by itself."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The choice as a JSON object."""
         return asdict(self)
 

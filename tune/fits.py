@@ -22,6 +22,7 @@ from ray.tune.search import Searcher
 
 from curation.config import TrustConfig, TuneConfig
 from curation.errors import CurationError
+from curation.json_types import Json
 from curation.stopping import waited_for
 from curation.storage.paths import Place
 from train.launch import remove
@@ -172,13 +173,13 @@ class _FitNumbers(Searcher):
                 return asked | {"bar": None if bar is None else asdict(bar)}
         return Searcher.FINISHED
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Record what came of a fit."""
         asked = self._running.pop(trial_id, None)
         if asked is None or self.stopper.stopped.is_set():
             return  # told before, as Ray Tune does; or interrupted, not ended
         died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
-        came: dict[str, Any] = {"error": died} if error or result is None else json.loads(result["came"])
+        came: Json = {"error": died} if error or result is None else json.loads(result["came"])
         outcome = came.get("outcome")
         self._record(replace(asked, outcome=None if outcome is None else Outcome(**outcome), error=came.get("error")))
 
@@ -217,20 +218,20 @@ class _FitNumbers(Searcher):
 class _Fit(ray.tune.Trainable):
     """A process that fits one point after the other; the source is mapped, not copied."""
 
-    def setup(self, config: dict[str, Any], shared: Sequence[Any] = (), num_threads: int = 1) -> None:
+    def setup(self, config: Json, shared: Sequence[Any] = (), num_threads: int = 1) -> None:
         torch.set_num_threads(num_threads)
         self._source, self._objective = ray.get(shared[0])
         self.reset_config(config)
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
+    def reset_config(self, new_config: Json) -> bool:
         kind, trust = new_config["point"]
         self._point, self._fold = Point(kind=kind, trust=TrustConfig.model_validate(trust)), Fold(**new_config["fold"])
         self._bar = None if new_config["bar"] is None else Bar(**new_config["bar"])
         return True
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> Json:
         fold = self._fold
-        came: dict[str, Any]
+        came: Json
         try:
             outcome = run_trial(
                 self._source,

@@ -8,10 +8,10 @@ another number of trials at once, ends the same trials.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from curation.json_types import JsonView
 from train.trust_loop import FitRecord
 
 NUM_RUNGS = 3
@@ -53,7 +53,7 @@ class Halving:
         self._eta, self._ahead = eta, ahead
         self._rungs: dict[int, Sequence[float]] = {}
 
-    def tell(self, number: int, fit: Mapping[str, Any] | None) -> None:
+    def tell(self, number: int, fit: JsonView | None) -> None:
         """The rungs of a trial (the key ``rungs`` of its fit's record); none of one that failed or has no network."""
         self._rungs[number] = () if fit is None else fit.get("rungs", ())
 

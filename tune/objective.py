@@ -18,6 +18,7 @@ from curation.config.tune import Metric
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
+from curation.json_types import Json
 from curation.metrics import auc_value
 from curation.refs import TableRef
 from curation.selection import risk
@@ -235,10 +236,10 @@ class Outcome:
     """The metric on the fold that was held out."""
     num_held_out: int
     seconds: float
-    fit: dict[str, Any]
+    fit: Json
     """The fit's record: rows of each part, steps, losses, validation AUCs."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The outcome as a JSON object."""
         return asdict(self)
 

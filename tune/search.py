@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.config import TuneConfig
 from curation.config.tune import LARGER_IS_BETTER
 from curation.errors import RunFailedError
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.report import in_words
 from curation.telemetry.standing import Standing, Update
 from tune.choose import Choice, choose
@@ -154,5 +155,5 @@ def _without_result(what: str, trials: Sequence[Trial]) -> RunFailedError:
     return RunFailedError(f"tune: {what} failed{why}")
 
 
-def _of_dimensions(trial: Trial) -> dict[str, Any]:
+def _of_dimensions(trial: Trial) -> Json:
     return {key: value for key, value in trial.drawn.items() if key != "kind"}

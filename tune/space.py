@@ -20,6 +20,7 @@ from curation.arms import TRUST, Fitted, fitted_of
 from curation.config import TrustConfig
 from curation.config.trust import refuse_pca
 from curation.errors import ConfigError
+from curation.json_types import Json, JsonView
 from curation.registry import check_options, code
 from curation.tables.schemas import input_column, is_number, mend_of
 from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
@@ -39,7 +40,7 @@ NOT_SEARCHED = {
 """Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
 functions are compared."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
+PRESETS: Mapping[str, JsonView] = {
     # Around the winners of the paper's table of NTF architectures.
     "paper": {
         "depth": [2, 4, 8],
@@ -170,7 +171,7 @@ class Point:
     """A fitted trust function of ``curation.arms.TRUST``."""
     trust: TrustConfig
     """The settings of the point; keys that it does not read are at their defaults."""
-    drawn: Mapping[str, Any] = field(default_factory=dict)
+    drawn: JsonView = field(default_factory=dict)
     """The values of the space's dimensions, and of ``kind`` where there are several."""
 
     @classmethod
@@ -178,7 +179,7 @@ class Point:
         """The trust function of the section ``trust`` itself."""
         return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], base))
 
-    def section(self, base: TrustConfig) -> dict[str, Any]:
+    def section(self, base: TrustConfig) -> Json:
         """The section ``trust`` that gives this function: ``base`` with what it sets itself, as JSON."""
         mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
         read = {key: mine[key] for key in _read(self.kind) | {OPTIONS}}
@@ -310,11 +311,11 @@ class Space:
         if fitted.fit is None:
             check_options(where, code(fitted.made_by).fitted, None, None, self.base, None, **{name: dimension.ends[0]})
         else:
-            how: dict[str, Any] = {"seed": 0, "output": None, name: dimension.ends[0]}
+            how: Json = {"seed": 0, "output": None, name: dimension.ends[0]}
             check_options(where, code(fitted.fit), None, None, self.base, **how)
 
 
-def spelled_out(raw: Mapping[str, Any]) -> dict[str, Any]:
+def spelled_out(raw: JsonView) -> Json:
     """A space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
 
     Raises:

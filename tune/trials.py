@@ -1,10 +1,10 @@
 """The fits of a search that have ended, a file each."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
+from curation.json_types import JsonView
 from curation.storage.paths import Place, write_atomically
 from tune.objective import Outcome
 
@@ -25,14 +25,14 @@ class Trial:
 
     number: int
     kind: str
-    drawn: Mapping[str, Any]
+    drawn: JsonView
     """The values of the space's dimensions; empty for the default."""
     outcome: Outcome | None = None
     error: str | None = None
     """Why it has no outcome."""
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``dataclasses.asdict``."""
         outcome = value["outcome"]
         return cls(**{**value, "outcome": None if outcome is None else Outcome(**outcome)})

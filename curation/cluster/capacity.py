@@ -17,6 +17,7 @@ from pathlib import Path
 from curation.cluster import nodes, ray_private
 from curation.config import RayConfig, RunConfig, TrainSection
 from curation.errors import ClusterError
+from curation.heavy import ray
 
 CONNECT_SECONDS = 5.0
 """Time limit for the address to accept a connection."""
@@ -107,8 +108,6 @@ def ask(address: str) -> None:
         ClusterError: it has another version, or no node on this machine.
         ray.exceptions.RayError: it does not answer, or refuses the token.
     """
-    import ray
-
     head = ray_private.Head(address)
     version = head.ray_version() or ray.__version__
     if version != ray.__version__:
@@ -238,8 +237,6 @@ def _places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
 
 def resources() -> dict[str, float]:
     """The total resources of the cluster's nodes, by Ray's names."""
-    import ray
-
     found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return found
 

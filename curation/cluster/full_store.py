@@ -4,6 +4,7 @@ import logging
 import sys
 
 from curation.cluster import ray_private
+from curation.heavy import ray
 from curation.tasks import root
 
 
@@ -12,9 +13,9 @@ def words(error: BaseException | None) -> str | None:
 
     The cause of an error is looked at too, as ``raise ... from`` names it.
     """
-    from ray.exceptions import ObjectStoreFullError, OutOfDiskError
-
-    while error is not None and not isinstance(root(error), ObjectStoreFullError | OutOfDiskError):
+    while error is not None and not isinstance(
+        root(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError
+    ):
         error = error.__cause__
     if error is None:
         return None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from curation.cluster import nodes
 from curation.escaping import logger_of
+from curation.heavy import ray
 from curation.periodic import every
 
 SECONDS = 2.0
@@ -27,8 +28,6 @@ def follow(tell: Callable[..., None], *, seconds: float = SECONDS) -> Iterator[N
     Its arguments are ``num``, the number of living nodes, and ``came`` and ``left``, the names of those that came and
     left since the last call.
     """
-    from ray.exceptions import RayError
-
     known: dict[str, str] = {}
     reported = 0.0
 
@@ -44,7 +43,7 @@ def follow(tell: Callable[..., None], *, seconds: float = SECONDS) -> Iterator[N
     def look_again() -> None:
         try:
             look()
-        except (OSError, RayError) as error:  # the head is briefly unreachable
+        except (OSError, ray.exceptions.RayError) as error:  # the head is briefly unreachable
             logger.warning("the cluster's nodes are not known: %s", error)
 
     look()

@@ -12,6 +12,8 @@ from typing import Any
 from curation.cluster.versions import PROJECT, ask_versions
 from curation.errors import ClusterError
 from curation.escaping import logger_of
+from curation.heavy import ray
+from curation.json_types import Json, JsonView
 
 logger = logger_of(__name__)
 
@@ -35,19 +37,14 @@ class NodeAnswer:
     problem: str | None
 
 
-def living() -> list[dict[str, Any]]:
+def living() -> list[Json]:
     """Ray's records of the living nodes, sorted by address."""
-    import ray
-
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
 
 
 def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
     """The answers of all living nodes; each comes from a task on the node that takes no resources."""
-    import ray
-    from ray.exceptions import GetTimeoutError, RayError
-
     nodes = living()
     asked = [task(question, node["NodeID"]).remote(*arguments) for node in nodes]
     if asked:
@@ -57,10 +54,10 @@ def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWE
         value, problem = None, None
         try:
             value = ray.get(answer, timeout=0)
-        except GetTimeoutError:
+        except ray.exceptions.GetTimeoutError:
             problem = f"no answer within {seconds:g} seconds"
             ray.cancel(answer, force=True)
-        except RayError as error:
+        except ray.exceptions.RayError as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
         answers.append(NodeAnswer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
     return answers
@@ -77,23 +74,18 @@ def held(resources: Mapping[str, float]) -> dict[str, float | None]:
 
 def task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
     """A remote function that runs on one node and nowhere else, and holds these resources of it."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     remote: Any = ray.remote(question)
     return remote.options(**held(resources), max_retries=0, scheduling_strategy=there)
 
 
-def name(node: Mapping[str, Any]) -> str:
+def name(node: JsonView) -> str:
     """A node in words."""
     return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 
 
 def here() -> str:
     """The node of this process in words."""
-    import ray
-
     mine = ray.get_runtime_context().get_node_id()
     return next(name(node) for node in living() if node["NodeID"] == mine)
 

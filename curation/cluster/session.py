@@ -4,12 +4,13 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
 
 from curation import memory, namesakes, own_modules
 from curation.cluster import capacity, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
+from curation.heavy import ray
+from curation.json_types import Json
 from curation.stopping import stopped_by_signals
 from curation.telemetry.console import say
 
@@ -25,8 +26,6 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
     Raises:
         ClusterError: ``same_versions`` is set, and a node has other versions than this process.
     """
-    import ray
-
     memory.give_back()
     # Ray forks only to execute another program.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
@@ -50,8 +49,6 @@ def _start_ray(settings: RayConfig) -> None:
         ClusterError: no Ray that can be joined answers at the address.
         RunFailedError: Ray did not start.
     """
-    import ray
-
     address, receive = capacity.address_of(settings), _receiver()
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
@@ -88,7 +85,7 @@ def _receiver() -> Callable[[], None] | None:
     return receive if parts else None
 
 
-def _memory() -> dict[str, Any]:
+def _memory() -> Json:
     """Settings of ``ray.init`` where a control group leaves this process less memory than Ray would take."""
     with suppress(OSError):
         usable = memory.usable()

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from curation import report
 from curation.config.load import load_config
 from curation.errors import CombineError
+from curation.json_types import Json
 from curation.pipeline.running import Unfinished, finished
 from curation.report import Member
 from curation.report.comparable import way
-from curation.report.measures import Json
 from curation.storage.paths import Place, place
 
 

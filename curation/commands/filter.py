@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from curation.commands.tables import costs_table
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError
 from curation.filter.run import Filtered
+from curation.json_types import Json, JsonView
 
 _KEYS = {
     "output": "output.path",
@@ -21,7 +21,7 @@ _KEYS = {
 """The key that each option of ``curate filter`` sets."""
 
 
-def config_of(inputs: Sequence[str], overrides: Sequence[str], options: Mapping[str, Any]) -> FilterConfig:
+def config_of(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
     """The configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
 
     ``options`` are those of ``filter_verb.rule_options``, by the names of their parameters.
@@ -29,7 +29,7 @@ def config_of(inputs: Sequence[str], overrides: Sequence[str], options: Mapping[
     Raises:
         ConfigError: a value breaks a rule, several rules are given, or a part is missing.
     """
-    given: dict[str, Any] = {}
+    given: Json = {}
     if len(inputs) == 2:
         given |= {"package": inputs[0], "pool.path": inputs[1]}
     elif len(inputs) != 1:
@@ -47,7 +47,7 @@ def config_of(inputs: Sequence[str], overrides: Sequence[str], options: Mapping[
     return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
 
 
-def _rule(keep: str | None, threshold: float | None, certified: float | None) -> Mapping[str, Any] | None:
+def _rule(keep: str | None, threshold: float | None, certified: float | None) -> JsonView | None:
     options = {"--keep": keep, "--threshold": threshold, "--certified": certified}
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
@@ -106,7 +106,7 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     yield f"manifest: {home}/filter.json"
 
 
-def _saved(cut: Mapping[str, Any], short: int) -> Iterator[str]:
+def _saved(cut: JsonView, short: int) -> Iterator[str]:
     """The first cut, and what it saved."""
     yield str(cut["words"])
     if cut["unasked"]:

@@ -1,7 +1,6 @@
 """``curate status`` of a filter: its stages, the rows of each round and the cut that let them in, and what waits."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from curation.commands.filter import rule_words
 from curation.commands.status import Shown, spent_lines, spent_on
@@ -10,6 +9,7 @@ from curation.errors import UserError
 from curation.filter import opened
 from curation.filter.opened import OpenedFilter
 from curation.filter.output import Content, load_content
+from curation.json_types import Json
 from curation.rundir.manifest import Manifest
 
 
@@ -60,7 +60,7 @@ def _in_words(waiting: Content) -> str:
     return f"waiting: {words}; `curate filter` adds them"
 
 
-def _waiting(found: OpenedFilter, manifest: Manifest) -> dict[str, Any] | None:
+def _waiting(found: OpenedFilter, manifest: Manifest) -> Json | None:
     """The files that no round has yet, and their rows."""
     files = [file for rnd in found.rounds if rnd.name not in manifest.files for file in rnd.files]
     return {"files": [file.path for file in files], "rows": sum(file.num_rows for file in files)} if files else None

@@ -8,6 +8,7 @@ import click
 
 from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
 from curation.commands.plan_verb import plan_options, show_plan
+from curation.errors import ConfigError
 from curation.escaping import echo
 
 SHIFTED = 3
@@ -70,7 +71,6 @@ def filter_pool(
     With --plan it labels only a sample; --probe, --no-probe, --save, --graph and --json are those of `curate plan`.
     """
     from curation.commands.filter import config_of, summary
-    from curation.errors import ConfigError
     from curation.filter.run import run_filter
 
     how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "as_json")}

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from curation.cluster import capacity
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
+from curation.json_types import Json
 from curation.metrics.totals import exactly
+from curation.pipeline.opened import open_run
+from curation.pipeline.planning import forecast_run
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.pipeline.work import Opened
 from curation.rundir import history
@@ -67,7 +70,7 @@ class Plan:
     added: str | None = None
     """Splits that are added to a run that has grown, and those that stay as they are."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The plan as a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
@@ -160,8 +163,6 @@ def _opened(config: RunConfig | FilterConfig, *, recut: bool) -> tuple[Opened[An
 
         output = look(config, recut=recut)
         return output, partial(forecast_filter, output)
-    from curation.pipeline.opened import open_run
-    from curation.pipeline.planning import forecast_run
 
     run = open_run(config, save=False)
     return run, partial(forecast_run, run)

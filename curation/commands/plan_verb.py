@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curation.commands.options import CONFIG, SET
+from curation.commands.tables import forecast_table
+from curation.errors import ConfigError
 from curation.escaping import echo
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ def show_plan(
         ConfigError: options that exclude each other.
     """
     from curation.commands.plan import make_plan
-    from curation.commands.tables import forecast_table
-    from curation.errors import ConfigError
     from curation.pipeline import kept_forecast
 
     if no_probe and (save or num_rows is not None):

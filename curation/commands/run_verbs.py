@@ -1,4 +1,6 @@
-"""The options of ``curate run``, ``tune`` and ``ablate``. As in ``curation.cli``, heavy imports are inside."""
+"""The options of ``curate run``, ``tune`` and ``ablate``. What is heavy is imported when a command runs."""
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -6,7 +8,15 @@ from curation.commands.options import ADDRESS, CONFIG, RUN, SET, WAIT, Overrides
 from curation.commands.tables import arms_table, verdict_lines
 from curation.errors import ConfigError
 from curation.escaping import echo
+from curation.heavy import Lazy
 from curation.storage.paths import place
+
+if TYPE_CHECKING:
+    from curation import report
+    from curation.config import load
+    from curation.pipeline import running
+else:
+    report, load, running = Lazy("curation.report"), Lazy("curation.config.load"), Lazy("curation.pipeline.running")
 
 
 @click.command()
@@ -31,17 +41,16 @@ def run(
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    from curation.config.load import load_config
-    from curation.pipeline.running import run_chain, run_part
-
     if until is not None and only is not None:
         raise ConfigError("--until and --only: give one of them")
     config, overrides = of_run(config, at(address, overrides))
-    settings = load_config(config, overrides)
+    settings = load.load_config(config, overrides)
     if part := until or only:
-        run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
+        running.run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
         return
-    content = run_chain(settings, config_path=config, command=called("run", config, overrides), wait=wait, redo=redo)
+    content = running.run_chain(
+        settings, config_path=config, command=called("run", config, overrides), wait=wait, redo=redo
+    )
     echo(arms_table(content))
     echo(f"report: {settings.directory / 'report.html'}")
     for line in verdict_lines(content):
@@ -59,13 +68,10 @@ def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> 
     Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
     ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.
     """
-    from curation.config.load import load_config
-    from curation.pipeline.running import run_search
-
     overrides = at(address, overrides)
-    settings = load_config(config, overrides)
+    settings = load.load_config(config, overrides)
     command = called("tune", config, overrides)
-    content = run_search(settings, config_path=config, command=command, wait=wait)
+    content = running.run_search(settings, config_path=config, command=command, wait=wait)
     echo("\n".join(content["lines"]))
     echo(f"best: {content['best_path']}")
     echo(f"report: {settings.directory / 'search.html'}")
@@ -82,11 +88,7 @@ def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None
     Stages that variants, or ablations in the same DIR, have in common are run once. After a kill, the same command goes
     on. --set changes the base of all variants.
     """
-    from curation.config.load import load_ablation
-    from curation.pipeline.running import run_ablation
-    from curation.report import ablation_markdown
-
-    loaded = load_ablation(ablation, overrides)
+    loaded = load.load_ablation(ablation, overrides)
     command = called("ablate", ablation, overrides)
-    content = run_ablation(loaded, place(output), command=command, wait=wait)
-    echo(ablation_markdown(content))
+    content = running.run_ablation(loaded, place(output), command=command, wait=wait)
+    echo(report.ablation_markdown(content))

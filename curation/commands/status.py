@@ -4,13 +4,13 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from curation.commands.tables import verdict_lines
 from curation.config import PricesConfig, RunConfig
 from curation.config.endpoint import PAID
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
+from curation.json_types import Json, JsonView
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import deals_of
 from curation.rundir.events import parsed
@@ -18,6 +18,7 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.status import Status, statuses
 from curation.storage import lease
 from curation.storage.paths import Place
+from curation.teachers.endpoint_paid import spending_in
 from curation.telemetry.standing import Standing, Work, speed
 
 TAIL_BYTES = 64 * 1024
@@ -40,7 +41,7 @@ class Shown:
     """The line on a directory without a record."""
     further: Sequence[str] = ()
     """Lines after those on the stages."""
-    parts: Mapping[str, Any] = field(default_factory=dict)
+    parts: JsonView = field(default_factory=dict)
     """Further parts of the JSON object."""
 
     @property
@@ -103,7 +104,7 @@ def status_lines(shown: Shown) -> Iterator[str]:
     yield from shown.further
 
 
-def status_json(shown: Shown) -> dict[str, Any]:
+def status_json(shown: Shown) -> Json:
     """The same as JSON: the driver, every stage with its state, and the newest events."""
     manifest, found = shown.manifest, shown.states
     events = list(parsed(manifest.events.last(TAIL_BYTES)))
@@ -131,12 +132,11 @@ def status_json(shown: Shown) -> dict[str, Any]:
     }
 
 
-def spent_on(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
+def spent_on(config: RunConfig | FilterConfig) -> Json | None:
     """Questions to a server and what they cost, at most that of questions without an answer; ``None`` of no server."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir():
         return None
-    from curation.teachers.endpoint_paid import spending_in  # heavy
 
     if (spending := spending_in(str(folder))) is None:
         return None
@@ -152,10 +152,10 @@ def spent_on(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
     }
 
 
-def _report(directory: Place) -> dict[str, Any]:
+def _report(directory: Place) -> Json:
     """The content of ``report.json``; empty where there is none."""
     path = directory / "report.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    found: Json = json.loads(path.read_text()) if path.is_file() else {}
     return found
 
 
@@ -191,9 +191,9 @@ def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | 
         return [], str(error)
 
 
-def _under_way(events: Iterable[dict[str, Any]], *, is_alive: bool) -> Iterable[dict[str, Any]]:
+def _under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
     """The newest progress event of each stage that has not ended since; of a dead driver without speed and actors."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Json] = {}
     for event in events:
         if event["event"] == "progress":
             found[event["stage"]] = event
@@ -204,14 +204,14 @@ def _under_way(events: Iterable[dict[str, Any]], *, is_alive: bool) -> Iterable[
     return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]
 
 
-def _nodes(event: dict[str, Any]) -> str:
+def _nodes(event: Json) -> str:
     """The number of nodes in the cluster, and the last change."""
     changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
     changed = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
     return f"{'nodes':<44}{event['num']:>12,}{changed}"
 
 
-def _progress(event: dict[str, Any], *, is_alive: bool) -> Iterator[str]:
+def _progress(event: Json, *, is_alive: bool) -> Iterator[str]:
     """Rows done, speed and time left of a running stage, and the state of its actors."""
     words = {key: event[key] for key in ("unit", "note") if key in event}
     standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)

@@ -1,13 +1,14 @@
 """The tables that commands print: a line a model, numbers with their intervals."""
 
-from typing import Any
+from curation.json_types import Json
+from curation.telemetry.standing import speed
 
 
-def arms_table(content: dict[str, Any]) -> str:
+def arms_table(content: Json) -> str:
     """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
-        accuracy = content.get(name) or {}
+        accuracy: Json = content.get(name) or {}
         if text := _estimate(accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':>8}  {'':<24}{text}")
     for arm in content["arms"]:
@@ -21,7 +22,7 @@ def arms_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def verdict_lines(content: dict[str, Any]) -> list[str]:
+def verdict_lines(content: Json) -> list[str]:
     """The verdict on a run in a sentence, then each finding with what to do next; none where no arm ranks by trust."""
     found = content.get("verdict")
     if found is None:
@@ -32,7 +33,7 @@ def verdict_lines(content: dict[str, Any]) -> list[str]:
     return lines
 
 
-def analysis_lines(content: dict[str, Any]) -> list[str]:
+def analysis_lines(content: Json) -> list[str]:
     """The engine's findings and the gradients', a line an arm, by generation."""
     lines = []
     for generation in content["generations"]:
@@ -57,13 +58,13 @@ def analysis_lines(content: dict[str, Any]) -> list[str]:
     return lines
 
 
-def combined_table(content: dict[str, Any]) -> str:
+def combined_table(content: Json) -> str:
     """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
     for name in ("teacher", "base"):
-        accuracy = content.get(name) or {}
+        accuracy: Json = content.get(name) or {}
         if text := _estimate(accuracy := accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':<40}{text:<24}{_over_runs(accuracy)}")
     for arm in content["arms"]:
@@ -79,7 +80,7 @@ def combined_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def compared_table(content: dict[str, Any]) -> str:
+def compared_table(content: Json) -> str:
     """The runs, what differs in their configurations, one line a measure: each run's value, and minus the first's."""
     lines = []
     for number, run in enumerate(content["runs"], 1):
@@ -100,10 +101,9 @@ def compared_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def forecast_table(forecast: dict[str, Any]) -> str:
+def forecast_table(forecast: Json) -> str:
     """The forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
     from curation.report.costs import UNITS, in_words
-    from curation.telemetry.standing import speed
 
     stages, workforce = forecast["stages"], forecast["workforce"]
     lines = [f"{'forecast':<44}{'':>16}  95 % interval"]
@@ -127,7 +127,7 @@ def forecast_table(forecast: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def costs_table(costs: dict[str, Any]) -> str:
+def costs_table(costs: Json) -> str:
     """A saved forecast beside what its stages have used since, a line an amount, and whether it is in the interval."""
     from curation.report.costs import in_words
 
@@ -146,12 +146,12 @@ def costs_table(costs: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _over_runs(value: dict[str, Any] | None) -> str:
+def _over_runs(value: Json | None) -> str:
     runs = (value or {}).get("runs")
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
-def _estimate(value: dict[str, Any] | None) -> str:
+def _estimate(value: Json | None) -> str:
     if value is None or value.get("value") is None:
         return ""
     return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"

@@ -1,13 +1,14 @@
 """An ablation: variants of one run, measured on the same rows (``curate ablate``)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from curation.arms import REFERENCE_ARM, TRUST, Column, Draw
 from curation.config.base import Root, Seed, Share
 from curation.config.run import RunConfig
+from curation.json_types import Json
 
 FUNCTION = "function"
 """The key of a variant that is ranked by a column of its labels instead of the run's own fit."""
@@ -25,12 +26,12 @@ class AblationConfig(Root):
     """Heads the table."""
     base: str
     """The run's configuration file, relative to this file."""
-    common: dict[str, Any] = Field(default={}, alias="set")
+    common: Json = Field(default={}, alias="set")
     """Keys of the base to set for all variants, as ``a.b: value``. Name the same ``teacher.states`` in several
     ablations, and they share their labels."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """A deal of the rows, a teacher and fits of their own for each."""
-    variants: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    variants: Annotated[dict[str, Json], Field(min_length=1)]
     """Variants by name: keys of the base to set, as ``a.b: value``; ``function: internal_confidence`` (or ``naive``)
     ranks by that instead of the fit of the section ``trust``."""
     reference: str | None = None

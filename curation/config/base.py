@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from curation.json_types import Json, JsonView
 from curation.redaction import secrets_in
 from curation.storage.names import check_name
 
@@ -82,7 +83,7 @@ class PresetSection(Section, ABC):
 
     @classmethod
     @abstractmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """The values of each preset."""
 
     @model_validator(mode="before")
@@ -111,7 +112,7 @@ class TrainSection(PresetSection):
     """How often a training goes on after a worker died, before the run fails."""
 
     @property
-    def resources(self) -> dict[str, Any]:
+    def resources(self) -> Json:
         """The keys of ``RESOURCES`` with their values."""
         return {key: getattr(self, key) for key in self.RESOURCES}
 

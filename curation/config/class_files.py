@@ -4,12 +4,12 @@ import csv
 import difflib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
 
 from curation.config.inputs import DomainConfig
 from curation.errors import ConfigError
+from curation.json_types import JsonView
 from curation.storage.files import read_file
 from curation.storage.paths import Place, Remote
 
@@ -18,7 +18,7 @@ MOST_CLASSES = 10_000
 WORDS, DESCRIPTION = "words", "description"
 """Columns that a file of classes may have beside that of labels."""
 
-_Line = tuple[int, Mapping[str, Any]]
+_Line = tuple[int, JsonView]
 
 
 def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:

@@ -10,12 +10,13 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, code
 
 ENTRY_POINTS = "curation.domains"
 """The group of entry points under which domains are found by name."""
 
-Defaults = Mapping[str, Mapping[str, Any]]
+Defaults = Mapping[str, JsonView]
 
 GENERIC: Defaults = MappingProxyType({})
 """For a domain without defaults: the sections' own defaults apply."""
@@ -89,7 +90,7 @@ def traits_of(name: str, options: Mapping[str, object]) -> DomainTraits:
     return traits
 
 
-def filled(given: Mapping[str, object], domain: Defaults) -> dict[str, Any]:
+def filled(given: Mapping[str, object], domain: Defaults) -> Json:
     """The sections of a file, with the domain's defaults for keys that they leave out.
 
     A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
@@ -126,7 +127,7 @@ def class_named(name: str) -> Any:
     return code(DOMAINS.get(name, name))
 
 
-def _under(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _under(given: JsonView, values: JsonView) -> Json:
     """``given``, completed from ``values`` by the keys that it lacks, recursively."""
     result = {**values, **given}
     for key, value in values.items():

@@ -5,12 +5,13 @@ adapter.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from curation.config.base import PositiveInt, TrainSection
 from curation.config.models import DIVISION, EpochsConfig
+from curation.json_types import JsonView
 
 
 class DpoConfig(EpochsConfig):
@@ -42,7 +43,7 @@ class DpoConfig(EpochsConfig):
     """Pairs that a worker computes at a time."""
 
     @classmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """``lora`` (the defaults) and ``scratch``."""
         scratch = {
             "max_length": 256,

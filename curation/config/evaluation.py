@@ -1,12 +1,13 @@
 """How models are tested: the decoding, further decodings beside it, where answers of base models are kept."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from curation.config.base import PositiveInt, PresetSection, Share
 from curation.config.teacher import DecodingConfig
+from curation.json_types import JsonView
 from curation.storage.paths import place
 
 MAIN = "main"
@@ -38,7 +39,7 @@ class EvaluationConfig(PresetSection):
     ``.evaluations`` beside the run directory; ``false``: nowhere."""
 
     @classmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """The further decodings of the paper's chess."""
         nucleus = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
         return {"strategy_games": {"also": {"nucleus": nucleus, "high_temperature": {"temperature": 1.0}}}}

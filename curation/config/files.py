@@ -5,10 +5,11 @@ value replaces the one below it. A relative path stays relative to the folder of
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.config import strict_yaml
 from curation.errors import ConfigError
+from curation.json_types import Json
 from curation.storage.files import read_file
 from curation.storage.paths import Place, Remote, place
 
@@ -24,7 +25,7 @@ Roots = dict[tuple[str, ...], Place]
 class MergedFile(NamedTuple):
     """Content of a file and its bases together."""
 
-    raw: dict[str, Any]
+    raw: Json
     roots: Roots
 
 
@@ -44,7 +45,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
         raise ConfigError(f"{path}: base: {given!r} is neither a file nor a list of files; name them by their paths")
     file = path.resolve()
     course = (*above, str(file))
-    below: dict[str, Any] = {}
+    below: Json = {}
     roots: Roots = {}
     for name in names:
         other = (place(name) if "://" in name else file.parent / name).resolve()
@@ -58,7 +59,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
     return MergedFile(_merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
 
 
-def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:
+def mapping(path: Place, mend: str = MEND) -> Json:
     """The content of one YAML file; ``mend`` ends the message where it has none.
 
     Raises:
@@ -79,7 +80,7 @@ def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:
     return raw
 
 
-def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, Any]:
+def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> Json:
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)

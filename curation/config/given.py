@@ -10,6 +10,7 @@ from curation.arms import FREE
 from curation.config.base import Section
 from curation.config.models import ModelConfig
 from curation.given_columns import ORDER_AGREEMENT, given_column
+from curation.json_types import Json, JsonView
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
@@ -106,7 +107,7 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
-def with_given(value: Mapping[str, Any], default_domain: Any, arms: Sequence[str]) -> dict[str, Any]:
+def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
     """The sections of a run whose labels are given: each domain knows the columns; without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
@@ -114,7 +115,7 @@ def with_given(value: Mapping[str, Any], default_domain: Any, arms: Sequence[str
     teacher, filled = value["teacher"], dict(value)
     stateless = {"states": ()} if teacher.get("reader") is None else {}
     filled["teacher"] = {**stateless, **teacher}
-    defaults: dict[str, dict[str, Any]] = {
+    defaults: dict[str, Json] = {
         "trust": stateless,
         "selection": {"gold_rollouts": {"source": "answers"}, "arms": arms},
     }

@@ -5,12 +5,13 @@ range 0.2, the k3 estimate of KL, the mean loss over all tokens of a batch, a co
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from curation.config.base import NotNegative, PositiveInt, Section, Share, TrainSection
 from curation.config.models import DIVISION, LmStudentConfig, LoraConfig
+from curation.json_types import JsonView
 
 
 class RolloutsConfig(Section):
@@ -71,7 +72,7 @@ class GrpoConfig(LmStudentConfig):
         return -(-num_rows * self.epochs // self.global_batch_size)
 
     @classmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """``paper`` (the defaults) and ``scratch``."""
         scratch = {
             "max_length": 256,

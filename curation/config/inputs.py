@@ -8,6 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.given import GivenConfig
+from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, READERS
 
 COMMA = ","
@@ -31,7 +32,7 @@ class DomainConfig(Section):
     """The columns with labels made elsewhere, from ``teacher`` where its backend is ``given``; set its keys."""
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         """The keyword arguments of the domain's class."""
         return dict(self.model_extra or {})
 
@@ -58,7 +59,7 @@ class DomainConfig(Section):
         return check["command"] if isinstance(check, Mapping) and isinstance(check.get("command"), list) else None
 
     @property
-    def judge(self) -> Mapping[str, Any] | None:
+    def judge(self) -> JsonView | None:
         """The options of the judge that grades every label of the domain ``text``; ``None`` where none does."""
         check = self.options.get("check") if self.name == "text" else None
         if check == "judge":
@@ -259,7 +260,7 @@ class RowsConfig(Root):
     splits: SplitsConfig
 
     @property
-    def ungraded(self) -> dict[str, Any]:
+    def ungraded(self) -> Json:
         """``domain`` and ``sources`` without checks: no row depends on them (:attr:`DomainConfig.ungraded`)."""
         own = {name: source.domain.ungraded for name, source in self.sources.items() if source.domain is not None}
         sources = {

@@ -20,6 +20,7 @@ from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
 from curation.config.models import student_section
 from curation.errors import ConfigError
+from curation.json_types import JsonView
 from curation.storage.paths import Place, place
 
 T = TypeVar("T", bound=BaseModel)
@@ -236,7 +237,7 @@ def _is_absolute(path: str) -> bool:
     return "://" in path or Path(path).is_absolute()
 
 
-def _explain(root: type[BaseModel], error: Mapping[str, Any], raw: Any) -> str:
+def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location) or "(top level)"
     if error["type"] == "extra_forbidden":

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from curation.arms import ARMS
 from curation.config.base import Location, PositiveInt, Section, TrainSection
+from curation.json_types import Json, JsonView
 from curation.registry import METHODS, code
 
 
@@ -30,10 +31,10 @@ class InitConfig(Section):
     """Width of the feed-forward layers; unset: 3 x ``hidden_size``."""
     max_positions: PositiveInt = 256
     """Tokens of the longest prompt and answer together."""
-    extra: dict[str, Any] = Field(default={})
+    extra: Json = Field(default={})
     """Further fields of the family's transformers configuration."""
 
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> Json:
         """The fields under transformers' own names."""
         return {
             "hidden_size": self.hidden_size,
@@ -95,7 +96,7 @@ class StudentConfig(TrainSection):
     """Learn answers to prompts in the tokenizer's chat template, a prompt as one user turn."""
 
     @classmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """None, where a method names none."""
         return {}
 
@@ -201,7 +202,7 @@ class SftConfig(EpochsConfig):
     train unweighted."""
 
     @classmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """``paper`` (the defaults) and ``scratch``."""
         scratch = {
             "epochs": 3,

@@ -25,6 +25,7 @@ from curation.config.states import generated
 from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig, refuse_pca
 from curation.config.tune import TuneConfig
+from curation.json_types import JsonView
 from curation.storage.paths import Place, place
 
 
@@ -33,7 +34,7 @@ def _run_dir(path: str) -> str:
     return path
 
 
-def _with_recipes(generation: Any, common: Mapping[str, Any]) -> Any:
+def _with_recipes(generation: Any, common: JsonView) -> Any:
     """The entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
     students = generation.get("students") if isinstance(generation, Mapping) else None
     if not isinstance(students, Mapping):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from curation.config.states import parse
+from curation.json_types import Json
 
 BACKENDS = ("auto", "transformers", "vllm", "scripted")
 """Backends that score options less their baselines, and options in pairs."""
@@ -38,7 +39,7 @@ def _unknown_to(run: Any, key: str, *, mend: str) -> str | None:
     return f"{key}: is known to the backends {', '.join(BACKENDS)}, and teacher.backend is {backend}; {mend}"
 
 
-def _decodings(run: Any) -> dict[str, Any]:
+def _decodings(run: Any) -> Json:
     """All decodings by their keys."""
     further = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     return {"teacher.decoding": run.teacher.decoding, "evaluation.decoding": run.evaluation.decoding, **further}

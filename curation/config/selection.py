@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
 from curation.config.base import PositiveInt, Section, Share
+from curation.json_types import Json
 from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
@@ -86,7 +87,7 @@ class BudgetConfig(Section):
     """The number of rows that pass a calibrated threshold of the reference arm; 0 if no threshold can be certified."""
     reference: str = REFERENCE_ARM
     """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
-    own: dict[str, dict[str, Any]] = Field(default={})
+    own: dict[str, Json] = Field(default={})
     """Another rule of ``curation.registry.BUDGETS``, or ``module:NAME`` of one's own, with its settings; it may stand
     beside these keys, like them (docs/extending.md)."""
 
@@ -101,11 +102,11 @@ class BudgetConfig(Section):
         return BUDGETS[self.rule]
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         """Arguments of the rule's class."""
         if self.declared.keys is None:
             return self.own[self.rule]
-        found: dict[str, Any] = {}
+        found: Json = {}
         for key in self.declared.keys:
             value = getattr(self, key)
             found |= value.model_dump() if isinstance(value, Section) else {key: value}

@@ -1,6 +1,6 @@
 """Model calls beyond the labelling pass: the arms' signals and the judge."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,7 @@ from curation.arms import Signal
 from curation.config.base import PositiveInt, Section
 from curation.config.models import ModelConfig
 from curation.config.teacher import DecodingConfig
+from curation.json_types import Json
 
 
 class SelfConsistencyConfig(Section):
@@ -48,7 +49,7 @@ class SignalsConfig(Section):
     reward: RewardConfig | None = None
     models: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ModelConfig] = Field(default={})
     """Further models that signals of one's own ask, by the name in ``asks`` (docs/extending.md)."""
-    options: dict[str, dict[str, Any]] = Field(default={})
+    options: dict[str, Json] = Field(default={})
     """Settings of signals of one's own, by column."""
 
     @property
@@ -58,7 +59,7 @@ class SignalsConfig(Section):
         named = {**self.models, "second_teacher": self.second_teacher, "reward": reward}
         return {name: model for name, model in named.items() if model is not None}
 
-    def options_of(self, signal: Signal) -> dict[str, Any]:
+    def options_of(self, signal: Signal) -> Json:
         """Arguments of a signal's class, beside demonstrations."""
         if signal.section is not None:
             section: Section = getattr(self, signal.section)

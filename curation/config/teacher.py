@@ -12,6 +12,7 @@ from curation.config.base import NotNegative, PositiveInt, Section, ray_resource
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import beyond, others_of, parse
+from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 
 
@@ -168,7 +169,7 @@ class ScriptedConfig(ScriptConfig):
 class VllmConfig(Section):
     """The engine of the vLLM backend."""
 
-    engine: dict[str, Any] = Field(default={})
+    engine: Json = Field(default={})
     """Arguments of vLLM's ``EngineArgs`` by name; unknown ones are refused.
 
     ``tensor_parallel_size: 2`` wants ``actors.num_gpus: 2``; with a fraction of a GPU an actor,
@@ -202,7 +203,7 @@ class AnswersConfig(Section):
     backend: Annotated[str, AfterValidator(backend_name)] = "transformers"
     """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
     vLLM where a probe finds that it can run the model, else transformers."""
-    options: dict[str, Any] = Field(default={})
+    options: Json = Field(default={})
     """Settings of a backend of one's own."""
     states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
@@ -229,7 +230,7 @@ class AskConfig(AnswersConfig):
 
     SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
     """Keys that change how rows are spread over actors, not what is answered."""
-    BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
+    BARE: ClassVar[JsonView] = {"states": (), "token_logprobs": 0}
     """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
 
     dtype: Literal["auto", Dtype] = "auto"  # type: ignore[assignment]

@@ -9,6 +9,7 @@ from curation.arms import TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 from curation.given_columns import is_given
+from curation.json_types import Json, JsonView
 
 
 def _trust_state(name: str) -> str:
@@ -126,7 +127,7 @@ class TrustConfig(TrainSection):
     """The type in which ``neural`` and ``deep_ensemble`` take products when they score. ``bfloat16`` is faster where
     the processor has it, and taken only if it keeps the order of the held-out source rows (``train.rounding``); the
     record of the fit says so."""
-    options: dict[str, dict[str, Any]] = Field(default={})
+    options: dict[str, Json] = Field(default={})
     """Settings of trust functions of one's own, by name (docs/extending.md)."""
 
     @property
@@ -135,7 +136,7 @@ class TrustConfig(TrainSection):
         return (*self.states, *self.columns)
 
     @classmethod
-    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+    def presets(cls) -> Mapping[str, JsonView]:
         """One preset per domain, with the values of the paper's table."""
         return {
             "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},

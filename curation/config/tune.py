@@ -1,11 +1,12 @@
 """The search for a trust function (``curate tune``)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from curation.config.base import NotNegative, PositiveInt, Section, Share, ray_resources
+from curation.json_types import Json
 
 Metric = Literal["auc", "brier", "purity", "certified"]
 LARGER_IS_BETTER: Mapping[Metric, bool] = {"auc": True, "brier": False, "purity": True, "certified": True}
@@ -20,7 +21,7 @@ class TuneConfig(Section):
 
     RESOURCES: ClassVar[set[str]] = {"parallel", "cpus_per_trial", "gpus_per_trial", "memory_gib_per_trial"}
 
-    space: dict[str, Any] = Field(default={"preset": "kinds"})
+    space: Json = Field(default={"preset": "kinds"})
     """Settings and their values: ``preset`` and/or keys of ``trust``, ``kind`` and ``options.KIND.NAME``."""
     search: Literal["tpe", "random", "grid"] = "tpe"
     """``tpe``: Optuna's tree-structured Parzen estimator; ``grid``: all points of a space of lists."""

@@ -18,6 +18,7 @@ from curation.config.defaults import greedy
 from curation.domains import Domain, Example, Identity, Vocabulary
 from curation.errors import RowError
 from curation.escaping import quoted
+from curation.json_types import Json
 
 CUE = "Best move:"
 _PIECES = tuple(name.capitalize() for name in chess.PIECE_NAMES[1:] if name)
@@ -43,7 +44,7 @@ class Chess(Domain):
     defaults = greedy(8, "strategy_games", stop=("\n",))
     answering = "listed"
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The position that the solver sees, as FEN, and the puzzle's rating if the row has one.
 
         Raises:

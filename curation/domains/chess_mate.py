@@ -6,7 +6,6 @@ and parser are those of the chess domain.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import chess
 
@@ -15,6 +14,7 @@ from curation.domains.chess import Chess, cell, read_fen, whole_number
 from curation.errors import RowError
 from curation.escaping import quoted
 from curation.hashing import derive
+from curation.json_types import Json
 
 
 class ChessMate(Chess):
@@ -27,7 +27,7 @@ class ChessMate(Chess):
     name = "chess_mate"
     forms = (("fen",), ("FEN",))
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The position that the solver sees, as FEN, and the rating if the row has one.
 
         Raises:

@@ -12,6 +12,7 @@ from curation.domains.formats import is_bare
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 from curation.given_columns import WEAK_COMPLETION
+from curation.json_types import Json
 from curation.tables.schemas import GIVEN_TYPE
 
 RIGHT, WRONG = "grade: right", "grade: wrong"
@@ -50,7 +51,7 @@ class GivenLabels:
         named = (self._given.completion, *self._given.confidence)
         return tuple(tuple(dict.fromkeys((*form, *named))) for form in self._domain.forms)
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The domain's own example, with the completion and the numbers.
 
         Raises:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from numbers import Number
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from curation.domains import Domain, Example, Identity
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
 from curation.errors import ConfigError, RowError
+from curation.json_types import Json
 
 INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."
 CUE = "Solution:"
@@ -83,7 +84,7 @@ class Math(Domain):
         if problem is not None:
             self.forms = ((problem,),)
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The problem, and the row's own level, difficulty or number in its contest, if any.
 
         Raises:

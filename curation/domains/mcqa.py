@@ -17,6 +17,7 @@ import pyarrow as pa
 from curation.config.defaults import DomainTraits, greedy
 from curation.domains import Domain, Example, Identity, cell, plain_identity
 from curation.errors import ConfigError, RowError
+from curation.json_types import Json, JsonView
 
 LETTERS = "ABCDEFGH"
 CUE = "Answer:"
@@ -80,7 +81,7 @@ class Mcqa(Domain):
         if choices:
             self.forms = ((question, *choices),)
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
 
         Raises:
@@ -177,7 +178,7 @@ def _checked(row: _ChoiceRow) -> _ChoiceRow:
     return row
 
 
-def _listed(raw: Mapping[str, Any]) -> _ChoiceRow:
+def _listed(raw: JsonView) -> _ChoiceRow:
     """Reads our format and MMLU's (a list, answered by position), ARC's and OpenBookQA's (a struct, by label)."""
     question = _text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]

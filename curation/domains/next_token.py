@@ -9,7 +9,6 @@ domain's own vocabulary, so that rows do not depend on the teacher.
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from curation.config import DomainConfig
 from curation.domains import Domain, Example, Identity, Vocabulary, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.json_types import Json
 
 BEGUN = "begun"
 
@@ -43,7 +43,7 @@ class NextToken(Domain):
         self.forms = self._of.forms
         self.columns = pa.schema([*self._of.columns, (BEGUN, pa.string())])
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The other domain's example and the part of its answer that is given; without an answer, none of it.
 
         Raises:

@@ -10,7 +10,7 @@ their texts, so that the order does not tell; others keep the order of their col
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from curation.domains import Domain, Example, Identity, Preference, cell, plain_
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
+from curation.json_types import Json
 
 FIRST, SECOND = "first", "second"
 """The labels, which are columns of the example."""
@@ -105,7 +106,7 @@ class AnswerPair(Domain):
                 what = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
                 raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is no part of the prompt: name another")
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The prompt and the two answers: of a row with ``chosen`` in the order of a hash, else in that of the columns.
 
         Raises:
@@ -176,7 +177,7 @@ class AnswerPair(Domain):
         stated = completion.split()
         return next((label for label in _LETTERS if self.answer(label, example).split() == stated), None)
 
-    def other_order(self, label: str, example: Example) -> tuple[str, dict[str, Any]]:
+    def other_order(self, label: str, example: Example) -> tuple[str, Json]:
         """A label and its example as they are with the two answers in the other order."""
         return _OTHER[label], {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
 

@@ -7,7 +7,6 @@ judge is asked by a stage of its own.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from curation.domains.checks.judge import JudgeCheck
 from curation.domains.identity import plain_text
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
+from curation.json_types import Json
 
 
 class Text(Domain):
@@ -69,7 +69,7 @@ class Text(Domain):
         if isinstance(self._check, JudgeCheck):
             self._check.require_no_reference()
 
-    def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
+    def read(self, raw: Mapping[str, object]) -> Json:
         """The rendered prompt, and the columns that it was made of.
 
         Raises:

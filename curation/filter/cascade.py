@@ -6,16 +6,17 @@ that new files, and a cut that is made again, label nothing twice.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from curation.config.filter import CascadeConfig, FilterConfig
 from curation.errors import ConfigError
 from curation.filter.package import Cascade, TrustPackage
+from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 from curation.selection.cascade import FirstCut, first_cut
 from curation.teachers import can_gate
+from curation.trust import load_fitted
 
 Goal = Mapping[str, float]
 """``share`` or ``trust``, the rows that it must not lose; ``loss`` and ``confidence``."""
@@ -30,7 +31,7 @@ class Settled:
     packaged: Cascade
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """Inputs that labels depend on: an argument of the stages that label and compare; nothing where it is off."""
         if self.found.threshold is None:
             return {}
@@ -76,8 +77,6 @@ def settle(
         )
     goal = _goal(config, asked, packaged, num_rows, before)
     if "trust" in goal:
-        from curation.trust import load_fitted
-
         trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32)).astype(np.float64)
         rows = replace(rows, full_M=np.where(np.isnan(rows.full_M), np.nan, trust_M))
     found = first_cut(
@@ -91,7 +90,7 @@ def settle(
     return Settled(goal=goal, found=found, packaged=packaged)
 
 
-def saved_by(settled: Settled, counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
     """The saving of the first cut as JSON, from the counts of labelling stages."""
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
@@ -106,7 +105,7 @@ def _ends(found: object) -> list[tuple[str, float]]:
 
 
 def _goal(
-    config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: Mapping[str, Any] | None
+    config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: JsonView | None
 ) -> Goal:
     """The goal of the first cut: what is asked, else what the labels that are there were made for."""
     keep = config.keep

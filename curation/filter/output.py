@@ -7,11 +7,11 @@ it names never sees a row twice or a half-written file, also while ``--recut`` w
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from curation.config.filter import WORK
 from curation.errors import RunDirError
 from curation.filter.stages.write import data_files
+from curation.json_types import Json
 from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, remove, write_atomically
 
@@ -22,7 +22,7 @@ _OURS = re.compile(
 )
 """The last are what a killed task leaves."""
 
-Content = dict[str, Any]
+Content = Json
 
 
 def check_home(home: Place) -> None:

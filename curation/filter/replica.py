@@ -6,14 +6,14 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from curation.errors import RowError, SourceError
 from curation.filter.rows import Filter
+from curation.json_types import Json
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 
-Row = dict[str, Any]
+Row = Json
 
 MAX_ROWS = 4096
 """Rows of the largest request."""

@@ -6,7 +6,7 @@ cannot be read or labelled gets an error and no score. So do rows whose label ca
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -20,6 +20,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import ConfigError, RowError, SourceError
 from curation.filter.package import TrustPackage, check_content
+from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.sources.missing import present
 from curation.stages.deal import schema_problem
@@ -28,7 +29,7 @@ from curation.teachers import load_teacher
 from curation.teachers.content_free import ContentFree
 from curation.trust import load_fitted
 
-Row = Mapping[str, Any]
+Row = JsonView
 
 RESULT = pa.schema(
     [
@@ -107,10 +108,10 @@ class Scorer:
         places = pa.array([place_of[row_id] for row_id in ids], pa.int64())
         return pa.table(columns).select(RESULT.names).take(places), answers
 
-    def _examples(self, rows: Sequence[Row]) -> tuple[list[int], list[dict[str, Any]]]:
+    def _examples(self, rows: Sequence[Row]) -> tuple[list[int], list[Json]]:
         """Each row's id, and the distinct examples as rows of an examples table."""
         ids: list[int] = []
-        examples: dict[int, dict[str, Any]] = {}
+        examples: dict[int, Json] = {}
         for row in rows:
             raw = present({name: value for name, value in row.items() if name != self._id_column})
             example, problem = attempt(read, self._domain, raw)
@@ -130,7 +131,7 @@ class Scorer:
         return int(value)
 
 
-def read(domain: Domain, raw: Row) -> dict[str, Any]:
+def read(domain: Domain, raw: Row) -> Json:
     """The example of a row of a user's file, or of a row that is one already.
 
     Raises:

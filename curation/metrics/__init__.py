@@ -10,11 +10,10 @@ from curation.metrics.calibration import (
     ece,
     reliability,
 )
-from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, accuracy, over_seeds, proportion
+from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, over_seeds, proportion
 from curation.metrics.paired import (
     ALPHA,
     MARGIN,
-    POWER,
     Comparison,
     PairedTest,
     Verdict,
@@ -35,15 +34,9 @@ from curation.metrics.paired_runs import (
     verdict_on_rows,
 )
 from curation.metrics.ranking import (
-    COVERAGES,
-    CoveragePoint,
     auc,
     auc_value,
-    coverage_curve,
     coverage_points,
-    purity_area,
-    purity_at,
-    purity_curve,
     purity_of_cells,
 )
 from curation.metrics.sampling import share_of_finite
@@ -52,28 +45,23 @@ from curation.metrics.strata import mean_over_strata, over_runs, weighted_mean
 __all__ = [
     "ALPHA",
     "CONFIDENCE",
-    "COVERAGES",
     "MARGIN",
     "NUM_BINS",
-    "POWER",
     "Binning",
     "BrierParts",
     "Comparison",
-    "CoveragePoint",
     "Estimate",
     "PairedTest",
     "ReliabilityBin",
     "RowDifferences",
     "SeedEstimate",
     "Verdict",
-    "accuracy",
     "auc",
     "auc_difference",
     "auc_value",
     "brier",
     "brier_parts",
     "compare_rows",
-    "coverage_curve",
     "coverage_points",
     "detectable_difference",
     "ece",
@@ -84,9 +72,6 @@ __all__ = [
     "paired_test",
     "pooled_rows",
     "proportion",
-    "purity_area",
-    "purity_at",
-    "purity_curve",
     "purity_difference",
     "purity_of_cells",
     "recovery",

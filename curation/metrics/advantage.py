@@ -6,12 +6,10 @@ move. The paper leaves open, and we chose: the value of a winning mate is 10,000
 10 pawns, so that one mate does not outweigh all other rows; shares are of the gaps as they are.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from curation.arrays import Floats, Int64s
+from curation.json_types import JsonView
 from curation.metrics.estimates import over_seeds, proportion
 
 MATE = 10_000
@@ -33,7 +31,7 @@ def values(centipawns_N: Floats, mate_N: Floats) -> Int64s:
     return np.clip(value_N, -MATE, MATE)
 
 
-def compared(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> Mapping[str, Any]:
+def compared(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
     """Gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
 
     ``gold_N``, ``chosen_N``: centipawns by :func:`values`. ``stronger`` is the paper's "optimal alternatives", any gap

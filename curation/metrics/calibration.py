@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arrays import Bools, Floats, Int64s
+from curation.json_types import Json
 from curation.metrics.bootstrap import percentiles, reflected, resample
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, proportion, undefined
 from curation.metrics.inputs import as_flags, as_trust, as_weights, same_length
@@ -57,7 +58,7 @@ class BrierParts:
     bins: int
     equal: Binning
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The parts as a JSON object."""
         return {name: x.to_json() if isinstance(x, Estimate) else x for name, x in vars(self).items()}
 

@@ -19,13 +19,13 @@ Shapes: N rows, D numbers of a gradient, k directions, G groups.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy
 
 from curation.arrays import Float32s, Floats, Int64s
 from curation.hashing import hash64
+from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate
 
 Batches = Callable[[], Iterable[tuple[Int64s, Float32s]]]
@@ -69,7 +69,7 @@ class Coherence:
         share_k: Floats = self.singular_values**2 / self.total
         return share_k
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
         energies = [_jackknifed(value, without_G, self.num_rows) for value, without_G in self._pairs(self.energy_k)]
         shares = [
@@ -125,7 +125,7 @@ def coherence(batches: Batches, size: int) -> Coherence:
     )
 
 
-def difference(arm: Coherence, other: Coherence) -> dict[str, Any]:
+def difference(arm: Coherence, other: Coherence) -> Json:
     """The mean top-k energy of one arm minus another's: for k = ``SHOWN`` and as the mean over all k, as JSON."""
     at = min(SHOWN, len(arm.energy_k), len(other.energy_k)) - 1
     most = min(len(arm.energy_k), len(other.energy_k))

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy
-
-from curation.metrics.inputs import as_flags
 
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
@@ -47,12 +44,6 @@ def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE) -> Est
     low = float(scipy.special.betaincinv(num_right, n - num_right + 1, tail)) if num_right > 0 else 0.0
     high = float(scipy.special.betaincinv(num_right + 1, n - num_right, 1 - tail)) if num_right < n else 1.0
     return Estimate(value=num_right / n, low=low, high=high, n=int(n))
-
-
-def accuracy(correct_N: npt.ArrayLike) -> Estimate:
-    """The share of right rows with its exact interval; NaN for no rows."""
-    flags_N = as_flags(correct_N)
-    return proportion(int(flags_N.sum()), len(flags_N))
 
 
 def over_seeds(values: Sequence[float]) -> SeedEstimate:

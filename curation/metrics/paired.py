@@ -11,13 +11,14 @@ Here every model answers a row once; ``curation.metrics.paired_runs`` handles mo
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from curation.arrays import Floats
+from curation.json_types import Json
 from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
 from curation.metrics.inputs import as_flags, same_length
@@ -25,8 +26,8 @@ from curation.metrics.inputs import as_flags, same_length
 ALPHA = 0.05
 MARGIN = 0.02
 """The accuracy that a near-lossless arm may lose against ground truth."""
-POWER = 0.8
 _POWER_QUANTILE = 0.8416212335729143
+"""Quantile of the normal distribution at a power of 80 %."""
 _BISECTIONS = 60
 
 
@@ -42,7 +43,7 @@ class Comparison:
     better: Literal["first", "second", "tie"]
     difference: Estimate
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The test as a JSON object."""
         return {**asdict(self), "difference": self.difference.to_json()}
 
@@ -70,7 +71,7 @@ class Verdict:
     margin: float
     detectable: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The verdict as a JSON object."""
         detectable = self.detectable if math.isfinite(self.detectable) else None
         return {**vars(self), "test": self.test.to_json(), "detectable": detectable}

@@ -1,9 +1,7 @@
-"""How well a score ranks right labels first: AUC, purity of the first n, purity against coverage and its area."""
+"""How well a score ranks right labels first: AUC, purity of the first n."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +13,6 @@ from curation.metrics.inputs import as_flags, as_scores, as_weights, same_length
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _NUM_SCORE_CELLS = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoveragePoint:
-    """The purity of the best-ranked rows that make up a share ``coverage`` of all."""
-
-    coverage: float
-    purity: Estimate
-
-    def to_json(self) -> dict[str, Any]:
-        """The point as a JSON object."""
-        return {"coverage": self.coverage, "purity": self.purity.to_json()}
 
 
 def auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
@@ -66,24 +52,11 @@ def auc(
     return _bootstrapped(value, counts_2G, _auc_of_counts, seed, resamples)
 
 
-def purity_at(correct_N: npt.ArrayLike, n: int) -> Estimate:
-    """The share of right labels among the first ``n`` rows, with its exact interval; rows are in rank order."""
-    return purity_curve(correct_N, [n])[0]
-
-
-def purity_curve(correct_N: npt.ArrayLike, points: Sequence[int]) -> list[Estimate]:
-    """The share of right labels among the first n rows, for each n of ``points``; rows are in rank order."""
-    right_N = np.cumsum(as_flags(correct_N))
-    for n in points:
-        if not 1 <= n <= len(right_N):
-            raise ValueError(f"point {n} is not between 1 and the {len(right_N)} ranked rows")
-    return [proportion(int(right_N[n - 1]), n) for n in points]
-
-
 def purity_of_cells(counts_2G: Int64s, points: Sequence[int]) -> list[Estimate]:
-    """The curve of :func:`purity_curve` for wrong and right rows in cells, int64 [2, G], the best cell first.
+    """The share of right labels among the first n rows, for each n of ``points``.
 
-    Within a cell right rows are taken to be spread evenly, so a count of right rows is off by at most a cell's.
+    Wrong and right rows are counted in cells, int64 [2, G], the best cell first. Within a cell right rows are taken to
+    be spread evenly, so a count of right rows is off by at most a cell's.
     """
     rows_G, right_G = (np.append(0, np.cumsum(counts)) for counts in (counts_2G.sum(axis=0), counts_2G[1]))
     for n in points:
@@ -95,46 +68,6 @@ def purity_of_cells(counts_2G: Int64s, points: Sequence[int]) -> list[Estimate]:
 def coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:
     """Numbers of rows that make up these shares, ascending, each once; at least one row, rounded to whole ones."""
     return sorted({max(1, round(coverage * num_rows)) for coverage in coverages}) if num_rows else []
-
-
-def coverage_curve(correct_N: npt.ArrayLike, coverages: Sequence[float] = COVERAGES) -> list[CoveragePoint]:
-    """Precision against coverage: the purity of the first share of the rows, for each of ``coverages`` in (0, 1].
-
-    Rows are in rank order. A share is rounded to whole rows, at least one, and reported as rounded; shares that round
-    to the same rows give one point.
-    """
-    for coverage in coverages:
-        if not 0 < coverage <= 1:
-            raise ValueError(f"coverage {coverage} is not within (0, 1]")
-    correct = as_flags(correct_N)
-    points = coverage_points(len(correct), coverages)
-    return [CoveragePoint(coverage=x.n / len(correct), purity=x) for x in purity_curve(correct, points)]
-
-
-def purity_area(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0) -> Estimate:
-    """The area under purity against coverage, with its bootstrap interval; NaN for no rows.
-
-    It is the mean purity of the first n rows over n = 1 ... N, the highest score first, and 1 less the area under the
-    risk-coverage curve (Geifman and El-Yaniv 2017). Tied rows count as the mean over all their orders. For a score
-    without information it equals the share of right labels.
-    """
-    scores, correct = as_scores(scores_N), as_flags(correct_N)
-    same_length(scores, correct)
-    if len(scores) == 0:
-        return undefined(0)
-    # H(m) = 1 + 1/2 + ... + 1/m
-    harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, len(scores) + 1))])
-
-    def area_of_counts(counts_2G: Int64s) -> Floats:
-        rows, right = counts_2G.sum(axis=-2), counts_2G[..., 1, :]
-        rows_before, right_before = np.cumsum(rows, axis=-1) - rows, np.cumsum(right, axis=-1) - right
-        share = right / np.maximum(rows, 1)
-        # Sum over the j-th row of a tie of (right_before + j share) / (rows_before + j).
-        tail = harmonic[rows_before + rows] - harmonic[rows_before]
-        return np.asarray((right + (right_before - share * rows_before) * tail).sum(axis=-1) / len(scores))
-
-    counts_2G = _counts_by_score(scores, correct)[:, ::-1]
-    return _bootstrapped(float(area_of_counts(counts_2G)), counts_2G, area_of_counts, seed, RESAMPLES)
 
 
 def _bootstrapped(

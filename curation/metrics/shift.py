@@ -21,6 +21,7 @@ import scipy
 
 from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
+from curation.json_types import Json
 from curation.metrics import ALPHA, Estimate, auc, auc_value
 
 Strength = Literal["untested", "none shown", "slight", "clear", "severe"]
@@ -79,7 +80,7 @@ class Shift:
             "them does. Measure and calibrate on labelled rows of the pool."
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The comparison as a JSON object."""
         return {
             "auc": self.auc.to_json(),

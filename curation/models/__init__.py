@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from curation.config import ModelConfig
 from curation.config.states import beyond
 from curation.errors import ModelError, is_panic
+from curation.heavy import torch, transformers
+from curation.json_types import Json
 from curation.models.adapters import adapted
 from curation.models.loading import (
     check_adapter,
@@ -119,14 +121,10 @@ def create(
     Raises:
         ModelError: the family is unknown, or refuses the shape.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = _word_tokenizer(words, pattern)
     try:
-        config = AutoConfig.for_model(
+        config = transformers.AutoConfig.for_model(
             family,
             vocab_size=len(tokenizer),
             pad_token_id=tokenizer.pad_token_id,
@@ -136,7 +134,7 @@ def create(
         )
         with _SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            model = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"init: family {family!r} with {shape} makes no causal language model: {error}") from error
     with staged(path) as local:
@@ -147,13 +145,12 @@ def create(
 
 def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenizerBase":
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     vocabulary = {word: index for index, word in enumerate((PAD, EOS, UNKNOWN, *words))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
     )
 
@@ -167,11 +164,9 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
         ModelError: it does not load, or needs the model's own code, which is not allowed; or it has neither a padding
             nor an end token.
     """
-    from transformers import AutoTokenizer
-
     local = here(ref)
     try:
-        tokenizer: PreTrainedTokenizerBase = from_pretrained(AutoTokenizer, local, padding_side="left")
+        tokenizer: PreTrainedTokenizerBase = from_pretrained(transformers.AutoTokenizer, local, padding_side="left")
     except ModelError:
         raise
     except Exception as error:  # the library that reads its files raises plain ones
@@ -280,15 +275,11 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     Raises:
         ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     local = here(ref)
     try:
-        settings: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
-        model, found = load_weights(AutoModelForCausalLM, local, **settings, output_loading_info=True)
+        settings: Json = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+        model, found = load_weights(transformers.AutoModelForCausalLM, local, **settings, output_loading_info=True)
         if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
             raise ModelError(
                 f"model {ref.base!r} lacks {len(missing)} of its weights, the first {missing[0]}; copy the model again"
@@ -324,10 +315,9 @@ def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
         ModelError: it cannot be read, or not without the model's own code, which is not allowed.
     """
     from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
 
     try:
-        config: PreTrainedConfig = from_pretrained(AutoConfig, here(ref))
+        config: PreTrainedConfig = from_pretrained(transformers.AutoConfig, here(ref))
     except ModelError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:

@@ -10,6 +10,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from curation.errors import ModelError
+from curation.heavy import transformers
+from curation.json_types import Json
 from curation.models.own_code import (
     brings_code,
     check_code,
@@ -72,7 +74,7 @@ def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
         raise
 
 
-def engine_arguments(ref: ModelRef) -> dict[str, Any]:
+def engine_arguments(ref: ModelRef) -> Json:
     """The arguments of vLLM's engine that say which files of a model it reads, and that it runs no code unless allowed.
 
     Raises:
@@ -182,9 +184,7 @@ def saved_from(ref: ModelRef, path: Place) -> ModelRef:
 
 def hub_commit(base: str, revision: str | None) -> str | None:
     """The commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
-    from transformers.utils.hub import resolve_revision
-
-    found: Any = resolve_revision(base, revision)
+    found: Any = transformers.utils.hub.resolve_revision(base, revision)
     commit = str(getattr(found, "resolved", found))
     return commit if is_commit(commit) else None
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from curation.errors import ModelError
+from curation.heavy import transformers
+from curation.json_types import Json
 from curation.refs import ModelRef
 from curation.storage.paths import Place, Remote, place, walk
 
@@ -86,7 +88,7 @@ def named_code(ref: ModelRef) -> dict[str, list[str]]:
     }
 
 
-def check_head(ref: ModelRef) -> dict[str, Any]:
+def check_head(ref: ModelRef) -> Json:
     """Refuse a reward model with code of its own that is not allowed, also where transformers has a class for it.
 
     transformers would take that class without a word, and with it another head.
@@ -115,11 +117,10 @@ def _needs_code(path: Place) -> bool:
         return True  # a kernel of the hub: compiled code
     if not named:
         return False
-    from transformers import CONFIG_MAPPING
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
     family = settings.get("model_type")
-    if "config.json" in named and family not in CONFIG_MAPPING:
+    if "config.json" in named and family not in transformers.CONFIG_MAPPING:
         return True
     if "tokenizer_config.json" not in named or family in TOKENIZER_MAPPING_NAMES:
         return False
@@ -149,23 +150,24 @@ def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
     yield from ((name, path / name) for name in sorted(names) if name.endswith(".py") or name in CODE_FILES)
 
 
-def file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
+def file_of(ref: ModelRef, name: str) -> Json | None:
     """The JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
     path = place(ref.base)
     if path.exists():
         return object_in(path / name)
     if isinstance(path, Remote):
         return None
-    from transformers.utils.hub import cached_file
 
     try:
-        found = cached_file(ref.base, name, revision=ref.revision, _raise_exceptions_for_missing_entries=False)
+        found = transformers.utils.hub.cached_file(
+            ref.base, name, revision=ref.revision, _raise_exceptions_for_missing_entries=False
+        )
     except (OSError, ValueError):
         return None
     return None if found is None else object_in(Path(found))
 
 
-def object_in(path: Place) -> dict[str, Any] | None:
+def object_in(path: Place) -> Json | None:
     """The JSON object in a file; None if there is none."""
     try:
         content = json.loads(path.read_text())

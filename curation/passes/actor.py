@@ -20,11 +20,11 @@ from dataclasses import astuple
 from typing import Any, NoReturn
 
 import pyarrow as pa
-import ray
-from ray import cloudpickle
 
 from curation.cluster import nodes
 from curation.errors import RunFailedError, StartError
+from curation.heavy import ray
+from curation.json_types import Json
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk
 from curation.passes.desk import BEAT_SECONDS, Handout, Pass
@@ -87,7 +87,7 @@ class ModelActor:
         known.node, known.pass_id = self._node, this.id
         with self._shares.measured() as share:
             written = self._written(session, handout, rows, known)
-        spent: dict[str, Any] = {"seconds": round(share(), 6), "actor": self._id}
+        spent: Json = {"seconds": round(share(), 6), "actor": self._id}
         if session.worker.meter is not None:
             spent["tokens"] = list(astuple(session.worker.meter.take()))
         session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
@@ -116,7 +116,7 @@ class ModelActor:
             _index.reset(token)
         if known.poison:
             parts.append(worker.give_up([rows[place] for place in known.poison], POISON))
-        note: dict[str, Any] = {"deaths": known.num_deaths} if known.num_deaths else {}
+        note: Json = {"deaths": known.num_deaths} if known.num_deaths else {}
         if started := session.started():
             note["teacher"] = started
         return worker.write(parts, note)
@@ -173,8 +173,8 @@ def _streamed(table: pa.Table) -> bytes:
 
 def _pickled(error: Exception) -> bytes:
     try:
-        found: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
-        cloudpickle.loads(found)
+        found: bytes = ray.cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
+        ray.cloudpickle.loads(found)
     except Exception:
         return _pickled(RunFailedError(f"{type(error).__name__}: {error}"))
     return found

@@ -12,7 +12,9 @@ harm are one piece in the next attempt.
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Self
+
+from curation.json_types import Json
 
 PARTS = 16
 """Into how many a piece is cut: one poison row of 256 costs two deaths to find, and two more to be sure."""
@@ -88,7 +90,7 @@ class Narrowing:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The inverse of :meth:`to_json`."""
-        value: dict[str, Any] = json.loads(text)
+        value: Json = json.loads(text)
         value |= {name: _places(value[name]) for name in ("harmless", "poison", "under_way")}
         value["suspect"] = [_places(runs) for runs in value["suspect"]]
         value["lonely_deaths"] = {int(row): number for row, number in value["lonely_deaths"].items()}

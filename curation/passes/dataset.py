@@ -14,12 +14,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import ray
-from ray import cloudpickle
 
 from curation.cluster import full_store, nodes
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
+from curation.heavy import ray
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
 from curation.passes.desk import Desk, Look, Pass, Suspect
@@ -68,7 +67,7 @@ class RunningPass:
             if isinstance(found, BaseException):
                 raise found
             if found["error"] is not None:
-                raise cloudpickle.loads(found["error"])
+                raise ray.cloudpickle.loads(found["error"])
             if found["written"] is not None:
                 yield from self._first(found["chunk"], found["written"])
 
@@ -191,8 +190,6 @@ class ModelDataset:
                 mine.done.put(error)
 
     def _dataset(self) -> "ray.data.Dataset":
-        import ray.data
-
         from curation.passes.handouts import Handouts
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.errors import RowError
+from curation.json_types import Json
 from curation.passes.models import Models
 from curation.passes.monitor import ChunkSpent
 from curation.refs import ModelRef, TableRef
@@ -23,7 +24,7 @@ from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Spent, Update
 
 Part = TypeVar("Part")
-Row = dict[str, Any]
+Row = Json
 
 
 class Job(Protocol):
@@ -85,11 +86,11 @@ class ChunkWorker(ABC, Generic[Part]):
         """The result for rows that cannot be worked on."""
 
     @abstractmethod
-    def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
+    def write(self, parts: list[Part], note: Json) -> pa.Table:
         """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
 
 
-def failed(telemetry: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
+def failed(telemetry: Telemetry, problems: Iterable[str]) -> Json:
     """The error rows of a chunk for its note: how many of each kind."""
     kinds = Counter(RowError(problem).kind for problem in problems)
     for kind, number in kinds.items():
@@ -105,7 +106,7 @@ class PassResult(NamedTuple):
     seconds: float
     deaths: int
     """Processes that died while they worked on a chunk."""
-    teachers: list[dict[str, Any]]
+    teachers: list[Json]
     """``Teacher.facts`` of each start of a teacher."""
     spent: Spent = Spent()
     of_chunks: Sequence[ChunkSpent] = ()

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.escaping import logger_of
+from curation.heavy import ray
+from curation.json_types import Json
 from curation.passes.desk import Look
 from curation.periodic import every
 from curation.tables.stream import CommitRound, WrittenFragment
@@ -44,7 +46,7 @@ class Tally:
 
     def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
         """``done`` of ``total`` rows are committed."""
-        self.teachers: list[dict[str, Any]] = []
+        self.teachers: list[Json] = []
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
@@ -103,8 +105,6 @@ class Tally:
         self._tell()
 
     def _tell(self) -> None:
-        from ray.exceptions import RayError  # heavy
-
         try:
             look = self._look()
             with self._lock:
@@ -114,7 +114,7 @@ class Tally:
                 standing = self._standing(look)
                 if self._update is not None:
                     self._update(standing)
-        except (OSError, RuntimeError, RayError) as error:  # a full disk is said by what needs it
+        except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk is said by what needs it
             logger.warning("progress could not be told: %s", error)
 
     def _standing(self, look: Look) -> Standing:

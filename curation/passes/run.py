@@ -6,14 +6,15 @@ Shared by the label stage and the signals.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any, Unpack
+from typing import Unpack
 
 import pyarrow as pa
-import ray
 
 from curation.cluster import nodes
 from curation.config import AskConfig
 from curation.errors import CommitError
+from curation.heavy import ray
+from curation.json_types import Json
 from curation.passes.cutting import Bools, Int64s, OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.job import Job, PassOptions, PassResult
@@ -88,7 +89,7 @@ def run_pass(
     )
 
 
-def _rows(written: Iterable[pa.Table | None]) -> Iterator[dict[str, Any] | None]:
+def _rows(written: Iterable[pa.Table | None]) -> Iterator[Json | None]:
     for table in written:
         yield from [None] if table is None else table.to_pylist()
 

@@ -1,14 +1,12 @@
 """Why an arm's rows teach well (paper, section "Mechanisms"): stages over a finished run, for ``curate analyze``."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import EngineConfig, GradientsConfig, RunConfig
 from curation.domains import get_domain, position_of
 from curation.domains.uci import find_engine
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.json_types import JsonView
 from curation.models.dtypes import HALF_TRAINING, taken
 from curation.pipeline.asking import checkpoint
 from curation.pipeline.chain import Chain
@@ -63,7 +61,7 @@ def check_analysis(config: RunConfig) -> list[str]:
     return left_out
 
 
-def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engine: EngineConfig) -> Out:
+def _advantages(config: RunConfig, chain: Chain, record: JsonView, engine: EngineConfig) -> Out:
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
     stage = ValueMoves(
         name=f"gen-{record['index']}/advantages",
@@ -80,7 +78,7 @@ def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engi
     return stage.out("found")
 
 
-def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: GradientsConfig) -> Out:
+def _coherence(config: RunConfig, record: JsonView, gradients: GradientsConfig) -> Out:
     recipe, seed = config.student, derive(config.seed, "gradients")
     dtype = taken(gradients.dtype, checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING)
     gradients = gradients.model_copy(update={"dtype": dtype})

@@ -1,10 +1,10 @@
 """Which signals a run asks for, and the stages that measure them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from curation import arms
 from curation.config import AskConfig, RunConfig
+from curation.json_types import Json
 from curation.pipeline.asking import asked
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out
@@ -25,7 +25,7 @@ def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
     return arms.signals_of((selection.budget.reference,)) if reads_reference else {}
 
 
-def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, dict[str, Any]]:
+def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, Json]:
     """The signals that ask the labelling model, which may measure them as it labels, and what their values follow."""
     signals = signals_on(generation.config, split).values()
     return {
@@ -75,7 +75,7 @@ def _stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> str:
     return generation.name(f"signal-{signal.column}-{split}")
 
 
-def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> dict[str, Any]:
+def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> Json:
     """The part of a signal that its values depend on beside the model."""
     return {
         "seed": generation.seed(f"signal-{signal.column}-{split}"),

@@ -6,11 +6,11 @@ whose stages are named after its arm, but for the main chain: ``gen-1/select``, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
 from curation.errors import ConfigError
+from curation.json_types import Json, JsonView
 from curation.pipeline import roles
 from curation.pipeline.generation import GenerationStages, describe_generation, share_of
 from curation.pipeline.generation_spec import GenerationSpec
@@ -23,7 +23,7 @@ from curation.stages.held_out import HoldOut
 from curation.stages.prepare import Prepare, PrepareMore
 from curation.trust.parts import ROW_KEYS
 
-Fields = Mapping[str, Any]
+Fields = JsonView
 """The fields of a ``report.GenerationRecord``, as outputs of stages."""
 
 
@@ -41,7 +41,7 @@ class Chain:
     """Generations of the main chain."""
     branches: Mapping[str, Sequence[Fields]]
     """The generations from the second on of the other chains by arm; ``predecessor``: its one generation."""
-    shallow: Sequence[Mapping[str, Any]]
+    shallow: Sequence[JsonView]
     """For each generation of the main chain: ``tests`` and ``training`` by arm of the students without a chain."""
     decisions: Sequence[Out]
     """Whether the chain goes on after each generation but the last; empty without a rule."""
@@ -92,7 +92,7 @@ def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stag
     for number, (deal, rows) in enumerate(zip(deals.deals, deals.rows, strict=True)):
         named, taken = rows.splits.named(), deals.taken(files, number)
         read = list(rows.sources) if number == 0 else [named[name].source for name in deal.splits]
-        arguments: dict[str, Any] = {
+        arguments: Json = {
             "name": prepare_name(number),
             "config": rows,
             "files": {name: [file.to_json() for file in files[name]] for name in read},

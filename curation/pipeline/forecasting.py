@@ -10,9 +10,9 @@ one machine gives to several stages add up.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from curation.config import AskConfig, PricesConfig
+from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import exactly, independent, times, together, widened
 from curation.pipeline.probing import AskGroup, LeftOut, StageAsk
@@ -73,7 +73,7 @@ class Forecast:
     """Amounts by the names in ``report.costs.UNITS``."""
     currency: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The forecast as a JSON object; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
         return {
             "stages": [_json(stage) for stage in self.stages],
@@ -215,7 +215,7 @@ def _notes(question: AskGroup) -> list[str]:
     return list(dict.fromkeys(asking.note for asking in question.askings if asking.note is not None))
 
 
-def _json(value: object) -> dict[str, Any]:
+def _json(value: object) -> Json:
     """The fields of a dataclass; estimates as JSON."""
     return {
         name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from curation.config import RunConfig
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Position, Table
 from curation.sources import SourceFile
@@ -73,7 +73,7 @@ class GenerationSpec:
         return replace(teacher, adapter=None) if isinstance(teacher, ModelRef) and teacher.adapter else teacher
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """How passes write."""
         return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
 

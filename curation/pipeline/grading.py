@@ -1,11 +1,10 @@
 """The grades of a split's labels: right or wrong by the domain's rule and, where it is asked, a judge."""
 
-from typing import Any
-
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
 from curation.domains.checks.command import REMOVED
 from curation.errors import ConfigError
+from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out, Stage
 from curation.stages.grade import Grade, GradeByCommand
@@ -58,7 +57,7 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
-    arguments: dict[str, Any] = {
+    arguments: Json = {
         "name": generation.name(f"grade-{stage}"),
         "at": generation.at(split, of="" if stage == split else stage),
         "labels": labels,

@@ -7,10 +7,11 @@ with it the rows of every split, is that of its own history.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from curation.config import RowsConfig, RunConfig
 from curation.errors import RunDirError
+from curation.json_types import Json, JsonView
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.rundir.status import differences
 from curation.sources import SourceFile, split_sizes
@@ -28,7 +29,7 @@ class Deal(NamedTuple):
     """The sources of the run as of this deal."""
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``_asdict``, with lists in place of tuples."""
         return cls(**{name: tuple(names) for name, names in value.items()})
 
@@ -57,7 +58,7 @@ class Deals:
             taken = split_sizes(rows, files, taken)
         return taken
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[Json]:
         """The deals as the manifest keeps them."""
         return [{name: list(names) for name, names in deal._asdict().items()} for deal in self.deals]
 
@@ -74,7 +75,7 @@ def prepared_by(manifest: Manifest) -> Iterator[StageRecord]:
             yield record
 
 
-def identity_of(config: RunConfig) -> dict[str, Any]:
+def identity_of(config: RunConfig) -> Json:
     """The part of a run that defines its rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     chosen = {"domain", "seed", "sources", "splits"}
@@ -129,7 +130,7 @@ def _recorded(manifest: Manifest) -> list[Deal]:
     return [Deal.from_json(deal) for deal in manifest.deals] or [_first(manifest.identity)]
 
 
-def _first(identity: Mapping[str, Any]) -> Deal:
+def _first(identity: JsonView) -> Deal:
     splits = identity.get("splits", {})
     names = [name for name, value in splits.items() if name != "probes" and isinstance(value, Mapping)]
     return Deal((*names, *(_PROBE + name for name in splits.get("probes", {}))), tuple(identity.get("sources", {})))
@@ -151,7 +152,7 @@ def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, o
         )
 
 
-def _part(identity: Mapping[str, Any], splits: set[str], sources: set[str]) -> dict[str, Any]:
+def _part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
     """The part of an identity on these splits and sources alone."""
     part = dict(identity)
     if "sources" in part:

@@ -4,12 +4,13 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from curation import report
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.errors import RunDirError
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.spending import spent_since
@@ -46,7 +47,7 @@ def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, o
     return path
 
 
-def saved(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
+def saved(config: RunConfig | FilterConfig) -> Json | None:
     """The forecast that is kept in the run directory, and in ``changed`` what the configuration has changed since.
 
     Raises:
@@ -56,7 +57,7 @@ def saved(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        made: dict[str, Any] = json.loads(path.read_text())
+        made: Json = json.loads(path.read_text())
         before = made.pop("config")
     except (ValueError, KeyError) as error:
         raise RunDirError(f"{path}: is not a forecast ({error}); remove it, or plan again with --save") from error
@@ -64,7 +65,7 @@ def saved(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
     return {**made, "changed": differences(before, now)}
 
 
-def used_since(forecast: Mapping[str, Any], manifest: Manifest) -> dict[str, report.SpentRecord]:
+def used_since(forecast: JsonView, manifest: Manifest) -> dict[str, report.SpentRecord]:
     """Amounts that each stage of a forecast has used since it, by name."""
     return used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
 

@@ -4,13 +4,15 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.json_types import Json, JsonView
+from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
@@ -22,6 +24,7 @@ from curation.stages.calibration_look import compared, with_blanks
 from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
+from curation.stages.probe import SECONDS, Population, num_actors, probe
 from curation.stages.reduce import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
@@ -81,7 +84,7 @@ class StageAsk:
     engine: AskConfig
     decoding: DecodingConfig
     domain: DomainConfig
-    signals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    signals: Mapping[str, JsonView] = field(default_factory=dict)
     """Signals that the labelling actors measure beside the labels, as ``stages.label.Label`` takes them."""
     stored_states: int | None = None
     """Numbers that are stored of a row's states where not all of them are."""
@@ -102,7 +105,7 @@ class StageAsk:
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         signals = {name: {**how, "shots": None, "stage": None} for name, how in self.signals.items()}
-        parts: dict[str, Any] = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
+        parts: Json = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
         parts["seed"] = self.seed
         return fingerprint(
             plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
@@ -115,7 +118,7 @@ def _reduction(asking: StageAsk) -> "Reduction | None":
     return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
 
 
-def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> Json:
     return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
 
 
@@ -238,9 +241,6 @@ def probe_all(
         ConfigError: more rows are asked for than the largest of the samples is drawn from.
         RunFailedError: an actor kept dying without getting anything done.
     """
-    from curation.passes.run import make_dataset
-    from curation.stages.probe import SECONDS
-
     limit = SECONDS if num_rows is None else math.inf
     kinds: dict[str, list[StageAsk]] = {}
     for asking in askings:
@@ -281,8 +281,6 @@ def _size(askings: Sequence[StageAsk], wanted: int | None) -> int:
 
 def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
     """The same engine, with the actors of a probe."""
-    from curation.stages.probe import num_actors
-
     cpus = cpus_of(engine)
     num = num_actors(num_rows, engine.actors.max, capacity.fitting({**engine.actors.each, "CPU": cpus}))
     actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})
@@ -305,8 +303,6 @@ def _probed(
     commit_seconds: float,
     shots: Callable[[Out], "TableRef"] | None,
 ) -> "MeasuredCost":
-    from curation.stages.probe import Population, probe
-
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     domain = get_domain(most.domain)

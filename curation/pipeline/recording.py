@@ -1,11 +1,11 @@
 """The record of a run, from which its report is made: what its stages wrote, by what they are."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from curation import report
 from curation.cluster.versions import versions
 from curation.domains import get_domain
+from curation.json_types import Json
 from curation.pipeline import reviews
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, Fields
@@ -87,10 +87,10 @@ def _pass(name: str, stage: StageRecord) -> report.PassRecord:
     )
 
 
-def _prepared(chain: Chain, known: Known) -> tuple[dict[str, Any], dict[str, Any]]:
+def _prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
     """The counts of every table by name, and what the splits share, of all deals together."""
-    counts: dict[str, Any] = {}
-    overlap: dict[str, Any] = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
+    counts: Json = {}
+    overlap: Json = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
     for stage in chain.preparing:
         made = known[stage.name]
         assert isinstance(made, Mapping), "a prepare stage needs nothing that could be missing"
@@ -136,7 +136,7 @@ def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     shared = {stage.name for stage in ordered([stage.value() for stage in chain.preparing])}
     for index, fields in enumerate(chain.generations):
-        lines: dict[str, Any] = {MAIN: [fields, chain.decisions[index : index + 1]]}
+        lines: Json = {MAIN: [fields, chain.decisions[index : index + 1]]}
         lines |= {name: [item for item in branch if item["index"] == index] for name, branch in chain.branches.items()}
         lines[SHALLOW] = chain.shallow[index]
         for line, outs in lines.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from curation import report
+from curation.json_types import Json
 from curation.refs import fingerprint
 from curation.rundir.graph import plain
 from curation.storage.json_files import read_json
@@ -18,7 +19,7 @@ UNREAD = frozenset({"domain", "config_path", "command"})
 """Fields of a record that are left out: the configuration has the domain, and how a run is called is no result."""
 
 
-def current(record: report.RunRecord, directory: Place) -> dict[str, Any]:
+def current(record: report.RunRecord, directory: Place) -> Json:
     """The content of the report in ``directory``, which is written if it is missing or made of something else."""
     made_of = fingerprint({"record": _plain(record), "code": _code()})
     page, numbers = directory / "report.html", directory / "report.json"
@@ -42,7 +43,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _read(numbers: Place) -> dict[str, Any]:
+def _read(numbers: Place) -> Json:
     """The content of a report; empty where there is none that can be read."""
     try:
         content = read_json(numbers) if numbers.is_file() else {}

@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from curation import report
 from curation.cluster.versions import versions
@@ -12,6 +11,7 @@ from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
+from curation.json_types import Json
 from curation.pipeline import ablating, analysing, reporting
 from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
@@ -46,7 +46,7 @@ def run_chain(
     command: str | None = None,
     wait: bool = False,
     redo: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Json:
     """Do what is missing of every generation and write the report; the report's content.
 
     ``config_path`` and ``command`` say in the report how to do it again. Where another driver has the run directory,
@@ -70,7 +70,7 @@ def run_chain(
 
 def run_search(
     config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
-) -> dict[str, Any]:
+) -> Json:
     """Search for a trust function, with the stages that it needs, and write its page; the page's content.
 
     Raises:
@@ -101,9 +101,7 @@ def run_search(
         return content
 
 
-def run_ablation(
-    ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False
-) -> dict[str, Any]:
+def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
     """Run the stages of all variants that are missing, seed after seed, and write the tables; the page's content.
 
     Each seed has a run directory in ``directory``, which it shares with other ablations of the same name.
@@ -140,7 +138,7 @@ def run_ablation(
 
 def run_analysis(
     config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
-) -> dict[str, Any]:
+) -> Json:
     """Do what is missing of the analysis of a finished run, and write its report; the report's content.
 
     Raises:

@@ -1,11 +1,12 @@
 """Rows that gold arms train on, the longest row that a student can be trained on, and selected pairs of answers."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from curation.arms import ARMS, TRUST
 from curation.config import AskConfig, RunConfig, StudentConfig
 from curation.domains import get_domain, preference_of
+from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.grading import GONE, known_checker
 from curation.refs import ModelRef
@@ -78,7 +79,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | Veri
     selection = generation.config.selection
     if selection.verify is None or not any(is_verified(ARMS[arm], selection) for arm in selection.arms):
         return None
-    arguments: dict[str, Any] = {
+    arguments: Json = {
         "name": generation.name("verify"),
         "at": generation.at("pool"),
         "pool": choice.pool,

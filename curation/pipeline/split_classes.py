@@ -3,7 +3,7 @@
 They are read once, before the run directory has an identity, and stand in it from then on, so that all keys hold them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from curation.domains import attempt
 from curation.domains.classification import labels_of
 from curation.errors import ConfigError, SourceError
 from curation.escaping import quoted
+from curation.json_types import JsonView
 from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, assignment_of, discover, nearest, rows_at
 
@@ -50,7 +51,7 @@ def with_split_classes(config: RunConfig) -> RunConfig:
 
 def _recorded(config: RunConfig) -> list[str] | None:
     """The classes with which a run directory began, where its labelled split was asked in the same way."""
-    identity: Mapping[str, Any] = Manifest.load(config.directory).identity
+    identity: JsonView = Manifest.load(config.directory).identity
     if not identity:
         return None
     begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]

@@ -4,15 +4,16 @@ The students that teach, those that learned from the first teacher, and further 
 all described by :func:`taught`; a further student is the generation with another base, recipe and name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation import arms
 from curation.config import RunConfig, SftConfig
 from curation.domains import get_domain, preference_of
 from curation.errors import ConfigError
 from curation.hashing import derive
+from curation.json_types import JsonView
 from curation.pipeline import roles
 from curation.pipeline.asking import trained
 from curation.pipeline.generation_spec import GenerationSpec
@@ -69,7 +70,7 @@ def taught(
     return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
 
 
-def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, Mapping[str, Any]]:
+def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, JsonView]:
     """The students beside those that teach, by name: the fields of ``report.GenerationRecord`` that are their own.
 
     Each is described from the tests of the generation alone, so that none depends on which others there are.
@@ -77,7 +78,7 @@ def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) ->
     config = generation.config
     if generation.branch or not config.generations:
         return {}
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, JsonView] = {}
     for name, student in config.generations[generation.index].students.items():
         own = replace(
             generation, branch=name, config=config.model_copy(update={"student": student.recipe or config.student})

@@ -18,7 +18,7 @@ from curation.pipeline.stage_times import expected_seconds
 from curation.rundir import history
 from curation.rundir.graph import Stage, dependents
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, files_of
+from curation.rundir.run import Run, Timing, files_of
 from curation.rundir.status import Status, statuses
 from curation.storage import lease
 from curation.storage.paths import Place
@@ -167,8 +167,7 @@ def at_work(
             room=capacity.resources,
             hosts=hosts,
             redo=redo_by,
-            lasts=partial(expected_seconds, known=history.read(directory)),
+            timing=Timing(lasts=partial(expected_seconds, known=history.read(directory)), note=opened.note),
             lease=held,
-            on_done=opened.note,
         )
         yield opened, run

@@ -8,15 +8,16 @@ seeds' differences, wide with few of them).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.domains.grading import read_grades
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef
-from curation.report.measures import Json, finite
+from curation.report.measures import finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import FunctionScores, Ints, Judged, arm_order, filled
 from curation.report.tested import accuracy, differences
@@ -41,12 +42,12 @@ class AblationRecord:
 
     name: str
     command: str | None
-    config: Mapping[str, Any]
+    config: JsonView
     """The ablation's file."""
     versions: Mapping[str, str]
     shares: Mapping[str, float]
     """The share of all rows whose purity is measured, by variant."""
-    seeds: Mapping[int, Mapping[str, Any]]
+    seeds: Mapping[int, JsonView]
     """Outputs of a seed's stages: the fields of ``pipeline.ablating.Described``."""
 
 
@@ -174,7 +175,7 @@ def _differences(found: Sequence[metrics.Estimate]) -> Json:
     return {"rows": rows.to_json(), "seeds": None if seeds is None else seeds.to_json()}
 
 
-def _variance(fits: Sequence[Mapping[str, Any]]) -> float | None:
+def _variance(fits: Sequence[JsonView]) -> float | None:
     kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
     return float(np.mean(kept)) if kept else None
 
@@ -212,7 +213,7 @@ def ablation_markdown(content: Mapping[str, object]) -> str:
     return "\n\n".join(_markdown(table) for _, table in ablation_tables(content)) + "\n"
 
 
-def _trust_table(content: Mapping[str, Any]) -> TextTable:
+def _trust_table(content: JsonView) -> TextTable:
     """Head and lines; columns that no line fills are left out."""
     several = len(content["config"]["sets"]) > 1
     columns: dict[str, Callable[[Json], str]] = {
@@ -234,7 +235,7 @@ def _trust_table(content: Mapping[str, Any]) -> TextTable:
     return TextTable([list(columns)[place].strip() for place in kept], [[row[place] for place in kept] for row in rows])
 
 
-def _student_table(content: Mapping[str, Any]) -> TextTable:
+def _student_table(content: JsonView) -> TextTable:
     """A line a variant, a column a model."""
     models = list(dict.fromkeys(line["model"] for line in content["students"]))
     by_variant: dict[str, dict[str, str]] = {}

@@ -1,20 +1,18 @@
 """The figures of ``curate analyze``: an engine's gaps, coherence of gradients (paper, section "Mechanisms")."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from curation.arms import REFERENCE_ARM
+from curation.json_types import JsonView
 from curation.metrics.coherence import SHOWN
 from curation.report.charts import MOST_BANDS, drawing, drawn, figure_of, line_of, percents
 from curation.report.headline import in_words
-
-Json = Mapping[str, Any]
 
 POWERS = (1, 2, 4, 8, 16, 32)
 """Ticks of k (paper, figure of the gradients)."""
 
 
-def figures(found: Json, prefix: str) -> dict[str, str]:
+def figures(found: JsonView, prefix: str) -> dict[str, str]:
     """The SVG of each figure that an analysis has numbers for, by name."""
     made = {}
     if (moves := found.get("advantages")) is not None and any(arm["n"] for arm in moves["arms"].values()):
@@ -26,7 +24,7 @@ def figures(found: Json, prefix: str) -> dict[str, str]:
     return made
 
 
-def gaps_chart(arms: Mapping[str, Json], name: str) -> str:
+def gaps_chart(arms: Mapping[str, JsonView], name: str) -> str:
     """Shares of each arm's differing rows by the gap, gold minus chosen, in pawns; the end bins hold all beyond."""
     with drawing():
         figure, axes = figure_of()
@@ -49,7 +47,7 @@ def gaps_chart(arms: Mapping[str, Json], name: str) -> str:
         return drawn(figure, axes, name, x=x, y="share of the rows")
 
 
-def energies_chart(arms: Mapping[str, Json], name: str) -> str:
+def energies_chart(arms: Mapping[str, JsonView], name: str) -> str:
     """The mean top-k energy of a row against k, a line an arm, with 95 % bands (of many arms, only the method's)."""
     with drawing():
         figure, axes = figure_of()
@@ -68,7 +66,7 @@ def energies_chart(arms: Mapping[str, Json], name: str) -> str:
         return drawn(figure, axes, name, x="directions k (log scale)", y="mean top-k energy")
 
 
-def rows_chart(arms: Mapping[str, Json], name: str) -> str:
+def rows_chart(arms: Mapping[str, JsonView], name: str) -> str:
     """The share of rows whose top-8 energy is at most so much, a line an arm."""
     with drawing():
         figure, axes = figure_of()
@@ -87,7 +85,7 @@ def rows_chart(arms: Mapping[str, Json], name: str) -> str:
         return drawn(figure, axes, name, x=f"top-{SHOWN} energy of a row", y="share of the rows with at most that")
 
 
-def spectrum_chart(arms: Mapping[str, Json], name: str) -> str:
+def spectrum_chart(arms: Mapping[str, JsonView], name: str) -> str:
     """The first singular values of the gradient matrix, a line an arm."""
     with drawing():
         figure, axes = figure_of()

@@ -12,8 +12,9 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS
 from curation.domains.grading import Graded
+from curation.json_types import Json
 from curation.report.measured import GradedSet
-from curation.report.measures import Json, num_bins
+from curation.report.measures import num_bins
 from curation.report.rows import Bools, Floats, Ints
 from curation.report.tested import Tests, accuracy
 

@@ -1,15 +1,13 @@
 """The compounding curve: test accuracy of the students by generation, a line for each chain and what is beside it."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, line_of, percents, svg
+from curation.report.charts import drawing, line_of, new_figure, percents, svg
 from curation.report.record import PREDECESSOR
 
-Json = Mapping[str, Any]
-
-_STYLES: Mapping[str, Mapping[str, Any]] = {
+_STYLES: Mapping[str, JsonView] = {
     "chain": {"marker": "o", "linewidth": 1.8},
     "first_teacher": {"marker": "o", "linewidth": 1.0, "linestyle": (0, (4, 2)), "markerfacecolor": "white"},
     PREDECESSOR: {"marker": "D", "linewidth": 0, "markerfacecolor": "white"},
@@ -19,12 +17,10 @@ SPREAD = 0.06
 """Between two lines at one generation, so that their intervals do not cover each other."""
 
 
-def chain_chart(chain: Json, name: str) -> str:
+def chain_chart(chain: JsonView, name: str) -> str:
     """Accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
-    from matplotlib.figure import Figure
-
     with drawing():
-        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        figure = new_figure(7.6, 4.2)
         axes = figure.subplots()
         lines, num = chain["lines"], len(chain["bases"])
         for index, line in enumerate(lines):

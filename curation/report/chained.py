@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.domains.grading import Graded
+from curation.json_types import Json
 from curation.report.headline import in_words
-from curation.report.measures import Json
 from curation.report.record import (
     BASE,
     GROUND_TRUTH,

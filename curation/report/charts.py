@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
+from curation.json_types import Json, JsonView
 from curation.metrics import proportion
 from curation.report import pointed
 from curation.report.headline import in_words, percent
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-Json = Mapping[str, Any]
 
 MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 """The largest numbers of overlaid items that a reader can tell apart; ``report.json`` has all of them."""
@@ -57,7 +57,7 @@ _STYLE: Any = {
 }
 
 
-def purity_chart(curves: Json, name: str, *, chance: float | None = None) -> str:
+def purity_chart(curves: JsonView, name: str, *, chance: float | None = None) -> str:
     """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's).
 
     ``chance``: the share of right labels of a uniform guess, as a line.
@@ -86,7 +86,7 @@ def purity_chart(curves: Json, name: str, *, chance: float | None = None) -> str
         )
 
 
-def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) -> str:
+def reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = None) -> str:
     """Share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones).
 
     ``chance``: as in :func:`purity_chart`.
@@ -131,7 +131,7 @@ def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) 
         return drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
 
 
-def joined(bins: Sequence[Json]) -> list[Json]:
+def joined(bins: Sequence[JsonView]) -> list[JsonView]:
     """Bins of trust, neighbours joined until each has ``LEAST_ROWS`` rows, so that few rows are no thicket of bars."""
     found: list[tuple[int, float, float]] = []
     for item in bins:
@@ -149,13 +149,13 @@ def joined(bins: Sequence[Json]) -> list[Json]:
     ]
 
 
-def histogram_chart(histogram: Json, name: str) -> str:
+def histogram_chart(histogram: JsonView, name: str) -> str:
     """Rows by trust, right and wrong labels stacked."""
     with drawing():
         figure, axes = figure_of()
         edges = histogram["edges"]
         widths = [high - low for low, high in itertools.pairwise(edges)]
-        style: dict[str, Any] = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 0.5}
+        style: Json = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 0.5}
         right, wrong = histogram["right"], histogram["wrong"]
         stacked = (
             axes.bar(edges[:-1], right, color=_RIGHT, label="right", **style),
@@ -172,7 +172,7 @@ def histogram_chart(histogram: Json, name: str) -> str:
         return drawn(figure, axes, name, x="trust", y="rows")
 
 
-def difficulty_chart(difficulty: Json, name: str) -> str:
+def difficulty_chart(difficulty: JsonView, name: str) -> str:
     """Shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
     with drawing():
         figure, axes = figure_of()
@@ -195,7 +195,7 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
         return drawn(figure, axes, name, x="difficulty", y="share of the rows")
 
 
-def risk_chart(curves: Json, name: str) -> str:
+def risk_chart(curves: JsonView, name: str) -> str:
     """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
     with drawing():
         figure, axes = figure_of()
@@ -250,7 +250,7 @@ def risk_chart(curves: Json, name: str) -> str:
         )
 
 
-def _top(curves: Json, bounds: Sequence[float]) -> float:
+def _top(curves: JsonView, bounds: Sequence[float]) -> float:
     """The top of the axis: just above all noise, alpha and the lowest bound; bounds from few rows may lie outside."""
     noises: list[float] = [
         point[field]["value"]
@@ -263,11 +263,11 @@ def _top(curves: Json, bounds: Sequence[float]) -> float:
 
 def bins_chart(
     edges: Sequence[float],
-    lines: Mapping[str, Sequence[Json | None]],
+    lines: Mapping[str, Sequence[JsonView | None]],
     name: str,
     *,
     y: str,
-    behind: Mapping[str, Sequence[Json | None]] | None = None,
+    behind: Mapping[str, Sequence[JsonView | None]] | None = None,
 ) -> str:
     """A share by bin: one line with markers per item, with 95 % intervals (of many items, only the method's).
 
@@ -277,7 +277,7 @@ def bins_chart(
         figure, axes = figure_of()
         for index, (label, shares) in enumerate((behind or {}).items()):
             values = [math.nan if share is None else share["value"] for share in shares]
-            style: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
+            style: Json = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
             axes.stairs(values, edges, label=label, **(style if index else {"fill": True, "color": "#dddddd"}))
         width = edges[1] - edges[0]
         for index, (line, shares) in enumerate(lines.items()):
@@ -346,11 +346,16 @@ def drawing() -> Any:
     return matplotlib.rc_context(_STYLE)
 
 
-def figure_of() -> "tuple[Figure, Axes]":
-    """An empty figure of the report's size, and its axes."""
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of that size, in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.7), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def figure_of() -> "tuple[Figure, Axes]":
+    """An empty figure of the report's size, and its axes."""
+    figure = new_figure(5.6, 3.7)
     return figure, figure.subplots()
 
 

@@ -16,8 +16,8 @@ from curation.arms import ARMS
 from curation.config.selection import CUTS
 from curation.domains import class_counts
 from curation.hashing import Int64s
+from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.set_table import by_held_class, graded_among
 from curation.selection.class_shares import Basis, ClassShares, distance, estimated

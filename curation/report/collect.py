@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config.given import GIVEN
 from curation.hashing import derive, hash_unit
+from curation.json_types import Json, JsonView
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.chained import chained
@@ -22,7 +23,7 @@ from curation.report.guarantee import by_gold, guarantee
 from curation.report.headline import headline
 from curation.report.judging import judging
 from curation.report.measured import GradedSet, InMemory
-from curation.report.measures import Json, finite, share_of
+from curation.report.measures import finite, share_of
 from curation.report.passes import of_pass, starts
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunRecord
@@ -295,7 +296,7 @@ def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
 
 
 def _graded_pool(
-    run: RunRecord, record: GenerationRecord, functions: Collection[str], tables: Mapping[str, Any], num_pool: int
+    run: RunRecord, record: GenerationRecord, functions: Collection[str], tables: JsonView, num_pool: int
 ) -> GradedSet | None:
     """The graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
     if "pool" not in record.grades:

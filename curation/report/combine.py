@@ -22,8 +22,9 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
+from curation.json_types import Json
 from curation.report.collect import collect
-from curation.report.measures import Json, finite
+from curation.report.measures import finite
 from curation.report.record import GROUND_TRUTH, TEACHER, RunRecord
 from curation.report.rows import Ints
 from curation.report.tested import Tests, common_rows, compared, differences, read_tests

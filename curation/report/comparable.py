@@ -7,16 +7,14 @@ way, a student that passes its teacher in the test may still be below the labels
 does not call it weak-to-strong.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.config.defaults import traits_of
+from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS
 from curation.report.headline import name_of
 from curation.report.record import GROUND_TRUTH
-
-Json = Mapping[str, Any]
 
 ALIKE = {
     "rows_trained": "rows trained on",
@@ -29,7 +27,7 @@ CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_
 """The numbers that compare an arm's student with ground truth's."""
 
 
-def withheld(arms: Sequence[Json]) -> str | None:
+def withheld(arms: Sequence[JsonView]) -> str | None:
     """Why these arms' students cannot be compared, in words; None if they can, or if there is at most one."""
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
@@ -48,12 +46,12 @@ WAYS = {
 """How answers are asked for, by ``DecodingConfig.constrained``."""
 
 
-def domain_of(config: Json) -> DomainConfig:
+def domain_of(config: JsonView) -> DomainConfig:
     """The domain of a run's configuration as it is recorded."""
     return DomainConfig.model_validate(config.get("domain", "chess"))
 
 
-def way(config: Json, section: str) -> str:
+def way(config: JsonView, section: str) -> str:
     """How a run's ``teacher`` or ``evaluation`` asks for answers, in words; options of a domain are scored anyhow."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
     domain = domain_of(config)
@@ -61,13 +59,13 @@ def way(config: Json, section: str) -> str:
     return WAYS[decoding.constrained or ("scored" if scored else False)]
 
 
-def asked_unlike(config: Json) -> str | None:
+def asked_unlike(config: JsonView) -> str | None:
     """Why a student cannot be called better than the labels of its teacher, in words; None if it can."""
     labels, tests = way(config, "teacher"), way(config, "evaluation")
     return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
 
 
-def withhold(arms: Sequence[Json], unlike: str | None) -> list[dict[str, Any]]:
+def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
     """The arms' entries, without comparisons to a ground truth that trained differently.
 
     ``withheld`` of each entry says why, and is None if nothing is withheld. With a reason ``unlike`` (``asked_unlike``)

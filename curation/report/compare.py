@@ -13,13 +13,14 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.report.collect import collect
 from curation.report.combine import Member, benchmarks_of
 from curation.report.comparable import way
 from curation.report.evidence import difference
 from curation.report.headline import in_words
-from curation.report.measures import Json, finite
+from curation.report.measures import finite
 from curation.report.record import BASE, TEACHER
 from curation.report.tested import Tests, common_rows, read_tests
 
@@ -83,8 +84,8 @@ def differing(configs: Sequence[Mapping[str, object]]) -> list[Json]:
     return [{"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of[1:])]
 
 
-def _leaves(value: Mapping[str, object], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _leaves(value: Mapping[str, object], path: str = "") -> Json:
+    found: Json = {}
     for key, item in value.items():
         name = f"{path}.{key}" if path else str(key)
         found |= _leaves(item, name) if isinstance(item, Mapping) and item else {name: item}

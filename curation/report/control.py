@@ -5,10 +5,7 @@ first, the teacher and its trust add nothing, and the verdict says so. Out-of-fo
 seen its label.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
@@ -23,12 +20,6 @@ from curation.tables import io
 MOST_ROWS = 2_000
 """The most labelled rows that are read, drawn by a hash of the row id."""
 FEW_ROWS = 50
-NUM_FOLDS = 5
-MOST_WORDS = 50_000
-"""Columns of the classifier. With pairs of words it was slower, and worse on BANKING77 (300 and 1,000 rows: 38 and 59 %
-right instead of 52 and 66)."""
-WORD = r"(?u)\b\w+\b"
-"""A word; scikit-learn's own pattern leaves out those of one letter."""
 
 
 def control(
@@ -60,7 +51,9 @@ def control(
     texts, gold = zip(*(known[row_id] for row_id in held.row_ids_N.tolist()), strict=True) if known else ((), ())
     if len(texts) < FEW_ROWS or len({*gold}) < 2:
         return None
-    right_N, sure_N = _out_of_fold(texts, np.array(gold), derive(seed, "control folds"))
+    from curation.report.word_classifier import out_of_fold  # heavy
+
+    right_N, sure_N = out_of_fold(texts, np.array(gold), derive(seed, "control folds"))
     num_top = max(1, round(share * len(held)))
 
     def best(score_N: Floats, correct_N: Bools) -> Estimate:
@@ -84,26 +77,3 @@ def plain_words(evidence: Evidence) -> Finding | None:
         f"{found.top.n:,} that it is surest of; of those that trust puts first {percent(found.trust_top.value)} are "
         f"right (held-out rows, {found.accuracy.n:,} in all)"
     )
-
-
-def _out_of_fold(texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int) -> tuple[Bools, Floats]:
-    """Whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N]."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import KFold
-    from sklearn.pipeline import make_pipeline
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    right_N, sure_N = np.zeros(len(texts), dtype=np.bool_), np.zeros(len(texts))
-    folds = KFold(NUM_FOLDS, shuffle=True, random_state=seed % (1 << 32))
-    for fitted_M, held_M in folds.split(texts):
-        if len({*gold_N[fitted_M]}) < 2:
-            continue
-        words = TfidfVectorizer(sublinear_tf=True, max_features=MOST_WORDS, token_pattern=WORD)
-        model = make_pipeline(words, LogisticRegression(C=10.0, max_iter=1000))
-        with threadpool_limits(1):  # small products; on a busy machine threads that wait for each other take minutes
-            model.fit([texts[place] for place in fitted_M], gold_N[fitted_M])
-            given_MC = model.predict_proba([texts[place] for place in held_M])
-        right_N[held_M] = model.classes_[given_MC.argmax(axis=1)] == gold_N[held_M]
-        sure_N[held_M] = given_MC.max(axis=1)
-    return right_N, sure_N

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from curation.config import PricesConfig
+from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.totals import independent, times, together
 from curation.report.record import RunRecord, SpentRecord
@@ -28,7 +28,6 @@ UNITS = {
 }
 """Forecast amounts, in words."""
 SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-Json = dict[str, Any]
 
 
 def in_words(name: str, value: float | None) -> str:
@@ -43,7 +42,7 @@ def in_words(name: str, value: float | None) -> str:
     return f"{value:,.2f}" if value >= 1 else f"{value:,.4f}"
 
 
-def amounts(actor_hours: Estimate, workforce: Mapping[str, Any]) -> dict[str, Estimate]:
+def amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
     """Hours of what actors take."""
     each = workforce["each"]
     found = {"gpu_hours": times(actor_hours, each["GPU"])} if each.get("GPU") else {}
@@ -122,7 +121,7 @@ def _of_pass(item: SpentRecord) -> Json:
     }
 
 
-def compared(forecast: Mapping[str, Any] | None, spent: Mapping[str, SpentRecord]) -> Json | None:
+def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
     """A saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
 
     A stage that was already done, or that was not run since, has used nothing. ``inside``: whether the actual number

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from curation import metrics
 from curation.config import DecodingConfig
 from curation.config.evaluation import MAIN, EvaluationConfig
-from curation.report.measures import Json
+from curation.json_types import Json
 from curation.report.record import GenerationRecord
 from curation.report.tested import Tests, accuracy, read_tests
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.arrays import Int64s, Uint64s
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
-from curation.report.measures import Json
 from curation.report.record import GenerationRecord
 from curation.tables import io, scans
 from curation.tables.text_hashes import BITS, hashed

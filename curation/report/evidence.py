@@ -5,13 +5,13 @@ decide have 99 %, but that of the AUC, which the report shows too.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from curation import metrics
+from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
@@ -131,7 +131,7 @@ class Evidence:
     foreseen: Foreseen | None
     checked: ReviewedPurity | None = None
     """People's verdicts on the selected rows; ``None`` without a review by people."""
-    shift: Mapping[str, Any] | None
+    shift: JsonView | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     capped: bool = False
     """A cap on labels, or places by class, have left out rows of higher trust than some that are selected, so that
@@ -151,7 +151,7 @@ class Evidence:
     control: Control | None = None
     """``None`` where labels are no closed set, or few are known."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The evidence as a JSON object."""
         return asdict(self)
 
@@ -171,7 +171,7 @@ class Material:
     selected_trust_M: Floats
     num_pool: int
     chance: float | None
-    shift: Mapping[str, Any] | None
+    shift: JsonView | None
     seed: int
     checked: ReviewedPurity | None = None
     capped: bool = False

@@ -1,6 +1,6 @@
 """Whether the guarantee of a risk-controlled budget is claimed, what it assumes, and why it is withheld."""
 
-from curation.report.measures import Json
+from curation.json_types import Json
 from curation.report.record import GenerationRecord, RunRecord
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")

@@ -1,13 +1,11 @@
 """The result of a run, in two or three sentences."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.json_types import JsonView
 from curation.metrics import Estimate
 from curation.report.record import BASE, TEACHER
-
-Json = Mapping[str, Any]
 
 ORACLES = {
     "oracle": "the number of right weak labels, capped",
@@ -30,7 +28,7 @@ def apart(value: float, low: float, high: float) -> str:
     return f"{points(value)} points ({points(low)} to {points(high)})"
 
 
-def with_interval(estimate: Json) -> str:
+def with_interval(estimate: JsonView) -> str:
     """An estimate as a percentage, its 95 % interval in brackets."""
     return f"{percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
 
@@ -40,7 +38,7 @@ def p_value(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
-def headline(generation: Json) -> list[str]:
+def headline(generation: JsonView) -> list[str]:
     """Sentences on the selection, the student and its teacher; they also say what was not measured."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
@@ -64,7 +62,7 @@ CONTROLS = {
 """Arms that choose without trust, in words."""
 
 
-def _selection(generation: Json, main: Json, arms: Mapping[str, Json]) -> str:
+def _selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView]) -> str:
     if not main["num_selected"]:
         return (
             f"Nothing was selected of {generation['num_pool']:,} labelled pool rows: no threshold could be certified."
@@ -84,7 +82,7 @@ def _selection(generation: Json, main: Json, arms: Mapping[str, Json]) -> str:
     return text + (f", against {' and '.join(controls)}" if controls else "") + "."
 
 
-def _student(generation: Json, main: Json, truth: Json | None) -> list[str]:
+def _student(generation: JsonView, main: JsonView, truth: JsonView | None) -> list[str]:
     if main["accuracy"] is None:
         return ["No student was trained."] if generation["student_base"] is None else ["No student was tested."]
     accuracy = main["accuracy"]
@@ -99,7 +97,7 @@ def _student(generation: Json, main: Json, truth: Json | None) -> list[str]:
     return [text + ".", *_weak_to_strong(generation, main)]
 
 
-def _weak_to_strong(generation: Json, main: Json) -> list[str]:
+def _weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
     teacher, pair = generation["teacher"]["test"], main["against_teacher"]
     if teacher is None or pair is None:
         return []
@@ -123,7 +121,7 @@ def _weak_to_strong(generation: Json, main: Json) -> list[str]:
     return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
 
 
-def _best_decoding(generation: Json, main: Json) -> list[str]:
+def _best_decoding(generation: JsonView, main: JsonView) -> list[str]:
     """A sentence on the best of several decodings, which the sentences before do not use."""
     found = generation["decodings"]
     best = next((model["best"] for model in found["models"] if model["name"] == main["name"]), None) if found else None
@@ -137,7 +135,7 @@ def _best_decoding(generation: Json, main: Json) -> list[str]:
     ]
 
 
-def _further(generation: Json, main: Json) -> list[str]:
+def _further(generation: JsonView, main: JsonView) -> list[str]:
     """A sentence on each further student of the same rows."""
     sentences = []
     for student in generation["students"]:
@@ -153,7 +151,7 @@ def _further(generation: Json, main: Json) -> list[str]:
     return sentences
 
 
-def name_of(arm: Json) -> str:
+def name_of(arm: JsonView) -> str:
     """An arm's name in words."""
     return in_words(arm["name"])
 

@@ -1,16 +1,15 @@
 """The report's page: one self-contained HTML file, with the same numbers as JSON beside it."""
 
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from curation.escaping import escaped
+from curation.json_types import JsonView
 from curation.report import analysis_charts, charts, search_charts
 from curation.report.ablated import ablation_markdown, ablation_tables
 from curation.report.chain_chart import chain_chart
@@ -23,10 +22,8 @@ from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 from curation.telemetry.standing import speed
 
-Json = Mapping[str, Any]
 
-
-def write(report: Json, directory: Place) -> tuple[Place, Place]:
+def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``report.html`` and ``report.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "report.html", directory / "report.json"
     write_atomically(page, escaped(render(report), page=True))
@@ -34,17 +31,17 @@ def write(report: Json, directory: Place) -> tuple[Place, Place]:
     return page, numbers
 
 
-def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
+def write_combined(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
     return _write_runs(report, directory, "combined")
 
 
-def write_compared(report: Json, directory: Place) -> tuple[Place, Place]:
+def write_compared(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``compared.html`` and ``compared.json`` to a directory, each atomically; return their paths."""
     return _write_runs(report, directory, "compared")
 
 
-def _write_runs(report: Json, directory: Place, name: str) -> tuple[Place, Place]:
+def _write_runs(report: JsonView, directory: Place, name: str) -> tuple[Place, Place]:
     page, numbers = directory / f"{name}.html", directory / f"{name}.json"
     text = _environment().get_template(f"{name}.html.j2").render(report=report)
     write_atomically(page, escaped(text, page=True))
@@ -52,7 +49,7 @@ def _write_runs(report: Json, directory: Place, name: str) -> tuple[Place, Place
     return page, numbers
 
 
-def write_search(search: Json, directory: Place) -> tuple[Place, Place]:
+def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "search.html", directory / "search.json"
     figures = {name: Markup(svg) for name, svg in search_charts.figures(search).items()}
@@ -62,7 +59,7 @@ def write_search(search: Json, directory: Place) -> tuple[Place, Place]:
     return page, numbers
 
 
-def write_ablation(ablation: Json, directory: Place) -> tuple[Place, Place]:
+def write_ablation(ablation: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
     name = ablation["name"]
     page, numbers, text = (directory / f"{name}.{ending}" for ending in ("html", "json", "md"))
@@ -73,7 +70,7 @@ def write_ablation(ablation: Json, directory: Place) -> tuple[Place, Place]:
     return page, text
 
 
-def render(report: Json) -> str:
+def render(report: JsonView) -> str:
     """The page as text; it refers to no external resource, and the same report gives the same text in one time zone."""
     figures = [_figures(generation) for generation in report["generations"]]
     return (
@@ -121,7 +118,7 @@ def _environment() -> Environment:
     return made
 
 
-def completions(arm: Json) -> str:
+def completions(arm: JsonView) -> str:
     """The kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
     sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions", "label": "labels"}
     return sources.get(arm["completion_source"], "own rollouts graded right")
@@ -143,7 +140,7 @@ def local(moment: str) -> str:
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _figures(generation: Json) -> dict[str, Markup]:
+def _figures(generation: JsonView) -> dict[str, Markup]:
     """The SVG of each figure that the generation has numbers for."""
     prefix = f"g{generation['index']}"
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]

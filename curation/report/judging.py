@@ -5,8 +5,8 @@ labels that the judge calls right.
 """
 
 from curation import metrics
+from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measures import Json
 from curation.report.record import GenerationRecord
 from curation.report.rows import graded_counts
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import REFERENCE_ARM
+from curation.json_types import Json
 from curation.metrics.inputs import as_weights
 from curation.report.measured import GradedSet, View
 from curation.report.rows import Bools, Floats, Ints, Judged
@@ -21,8 +22,6 @@ PROFILE_ROWS = 10
 """Rows of a bin, on average, of the arm that has the fewest: with fewer the profile shows chance alone."""
 CURVE_POINTS = 120
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-Json = dict[str, Any]
 
 
 def share(correct_N: Bools, *, confidence: float = metrics.CONFIDENCE) -> Json | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from curation.report.measures import Json
+from curation.json_types import Json
 from curation.report.record import PassRecord
 
 

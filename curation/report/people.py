@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from curation.json_types import JsonView
 from curation.metrics import Estimate, share_of_finite, weighted_mean
 from curation.refs import TableRef
 
@@ -17,7 +17,7 @@ class ReviewRecord:
     arm: str
     selection: TableRef
     """The selection from which its rows were drawn."""
-    strata: Sequence[Mapping[str, Any]]
+    strata: Sequence[JsonView]
     """Counts of each stratum: ``num_rows``, whether its rows are ``selected``, and how many have each of the
     ``answers``."""
     people: Mapping[str, int]

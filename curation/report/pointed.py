@@ -5,9 +5,10 @@ The text is SVG's own ``<title>``, so a page needs no script and no network for 
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from curation.json_types import Json, JsonView
 from curation.report.headline import with_interval
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ def points(axes: "Axes", points: Iterable[tuple[float, float, str]]) -> None:
     if not shown:
         return
     x, y, texts = zip(*shown, strict=True)
-    style: dict[str, Any] = {"marker": "o", "markersize": 2 * RADIUS, "linestyle": "", "alpha": 0.01, "zorder": 10}
+    style: Json = {"marker": "o", "markersize": 2 * RADIUS, "linestyle": "", "alpha": 0.01, "zorder": 10}
     axes.plot(x, y, scalex=False, scaley=False, gid=_id(texts), **style)
 
 
-def shares(axes: "Axes", points_of: Iterable[tuple[float, Mapping[str, Any], str]]) -> None:
+def shares(axes: "Axes", points_of: Iterable[tuple[float, JsonView, str]]) -> None:
     """Give points of a plot a text: x, a share with its interval, and the words for it."""
     points(
         axes,

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from curation.domains import Domain
+from curation.json_types import JsonView
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report.people import ReviewRecord
 
@@ -84,46 +84,46 @@ class GenerationRecord:
     grades: Mapping[str, TableRef]
     """Grades by split with known gold labels (schema ``schemas.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
-    trust_fit: Mapping[str, Any]
+    trust_fit: JsonView
     """A summary of the fit (``curation.stages.fit.summary``)."""
     selections: Mapping[str, TableRef]
     """Selections by arm (schema ``schemas.SELECTION``)."""
-    formats: Mapping[str, Mapping[str, Any]]
+    formats: Mapping[str, JsonView]
     """``curation.stages.select.Selection`` as JSON, by arm; the report shows the fields in ``FORMAT``."""
-    budget: Mapping[str, Any]
+    budget: JsonView
     """``curation.stages.budget.ComputedBudget`` as JSON."""
-    shift: Mapping[str, Any]
+    shift: JsonView
     """``curation.metrics.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
     """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``; empty
     if nothing was trained."""
-    label_counts: Mapping[str, Mapping[str, Any]]
+    label_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by
     kind."""
-    projection: Mapping[str, Any] | None
+    projection: JsonView | None
     """``size`` of the states' projection, ``variance_kept`` and the ``num_rows`` it was fitted on; ``None`` without."""
     asked: Mapping[str, int]
     """The number of labels that the judge graded, by graded split and ``test-<model>`` (of several runs the first);
     splits without the judge are absent."""
     unread: Mapping[str, int]
     """The number of pool rows whose signal could not be read, by signal."""
-    too_long: Mapping[str, Mapping[str, Any]]
+    too_long: Mapping[str, JsonView]
     """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
-    training: Mapping[str, Mapping[str, Any]]
+    training: Mapping[str, JsonView]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
-    students: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """The arms that dropped out, since they could not be measured, and why, in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Files of the selected rows with columns of the user's (``curation.stages.keep``), by arm."""
-    preferences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    preferences: Mapping[str, JsonView] = field(default_factory=dict)
     """``curation.stages.preferences.PreferenceFiles`` as JSON, by arm; empty where the pool's rows are no pairs."""
-    verified: Mapping[str, Any] | None = None
+    verified: JsonView | None = None
     """``curation.stages.verify.VerifyCounts`` as JSON; ``None`` where no row of the pool was checked."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
-    analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    analysis: Mapping[str, JsonView] = field(default_factory=dict)
     """Findings of ``curate analyze``, by ``advantages`` and ``coherence`` (``curation.pipeline.analysing``)."""
 
     @property
@@ -145,12 +145,12 @@ class ChainRecord:
     branches: Mapping[str, Sequence[GenerationRecord]]
     """The generations from the second on of the other chains by arm; ``predecessor``: the last base, taught by the one
     before it."""
-    shallow: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    shallow: Mapping[str, Mapping[str, JsonView]]
     """Students of the shallow line by generation (as text) and arm: ``tests`` (grades of the test split, one table per
     run) and ``training`` of its base's student that learned from the first teacher."""
     stages: Mapping[str, tuple[int, str]]
     """The generation and the line for which a stage was done first, by its name."""
-    decisions: Sequence[Mapping[str, Any]]
+    decisions: Sequence[JsonView]
     """Decisions by generation: ``signs`` and ``reasons`` (none: the chain went on), as
     ``curation.selection.chain_stop`` decides; empty without a rule."""
     ended: str | None
@@ -164,7 +164,7 @@ class RunRecord:
     """A whole run."""
 
     name: str
-    config: Mapping[str, Any]
+    config: JsonView
     """The run's configuration as JSON."""
     config_path: str | None
     seed: int
@@ -173,14 +173,14 @@ class RunRecord:
     domain: Domain
     prepared: Mapping[str, TableRef]
     """The splits' tables by name; ``audit`` and ``test`` may be missing."""
-    prepare_counts: Mapping[str, Mapping[str, Any]]
+    prepare_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
-    overlap: Mapping[str, Any]
+    overlap: JsonView
     """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
     stages: Sequence[StageSummary]
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]
-    forecast: Mapping[str, Any] | None = None
+    forecast: JsonView | None = None
     """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
     """Amounts by stage of the forecast that has run since."""

@@ -12,9 +12,9 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
-from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged
 from curation.selection.order import Batch, Streamed

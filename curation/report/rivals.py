@@ -9,19 +9,17 @@ alone: by what a function says, without a cap or quotas of the arm that selects 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import free_of, is_free
 from curation.hashing import hash_unit
+from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
 from curation.report.headline import in_words
 from curation.report.measured import GradedSet
 from curation.report.rows import Floats, Ints
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
 from curation.hashing import derive, hash_unit
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
@@ -155,7 +156,7 @@ def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
     return replace(judged, scores=scores)
 
 
-def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
+def graded_counts(grades: Sequence[TableRef]) -> Json:
     """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
     filters = {"rows": None, "right": "correct = true", "judged": "judged = true"}
     counts = {name: sum(io.count(ref, filter=filter) for ref in grades) for name, filter in filters.items()}

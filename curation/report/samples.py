@@ -12,9 +12,9 @@ import numpy as np
 
 from curation.domains import attempt
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet, InMemory
-from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import Ints
 from curation.tables import io, schemas

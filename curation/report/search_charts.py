@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from curation.json_types import Json, JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, drawn, figure_of, svg
-
-Json = Mapping[str, Any]
+from curation.report.charts import drawing, drawn, figure_of, new_figure, svg
 
 MOST_CURVES = 8
 """Learning curves in one figure."""
@@ -17,7 +16,7 @@ _BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
 _BLUE, _GREY, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
 
 
-def figures(search: Json) -> dict[str, str]:
+def figures(search: JsonView) -> dict[str, str]:
     """The SVG of each figure that the search has numbers for, by name."""
     trials = [trial for trial in search["trials"] if trial["outcome"] is not None]
     found = {"course": course_chart(trials, search["metric"]), "finals": finals_chart(search)}
@@ -31,7 +30,7 @@ def figures(search: Json) -> dict[str, str]:
     return found
 
 
-def course_chart(trials: Sequence[Json], metric: str) -> str:
+def course_chart(trials: Sequence[JsonView], metric: str) -> str:
     """The metric of every trial by its number, and the best until then."""
     with drawing():
         figure, axes = figure_of()
@@ -51,7 +50,7 @@ def course_chart(trials: Sequence[Json], metric: str) -> str:
         return drawn(figure, axes, "search-course", x="trial", y=f"{metric} on the held-out fold")
 
 
-def curves_chart(trials: Sequence[Json]) -> str:
+def curves_chart(trials: Sequence[JsonView]) -> str:
     """Validation AUC against steps of the best networks."""
     with drawing():
         figure, axes = figure_of()
@@ -78,7 +77,7 @@ def importance_chart(of: Mapping[str, float]) -> str:
         return drawn(figure, axes, "search-importance", x="fall of R2 when the setting is permuted", y="")
 
 
-def finals_chart(search: Json) -> str:
+def finals_chart(search: JsonView) -> str:
     """Each finalist minus the default, with the interval that covers all finalists at once."""
     with drawing():
         figure, axes = figure_of()
@@ -100,12 +99,10 @@ def finals_chart(search: Json) -> str:
         return drawn(figure, axes, "search-finals", x=f"better than the default by ({search['metric']})", y="")
 
 
-def coordinates_chart(trials: Sequence[Json], dimensions: Sequence[str], metric: str) -> str:
+def coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], metric: str) -> str:
     """Parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
     with drawing():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(1.6 + 1.15 * len(dimensions), 3.9), layout="constrained")
+        figure = new_figure(1.6 + 1.15 * len(dimensions), 3.9)
         axes = figure.subplots()
         axes.grid(visible=False)
         scales = [_Scale([trial["drawn"].get(name) for trial in trials]) for name in dimensions]
@@ -116,7 +113,7 @@ def coordinates_chart(trials: Sequence[Json], dimensions: Sequence[str], metric:
             values = [*(trial["drawn"].get(name) for name in dimensions), trial["outcome"]["value"]]
             height = [scale.height(value) for scale, value in zip(scales, values, strict=True)]
             best = rank < num_best
-            style: dict[str, Any] = {"color": _BLUE if best else _GREY, "linewidth": 1.4 if best else 0.6}
+            style: Json = {"color": _BLUE if best else _GREY, "linewidth": 1.4 if best else 0.6}
             axes.plot(range(len(height)), height, zorder=3 if best else 2, **style)
         for place, scale in enumerate(scales):
             axes.axvline(place, color="#444444", linewidth=0.9)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from curation.config.tune import LARGER_IS_BETTER
+from curation.json_types import Json, JsonView
 from curation.storage.paths import Place, place
-
-Json = dict[str, Any]
 
 NUM_TOLD = 10
 """Trials of the leaderboard that are printed."""
@@ -30,12 +29,12 @@ class SearchRecord:
     seed: int
     config_path: str | None
     command: str | None
-    tune: Mapping[str, Any]
+    tune: JsonView
     """The section of the configuration."""
     versions: Mapping[str, str]
     seconds: Mapping[str, float]
     """Seconds of each stage."""
-    found: Mapping[str, Any]
+    found: JsonView
     """The outputs of the stage."""
 
 
@@ -103,7 +102,7 @@ def short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def choice_in_words(choice: Mapping[str, Any], metric: str) -> str:
+def choice_in_words(choice: JsonView, metric: str) -> str:
     """The choice and its reason, in a sentence."""
     differences = choice["differences"]
     best = choice["winner"] or max(differences, key=lambda name: differences[name]["value"])
@@ -118,7 +117,7 @@ def choice_in_words(choice: Mapping[str, Any], metric: str) -> str:
     return f"trial {best} replaces the default: {metric} {interval}; {optimism}"
 
 
-def importance(trials: Sequence[Mapping[str, Any]]) -> Json | None:
+def importance(trials: Sequence[JsonView]) -> Json | None:
     """How much of the metric each setting explains; ``None`` with too few trials or one setting.
 
     A random forest learns the metric from the settings. A setting's importance is by how much the forest's R2 falls
@@ -149,13 +148,13 @@ def _coded(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
     return np.array([-1.0 if value is None else float(order.index(json.dumps(value))) for value in values])
 
 
-def _dimensions(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+def _dimensions(trials: Sequence[JsonView]) -> list[str]:
     """The settings that differ between trials, in the order of the space."""
     keys = dict.fromkeys(key for trial in trials for key in trial["drawn"])
     return [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in trials}) > 1]
 
 
-def _values(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
+def _values(trials: Sequence[JsonView]) -> list[float | None]:
     return [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in trials]
 
 

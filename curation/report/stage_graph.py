@@ -1,20 +1,16 @@
 """The graph of a run's stages as SVG: one column per step, a line from each stage to those that wait for it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from curation.report.charts import drawing, svg
-
-Json = Mapping[str, Any]
+from curation.json_types import Json, JsonView
+from curation.report.charts import drawing, new_figure, svg
 
 COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
-def stage_graph(stages: Sequence[Json], name: str) -> str:
+def stage_graph(stages: Sequence[JsonView], name: str) -> str:
     """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
-    from matplotlib.figure import Figure
-
-    columns: dict[int, list[Json]] = {}
+    columns: dict[int, list[JsonView]] = {}
     for stage in stages:
         columns.setdefault(stage["step"], []).append(stage)
     deepest = max(len(column) for column in columns.values())
@@ -25,7 +21,7 @@ def stage_graph(stages: Sequence[Json], name: str) -> str:
     }
     prefix = "gen-0/" if not any(stage["name"].startswith("gen-1/") for stage in stages) else ""
     with drawing():
-        figure = Figure(figsize=(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1)), layout="constrained")
+        figure = new_figure(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1))
         axes = figure.subplots()
         for stage in stages:
             x, y = place[stage["name"]]
@@ -34,7 +30,7 @@ def stage_graph(stages: Sequence[Json], name: str) -> str:
                     left, height = place[other]
                     axes.plot([left + 0.44, x - 0.44], [height, y], color="#9a9a9a", linewidth=0.6, zorder=1)
             shade = 0.96 - 0.5 * min(1.0, 3 * stage["share"])
-            field: dict[str, Any] = {
+            field: Json = {
                 "boxstyle": "round,pad=0.25",
                 "facecolor": (shade, shade, 0.98),
                 "edgecolor": "#666666",

@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from curation.json_types import JsonView
 from curation.metrics import Estimate
 from curation.report.evidence import Evidence, GoldStudent
 from curation.report.headline import apart
 from curation.report.levels import CARE, Finding
 from curation.report.record import GROUND_TRUTH
 
-Json = Mapping[str, Any]
-
 
 def with_students(
-    evidence: Evidence | None, students: Json, training: Mapping[str, Json], config: Json
+    evidence: Evidence | None, students: JsonView, training: Mapping[str, JsonView], config: JsonView
 ) -> Evidence | None:
     """The evidence with the student of ground truth, if it was trained and tested beside its base.
 

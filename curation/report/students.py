@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from curation import metrics
 from curation.config.given import GIVEN
+from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.report.comparable import asked_unlike, withheld, withhold
 from curation.report.decodings import by_decoding
-from curation.report.measures import Json
 from curation.report.record import BASE, GenerationRecord, RunRecord
 from curation.report.rows import Ints
 from curation.report.tested import (
@@ -78,7 +77,7 @@ WORDS = {GIVEN: "labels made elsewhere"}
 """Backends without a model in words."""
 
 
-def model(ref: ModelRef | None, teacher: Mapping[str, Any] | None = None) -> Json:
+def model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
     """A model as JSON, with a short ``name``: the last two parts of its path or hub id, or what answers without one.
 
     ``teacher``: that section of the configuration, for a teacher without weights, and labels that a model only reads.

@@ -4,18 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
 from curation.domains.grading import Graded, read_grades
+from curation.json_types import Json
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.refs import TableRef
 from curation.report.comparable import withheld
 from curation.report.headline import apart
-from curation.report.measures import Json, share
+from curation.report.measures import share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import Bools, Ints
 
@@ -127,7 +127,7 @@ def compared(test: metrics.Comparison) -> Json | None:
     """A paired test as JSON, first minus second; ``None`` for no rows. Counts rows only if each model has one run."""
     if not test.difference.n:
         return None
-    paired: dict[str, Any] = test.to_json()
+    paired: Json = test.to_json()
     difference = paired.pop("difference")
     return {**paired, "difference": difference["value"], **{key: difference[key] for key in ("low", "high", "n")}}
 

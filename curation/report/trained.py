@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, line_of, svg
+from curation.report.charts import drawing, line_of, new_figure, svg
 from curation.report.headline import in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Json = Mapping[str, Any]
 
 MEASURES = {
     "loss": "loss",
@@ -33,7 +33,7 @@ NAME_WIDTH, NAME_HEIGHT = 1.6, 0.2
 """The room of an arm in the legend, in inches."""
 
 
-def trainings(training: Mapping[str, Json]) -> dict[str, Json]:
+def trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
     """Trainings by arm: the curves of its student's training with its loss, seconds and why it ended early, if it did.
 
     All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
@@ -45,7 +45,7 @@ def trainings(training: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _curves(record: Json) -> dict[str, Sequence[float | None]]:
+def _curves(record: JsonView) -> dict[str, Sequence[float | None]]:
     """The record's curves and its losses at the same steps; losses between two of them are averaged."""
     losses, curves = record["losses"], dict(record.get("curves", {}))
     steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
@@ -56,23 +56,21 @@ def _curves(record: Json) -> dict[str, Sequence[float | None]]:
     return {"step": steps, "loss": losses, **curves}
 
 
-def training_chart(trained: Mapping[str, Json], name: str) -> str:
+def training_chart(trained: Mapping[str, JsonView], name: str) -> str:
     """A panel a measure, each with a line an arm, against the share of the training's steps."""
     with drawing():
         return svg(training_figure(trained), name)
 
 
-def training_figure(trained: Mapping[str, Json]) -> "Figure":
+def training_figure(trained: Mapping[str, JsonView]) -> "Figure":
     """The figure of :func:`training_chart`."""
-    from matplotlib.figure import Figure
-
     shown = [key for key in MEASURES if any(_varies(found["curves"].get(key)) for found in trained.values())]
     with drawing():
         num_rows = -(-len(shown) // COLUMNS)
         width = PANEL[0] * min(COLUMNS, len(shown))
         names_beside = max(1, int(width // NAME_WIDTH))
         size = (width, PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = new_figure(*size)
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):

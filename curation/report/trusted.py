@@ -12,13 +12,13 @@ the share of right labels among the same kind of rows, parsed or all, of the sou
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import measures
 from curation.report.class_table import as_evidence
@@ -26,7 +26,6 @@ from curation.report.control import control
 from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, foreseen, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
-from curation.report.measures import Json
 from curation.report.option_lengths import option_lengths
 from curation.report.people import checked
 from curation.report.record import GenerationRecord, RunRecord
@@ -146,7 +145,7 @@ def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = Non
     return replace(shown, labels=labels, classes=as_evidence(classes))
 
 
-def repeats(fit: Mapping[str, Any]) -> Repeats | None:
+def repeats(fit: JsonView) -> Repeats | None:
     """How many labelled rows repeat a question, by the summary of the fit; ``None`` where it does not say."""
     if fit.get("num_repeats") is None:
         return None
@@ -238,7 +237,7 @@ def regimes(
 
 
 def _mean(regime: str, lines: list[Json]) -> Json:
-    means: dict[str, Any] = {"regime": regime, "sets": [line["set"] for line in lines]}
+    means: Json = {"regime": regime, "sets": [line["set"] for line in lines]}
     for name in AVERAGED:
         values = [line[name]["value"] for line in lines if line[name] is not None]
         means[name] = mean(values) if values else None

@@ -7,8 +7,8 @@ and misses.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from curation.json_types import Json
 from curation.report.class_table import COLLAPSE
 from curation.report.control import plain_words
 from curation.report.evidence import Evidence
@@ -47,7 +47,7 @@ class ReportVerdict:
     findings: Sequence[dict[str, str]]
     """``rule``, ``level``, ``finding`` and ``next`` each."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The verdict as a JSON object."""
         return asdict(self)
 
@@ -72,7 +72,7 @@ def verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 
 
-def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> dict[str, Any] | None:
+def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
     """The gravest verdict of a chain's generations, of equal ones the last; each generation rests on those before."""
     given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
     if not given:

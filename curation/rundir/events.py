@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from curation.escaping import logger_of
+from curation.json_types import Json
 from curation.storage.files import open_file
 from curation.storage.paths import Place, Remote
 from curation.telemetry.standing import Work
@@ -25,7 +26,7 @@ PUT_SECONDS = 5.0
 PART_BYTES = 256 << 10
 
 
-def parsed(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def parsed(lines: Iterable[str]) -> Iterator[Json]:
     """The events of lines; damaged lines are left out, since nothing depends on them."""
     for line in lines:
         try:
@@ -36,7 +37,7 @@ def parsed(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _is_whole(event: dict[str, Any]) -> bool:
+def _is_whole(event: Json) -> bool:
     """Whether an event has what its readers ask for.
 
     Raises:

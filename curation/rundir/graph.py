@@ -11,10 +11,11 @@ from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from curation.config.base import Section
+from curation.json_types import Json, JsonView
 from curation.refs import ModelRef, Ref, TableRef, leaves
 from curation.rundir.hosts import Host
 
-Outputs = Mapping[str, Any]
+Outputs = JsonView
 T = TypeVar("T")
 
 
@@ -113,18 +114,18 @@ class Stage(Inputs):
         return None
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Json:
         """The values of the fields of its class, by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _COMMON}
 
     @cached_property
-    def inputs(self) -> Mapping[str, Any]:
+    def inputs(self) -> JsonView:
         """The arguments on which the outputs depend."""
         settings = self.settings
         return {name: value for name, value in self.arguments.items() if name not in settings}
 
     @cached_property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> JsonView:
         """The arguments on which the outputs do not depend; the stage waits for outputs of other stages in them."""
         return {item.name: getattr(self, item.name) for item in fields(self) if "is_setting" in item.metadata}
 
@@ -367,7 +368,7 @@ def plain(value: object, known: Known) -> Any:
     raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
 
 
-def key_of(stage: Stage, known: Known) -> dict[str, Any]:
+def key_of(stage: Stage, known: Known) -> Json:
     """The key of a stage as JSON: all that its outputs depend on.
 
     Raises:

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from curation.cluster.versions import versions
 from curation.config.filter import WORK
 from curation.errors import CommitError, RunDirError
 from curation.escaping import escaped
+from curation.json_types import Json
 from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
@@ -43,16 +44,16 @@ class StageRecord:
 
     name: str
     fingerprint: str
-    inputs: dict[str, Any]
-    outputs: dict[str, Any]
+    inputs: Json
+    outputs: Json
     rows: int
     seconds: float
     started: str
-    sealed: dict[str, Any] = field(default_factory=dict)
+    sealed: Json = field(default_factory=dict)
     """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
     kind: str = ""
     """The name of its class; empty where an earlier version recorded it."""
-    at: dict[str, Any] = field(default_factory=dict)
+    at: Json = field(default_factory=dict)
     """Where in the run it stands (:class:`curation.rundir.graph.Position`)."""
 
 
@@ -68,13 +69,13 @@ class Manifest:
         self,
         directory: Place,
         identity: Mapping[str, object],
-        files: dict[str, list[dict[str, Any]]],
+        files: dict[str, list[Json]],
         stages: dict[str, StageRecord],
         *,
         token: str | None = None,
         guard: Guard = unguarded,
         attempts: dict[str, int] | None = None,
-        deals: list[dict[str, Any]] | None = None,
+        deals: list[Json] | None = None,
     ) -> None:
         self.directory = directory
         self.events = events_of(directory)
@@ -153,10 +154,10 @@ class Manifest:
 
     def identify(
         self,
-        identity: dict[str, Any],
-        files: dict[str, list[dict[str, Any]]],
+        identity: Json,
+        files: dict[str, list[Json]],
         *,
-        deals: Sequence[dict[str, Any]] = (),
+        deals: Sequence[Json] = (),
         save: bool,
     ) -> None:
         """Record the definition of the rows, as the caller has checked that what was dealt before stays as it is."""
@@ -230,7 +231,7 @@ class Manifest:
 
     def seal(self, name: str, outputs: object) -> Sealed:
         """The files that the outputs of a stage name."""
-        known: dict[str, Any] = {}
+        known: Json = {}
         for record in list(self.stages.values()):
             if record.name != name:  # it may have been made again
                 known |= Sealed.from_json(record.sealed).files
@@ -254,8 +255,8 @@ class Manifest:
     def record(
         self,
         name: str,
-        inputs: dict[str, Any],
-        outputs: dict[str, Any],
+        inputs: Json,
+        outputs: Json,
         *,
         rows: int,
         seconds: float,

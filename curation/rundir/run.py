@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from curation.cluster import full_store
 from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
+from curation.json_types import Json
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.load import Load, fits
@@ -96,13 +97,22 @@ class _Ended(NamedTuple):
     """A stage that has ended: its result and duration, or its error."""
 
     stage: Stage
-    key: dict[str, Any]
+    key: Json
     done: Done | None
     sealed: Sealed | None
     seconds: float
     error: BaseException | None
     is_whole: bool = True
     """Whether it began with an empty directory."""
+
+
+class Timing(NamedTuple):
+    """How long stages take: what is expected, and who is told what came."""
+
+    lasts: Callable[[Stage], float] = lambda stage: 0.0
+    """The seconds that a stage is expected to take; of those that can start, the longest starts first."""
+    note: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None
+    """Told the rows and seconds of each stage that was done from its beginning to its end."""
 
 
 class Run:
@@ -117,25 +127,21 @@ class Run:
         room: Callable[[], Mapping[str, float]],
         hosts: Hosts | None = None,
         redo: str | None = None,
-        lasts: Callable[[Stage], float] = lambda stage: 0.0,
+        timing: Timing = Timing(),  # noqa: B008 (it is never changed)
         lease: Lease | None = None,
-        on_done: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
         ``hosts``: where its stages find their hosts; whoever made it closes it. ``redo``: the command that does the
-        stage whose name follows it again; None where there is none. ``lasts``: the seconds that a stage is expected to
-        take; of those that can start, the longest starts first. ``lease``: what the run works under; where it is lost,
-        the running stages are broken off. ``on_done`` is told the rows and seconds of each stage that was done from its
-        beginning to its end.
+        stage whose name follows it again; None where there is none. ``lease``: what the run works under; where it is
+        lost, the running stages are broken off.
         """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
-        self._max_stages, self._room, self._redo, self._lasts = max_stages, room, redo, lasts
+        self._max_stages, self._room, self._redo, self._timing = max_stages, room, redo, timing
         self._hosts, self._lease = hosts or Hosts(), lease
         self._standings: dict[str, Standing] = {}
-        self._on_done = on_done
 
     def do(self, stages: Sequence[Stage]) -> Known:
         """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
@@ -240,7 +246,7 @@ class Run:
 
     def _order(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
         """The key by which stages that can start are sorted: one whose host is warm, then the longest."""
-        return stage.host is None or stage.host.kind not in warm, -self._lasts(stage)
+        return stage.host is None or stage.host.kind not in warm, -self._timing.lasts(stage)
 
     def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
         """Close idle hosts until ``stage`` fits, except hosts that it or a stage in ``beside`` can use.
@@ -277,7 +283,7 @@ class Run:
     def _work(self, status: Status, known: Known, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Run one stage, in its own thread."""
         stage, name, begun = status.stage, status.stage.name, time.monotonic()
-        key: dict[str, Any] = {}
+        key: Json = {}
         done, sealed, error, is_whole = None, None, None, True
         try:
             self._refuse_broken(status)
@@ -326,7 +332,7 @@ class Run:
         )
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         if end.is_whole:
-            self._on_done(end.stage, done.rows, seconds)
+            self._timing.note(end.stage, done.rows, seconds)
         rate = f", {speed(done.rows / seconds)} rows/s" if done.rows else ""
         work = f"{done.rows:,} rows" if done.rows else "done"
         say(f"{name}: {work} in {seconds:.1f} s{rate}")

@@ -12,9 +12,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from curation.errors import TableError
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef, leaves, table_refs
 from curation.storage import durable
 from curation.storage.digest import TAG, Content, quick_content
@@ -39,7 +40,7 @@ class SealedTable:
     rows: VersionRows | None
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``asdict``."""
         rows = None if value["rows"] is None else VersionRows(*value["rows"])
         contents = {name: Content(*value[name]) for name in ("content", "sums")}
@@ -54,13 +55,13 @@ class Sealed:
     """Files of models, trust functions and exports, by path relative to the run directory."""
     tables: tuple[SealedTable, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The seal as JSON."""
-        value: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        value: Json = json.loads(json.dumps(asdict(self)))
         return value
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of :meth:`to_json`."""
         files = {name: Content(*content) for name, content in value.get("files", {}).items()}
         return cls(files=files, tables=tuple(map(SealedTable.from_json, value.get("tables", ()))))
@@ -155,7 +156,7 @@ def find_lost(home: Place, stages: Mapping[str, Sealed]) -> dict[str, Lost]:
         for table in sealed.tables:
             if gone := _lost_of(home, table, listing):
                 lost += gone
-                if table.path.startswith(f"{name}-") and _is_there(home, table, listing):
+                if table.path.startswith(f"{name}-") and _is_there(table, listing):
                     broken.append(table.path)
         if lost:
             found[name] = Lost(tuple(lost), tuple(broken))
@@ -186,7 +187,7 @@ def _lost_of(home: Place, table: SealedTable, listing: Listing) -> list[str]:
     return [path for path, size in sizes.items() if (here := listing.size(path)) is None or here != (size or here)]
 
 
-def _is_there(home: Place, table: SealedTable, listing: Listing) -> bool:
+def _is_there(table: SealedTable, listing: Listing) -> bool:
     """Whether anything is left of a table's rows or versions."""
     folders = [f"{table.path}/data", f"{table.path}/_versions"]
     return any(name.endswith((".lance", ".manifest")) for folder in folders for name in listing.below(folder))

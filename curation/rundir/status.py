@@ -1,8 +1,9 @@
 """How the stages of a run stand: what a run directory records of each, beside what the graph asks for now."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from curation.json_types import JsonView
 from curation.refs import fingerprint
 from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, key_of
 
@@ -43,7 +44,7 @@ class Status(NamedTuple):
 class Recorded(NamedTuple):
     """The record of a stage: the key that it ran with, and what it made."""
 
-    key: Mapping[str, Any]
+    key: JsonView
     digest: str
     outputs: Outputs
     lost: str = ""

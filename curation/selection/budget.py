@@ -5,7 +5,7 @@ Each rule is a class, made with its settings, and one line of ``curation.registr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from curation.config import BudgetConfig
 from curation.config.base import rows_in
 from curation.errors import BudgetError
 from curation.hashing import Int64s
+from curation.json_types import Json
 from curation.selection.class_scores import ClassScores
 from curation.selection.class_shares import ClassShares
 from curation.selection.order import Streamed
@@ -111,7 +112,7 @@ class Count(NamedTuple):
     n: int
     threshold: float | None = None
     """The raw score of the reference arm from which on rows pass."""
-    risk: dict[str, Any] | None = None
+    risk: Json | None = None
     """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
     is_cut: bool = False
     """The n rows are all that pass a threshold of the reference arm: what a cap on labels takes from them, it does not

@@ -21,13 +21,13 @@ The guarantee is about rows drawn as the held-out rows were; a pool that has shi
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import scipy
 
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import ConfigError, UserError
+from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate, proportion
 from curation.selection.risk.ours import exact_upper
 
@@ -100,8 +100,6 @@ class FirstCut:
     num_held_out: int
     num_selected: int
     """Held-out rows that the full cut selects (of a share: about)."""
-    num_lost: int
-    """Right rows below the threshold."""
     bound: float | None
     """The exact upper bound on the share of lost rows."""
     dropped: Estimate
@@ -118,7 +116,7 @@ class FirstCut:
     needed: int | None = None
     """Only if there are too few held-out rows: about how many would do."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The record as a JSON object."""
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
 
@@ -208,7 +206,6 @@ def first_cut(
         full_threshold=full_threshold,
         num_held_out=len(first_M),
         num_selected=num_selected,
-        num_lost=lost if on else 0,
         bound=float(exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
         dropped=proportion(int(dropped_M.sum()), len(first_M)),
         saved=saved,

@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from curation.arms import REFERENCE_ARM
 from curation.config.chain import StopConfig
+from curation.json_types import Json
 from curation.metrics import Estimate
 
 
@@ -21,7 +21,7 @@ class Signs:
     """The share of the generation's labelled pool rows that a risk rule certifies; ``None`` where none was asked."""
     compared: str
     """The split that the pool is compared with."""
-    shift: dict[str, Any]
+    shift: Json
     """``curation.metrics.shift.Shift`` between that split and the pool, as JSON."""
 
 

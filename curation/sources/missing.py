@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from curation.errors import SourceError
 from curation.escaping import message, quoted
+from curation.json_types import Json
 
 
 def missing(value: object) -> bool:
@@ -32,7 +33,7 @@ def present(value: object) -> Any:
     return None if missing(value) else value
 
 
-def raw_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def raw_rows(batch: pa.RecordBatch) -> list[Json]:
     """The rows of a batch from a file, as a domain gets them: None for missing values.
 
     Raises:

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.fs as pafs
 
 from curation.errors import SourceError
 from curation.escaping import message
+from curation.json_types import Json
 from curation.storage.digest import evenly_spaced
 
 _WILD = re.compile(r"[*?\[]")
@@ -150,7 +150,7 @@ def _modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
         return str(info.mtime_ns)
     if not isinstance(fs, pafs.PyFileSystem):
         return ""
-    known: dict[str, Any] = fs.handler.fs.info(info.path)
+    known: Json = fs.handler.fs.info(info.path)
     return next((str(known[key]) for key in ("ETag", "etag", "LastModified", "created") if key in known), "")
 
 

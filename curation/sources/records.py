@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from curation.errors import SourceError
 from curation.escaping import quoted
+from curation.json_types import Json
 from curation.registry import COMPRESSED
 from curation.sources.paths import filesystem
 
@@ -75,7 +76,7 @@ def _open(path: str, offset: int) -> pa.NativeFile:
     return file
 
 
-def json_object(path: str, number: int, record: bytes) -> dict[str, Any]:
+def json_object(path: str, number: int, record: bytes) -> Json:
     """The object in a JSONL record.
 
     Raises:
@@ -139,7 +140,7 @@ class _TwiceError(ValueError):
     """A key that stands twice in an object; JSON leaves open which value counts."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Int64s
+from curation.json_types import Json
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
@@ -25,7 +26,7 @@ class SampledRow(NamedTuple):
     file: int
     """The file's number."""
     row: int
-    raw: dict[str, Any]
+    raw: Json
 
 
 def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None) -> list[SampledRow]:
@@ -47,7 +48,7 @@ def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[
     def read(span: slice) -> list[SampledRow]:
         file, wanted = in_order[int(file_N[span.start])], row_N[span]
         first = int(wanted[0])
-        found: list[tuple[int, dict[str, Any]]] = []
+        found: list[tuple[int, Json]] = []
         for batch in read_rows(file, first, int(wanted[-1]) + 1, columns):
             here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
             found += zip(here.tolist(), raw_rows(batch.take(pa.array(here - first))), strict=True)

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import repeat
-from typing import Any, Self
+from typing import Self
+
+from curation.json_types import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +33,19 @@ class SourceFile:
     """The digest of its bytes (``curation.sources.paths.content_digest``); "" of a Lance table, a reader of one's own,
     and where an earlier version found the file."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The file as a JSON object: a part of cache keys, without ``content`` and a delimiter that is a comma."""
         left_out = {"content", *(["delimiter"] if self.delimiter == "," else [])}
         return {name: value for name, value in asdict(self).items() if name not in left_out} | {
             "marks": list(self.marks)
         }
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> Json:
         """The file as the manifest has it: with ``content`` where it is known."""
         return self.to_json() | ({"content": self.content} if self.content else {})
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """The inverse of :meth:`to_json`."""
         return cls(**{**value, "marks": tuple(value["marks"])})
 

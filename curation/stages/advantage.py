@@ -13,6 +13,7 @@ from curation.domains import attempt, get_domain, position_of
 from curation.domains.uci import UciEngine, Value
 from curation.errors import RowError
 from curation.hashing import first_by_hash
+from curation.json_types import Json
 from curation.metrics.advantage import compared, values
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
@@ -32,7 +33,7 @@ class ValueMoves(Stage):
     class Made(NamedTuple):
         """The outputs."""
 
-        found: dict[str, Any]
+        found: Json
         """Findings that the report shows, ``arms`` among them."""
         table: TableRef
         """Schema ``schemas.ADVANTAGES``."""
@@ -99,7 +100,7 @@ def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) ->
 
 def advantages(
     job: ValueMoves, uri: str, *, guard: Guard = unguarded, progress: Update | None = None
-) -> tuple[TableRef, dict[str, Any]]:
+) -> tuple[TableRef, Json]:
     """The table (schema ``schemas.ADVANTAGES``) of all arms' rows together, and what is found of each arm as JSON.
 
     Raises:
@@ -124,7 +125,7 @@ def advantages(
     return table, {arm: _of_arm(rows, table, job.engine) for arm, rows in found.items()}
 
 
-def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> dict[str, Any]:
+def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> Json:
     asked = io.take(table, rows.drawn_M)
     kinds = [error.split(":", 1)[0] for error in asked["error"].to_pylist() if error is not None]
     healthy = asked.filter(asked["error"].is_null())

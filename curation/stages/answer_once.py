@@ -1,6 +1,7 @@
 """The test stage of models that the configuration names: no run asks them what another has asked them already."""
 
 from curation.errors import REFUSALS
+from curation.heavy import ray
 from curation.rundir.graph import Done, setting
 from curation.rundir.run import Task
 from curation.stages import answers
@@ -19,8 +20,6 @@ class AnswerOnce(Label):
 
     def run(self, task: Task) -> Done:
         """Take the answers that are kept, or label and keep them."""
-        from ray.exceptions import RayError  # heavy
-
         entry = None
         try:
             job = self.job(task)
@@ -32,7 +31,7 @@ class AnswerOnce(Label):
                 counts = count_labels(result.table)
                 record = {**self.teacher.record(result), "recalled": kept.run}
                 return Done(outputs=self.Made(labels=result.table, counts=counts, pass_=record), rows=counts.rows)
-        except (*REFUSALS, RayError) as error:
+        except (*REFUSALS, ray.exceptions.RayError) as error:
             task.say(f"no answers are taken from {self.kept_in}: {error}")
         done = self.answer(task)
         try:

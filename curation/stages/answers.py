@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.hashing import Int64s
+from curation.json_types import Json, JsonView
 from curation.passes.job import PassResult
 from curation.refs import TableRef, fingerprint
 from curation.signals import label_request
@@ -49,7 +50,7 @@ class AnswersPlace(NamedTuple):
     """Where the answers to a split's questions are kept, or are to be kept."""
 
     path: Place
-    key: Mapping[str, Any]
+    key: JsonView
     """All that the answers depend on, as JSON."""
     row_ids_N: Int64s
     """Rows that can be asked about, ascending."""
@@ -206,7 +207,7 @@ class RecordedTeacher:
         yield from self._answers.take(places).combine_chunks().to_batches()
 
     @staticmethod
-    def engine_key(config: AskConfig) -> dict[str, Any]:
+    def engine_key(config: AskConfig) -> Json:
         """Nothing: it is not started."""
         return {}
 

@@ -10,7 +10,10 @@ from typing import Any, Self
 
 from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
+from curation.heavy import ray
+from curation.json_types import Json, JsonView
 from curation.passes.job import PassOptions, PassResult
+from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
@@ -33,7 +36,7 @@ class TeacherUse(Inputs):
     backend: In[str]
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """Inputs that its answers depend on, besides the decoding."""
         answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
         return {"model": self.model, "ask": answers, "backend": self.backend}
@@ -89,8 +92,6 @@ class TeacherUse(Inputs):
     @contextmanager
     def passing(self, task: Task, commit_seconds: float) -> Iterator[tuple[AskConfig, PassOptions]]:
         """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
-        from curation.passes.run import make_dataset  # heavy
-
         engine, hold_cpus = self.started, task.hosts.hold_cpus
         name = str(self.backend) if can_be_replaced(str(self.backend)) else f"{self.backend}-{PurePath(self.name).name}"
         hosted = task.hosted(
@@ -107,7 +108,7 @@ class TeacherUse(Inputs):
             return str(self.backend) if self.ask.endpoint is None else self.ask.endpoint.model
         return self.model.adapter or self.model.base
 
-    def record(self, result: PassResult) -> dict[str, Any]:
+    def record(self, result: PassResult) -> Json:
         """The record of the stage's pass, for the report."""
         return {
             "model": self.name,
@@ -129,13 +130,13 @@ class AskModel(Stage):
     fragment_mb: int = setting()
 
     @property
-    def inputs(self) -> Mapping[str, Any]:
+    def inputs(self) -> JsonView:
         """The arguments on which the outputs depend; of the model what its answers depend on."""
         inputs = {name: value for name, value in super().inputs.items() if name != "teacher"}
         return {**inputs, **self.teacher.inputs}
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> JsonView:
         """The arguments on which the outputs do not depend, and how the model runs."""
         return {**super().settings, "running": self.teacher.running}
 
@@ -160,7 +161,7 @@ class SettleBackend(Stage):
     Made = BackendChoice
 
     model: In[ModelRef | None]
-    engine: dict[str, Any]
+    engine: Json
     num_gpus: float
     other_layers: bool
     ask: AskConfig = setting()
@@ -181,8 +182,6 @@ def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
     """
-    import ray  # heavy
-
     probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
     try:
         choice: BackendChoice = waited_for(lambda: ray.get(probe.remote(ask, model)))

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 
+from curation.json_types import JsonView
 from curation.refs import TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
@@ -20,7 +20,7 @@ class Ask:
     """A signal and the place of its values; pickled to every actor."""
 
     signal: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JsonView = field(default_factory=dict)
     """Arguments of the signal's class."""
     seed: int
     """Seed of the model's answers."""
@@ -28,7 +28,7 @@ class Ask:
     """A table of ``schemas.SIGNAL``."""
 
     def write(
-        self, values: Values, errors: Mapping[int, str] = MappingProxyType({}), *, note: Mapping[str, Any] | None = None
+        self, values: Values, errors: Mapping[int, str] = MappingProxyType({}), *, note: JsonView | None = None
     ) -> pa.Table:
         """Write values, and rows that failed, as a fragment; a row of ``WRITTEN``, none where there are none."""
         if not values and not errors:
@@ -63,7 +63,7 @@ def ask_of(
 
 
 def asks_of(
-    signals: Mapping[str, Mapping[str, Any]], directory: Place, attempts: Mapping[str, int] = MappingProxyType({})
+    signals: Mapping[str, JsonView], directory: Place, attempts: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Ask, ...]:
     """Signals that are measured as rows are labelled, by name, with the arguments of ``ask_of`` and their ``stage``.
 

@@ -5,13 +5,13 @@ This module reads the pool's gold labels only as counts. A budget that needs the
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from curation.arms import ARMS
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.registry import check_options, code
 from curation.rundir.graph import In, Inputs
@@ -44,7 +44,7 @@ class ComputedBudget:
     """Whether the pool's gold labels were used."""
     threshold: float | None = None
     """Rows with at least this raw score of the reference arm pass."""
-    risk: dict[str, Any] | None = None
+    risk: Json | None = None
     """The configuration and the result of the calibration (``curation.selection.risk.RiskCut``)."""
     is_cut: bool = False
     """All n rows pass a threshold of the reference arm."""

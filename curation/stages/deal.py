@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError
 from curation.escaping import message, quoted
+from curation.json_types import Json
 from curation.sources import Assignment, Stretch, raw_rows, read_rows, row_ids
 from curation.tables import commits, schemas
 
@@ -70,7 +70,7 @@ def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
 class _ReadRow:
     """The result of reading a raw row."""
 
-    example: dict[str, Any] | None
+    example: Json | None
     gold: str | None
     problem: str | None
     gold_problem: str | None
@@ -173,7 +173,7 @@ def _table(domain: Domain, name: str, ids: list[int], rows: list[_ReadRow]) -> p
             "solution_error": [row.solution_problem for row in rows],
         }
         return pa.table(columns, schema=schema)
-    nothing: dict[str, Any] = dict.fromkeys(domain.columns.names)
+    nothing: Json = dict.fromkeys(domain.columns.names)
     values = []
     for row_id, row in zip(ids, rows, strict=True):
         problem = row.problem

@@ -17,6 +17,8 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError, SourceError
+from curation.heavy import ray
+from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.stages.overlap import Compared, OverlapRows, harmless
 from curation.storage.lease import Guard, unguarded
@@ -74,7 +76,7 @@ class Overlap:
     """Healthy rows without an identity, by split and kind of problem."""
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``asdict``."""
         return cls(**{**value, "pairs": [SplitOverlap(**pair) for pair in value["pairs"]]})
 
@@ -197,8 +199,6 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
         CommitError: the store refused, or the number of rows afterwards is wrong.
         ray.exceptions.RayError: a task failed.
     """
-    import ray
-
     dataset = io.open_table(ref)
     ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
     ids = ray.put(ids_M)

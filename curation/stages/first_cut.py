@@ -17,6 +17,7 @@ import pyarrow as pa
 from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config.states import parse
 from curation.errors import ConfigError, UserError
+from curation.heavy import torch
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
 from curation.tables import io, schemas
@@ -98,8 +99,6 @@ class Passing:
 
     def __call__(self, states: Mapping[str, Floats]) -> Bools:
         """Whether each row passes, bool [N], given each state [N, D] by name."""
-        import torch
-
         hidden_ND = np.concatenate([states[name] for name in self.states], axis=1).astype(np.float32)
         passes_N: Bools = ~(self.function.raw(torch.from_numpy(hidden_ND)) < self.threshold)
         return passes_N

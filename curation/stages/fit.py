@@ -1,13 +1,14 @@
 """The fit stage: fits a trust function on the graded labels of the source split."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from curation.arms import TRUST, Fitted
 from curation.config import DomainConfig, TrustConfig
 from curation.config.states import is_of_prompt
 from curation.domains import get_domain
 from curation.errors import DegenerateSourceError
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef, TrustRef
 from curation.registry import check_options, code
 from curation.rundir.graph import Done, In, Inputs, Stage, Table, setting
@@ -16,6 +17,7 @@ from curation.rundir.run import Task
 from curation.stages.training import training, training_host
 from curation.tables import io
 from curation.trust import saved
+from train import course
 from train.recipe import recipe_of
 
 
@@ -37,7 +39,7 @@ class FitTrust(Stage):
         """The outputs."""
 
         trust: TrustRef | None
-        fit: dict[str, Any] | None
+        fit: Json | None
         """:func:`summary`."""
         absent: dict[str, str] | None = None
 
@@ -56,7 +58,7 @@ class FitTrust(Stage):
     """Who answered, where labels that are all right or all wrong end a chain and not the run."""
 
     @property
-    def inputs(self) -> Mapping[str, Any]:
+    def inputs(self) -> JsonView:
         """The arguments on which the fit depends; without a closed set of labels there is none in the key."""
         found = super().inputs
         return {name: value for name, value in found.items() if name != "closed" or value is not None}
@@ -88,7 +90,6 @@ class FitTrust(Stage):
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
 
     def _fitted(self, task: Task) -> TrustRef:
-        from train import course  # heavy
         from train.class_probe import ClosedLabels
         from train.trust import fit_here
 
@@ -128,7 +129,7 @@ def check_settings(config: TrustConfig) -> None:
             check_options(f"trust.options.{name}", code(fitted.made_by).fitted, None, None, config, None, **options)
 
 
-def summary(trust: TrustRef) -> dict[str, Any]:
+def summary(trust: TrustRef) -> Json:
     """How a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None`` where there was none)."""
     description = saved.described(trust)
     fit = description["fit"]

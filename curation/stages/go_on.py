@@ -3,15 +3,16 @@
 It reads what the generation shows of its trust function without the pool's gold labels: AUC, certified share, shift.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from curation import metrics
 from curation.config import RiskConfig, TrustConfig
 from curation.config.chain import StopConfig
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.report.rows import judge
 from curation.rundir.graph import Done, In, Stage, setting
@@ -31,7 +32,7 @@ class GoOn(Stage):
         go_on: bool | None
         """Null where the chain stops: what needs it has nothing to do then."""
         absent: dict[str, str | None]
-        signs: dict[str, Any]
+        signs: Json
         """``curation.selection.chain_stop.Signs`` as JSON."""
         reasons: list[str]
 
@@ -42,8 +43,8 @@ class GoOn(Stage):
     grades: In[TableRef]
     pool: In[TableRef]
     """The scored labels of the pool."""
-    budget: In[dict[str, Any]]
-    shift: In[dict[str, Any]]
+    budget: In[Json]
+    shift: In[Json]
     trust: TrustConfig
     stop: StopConfig
     seed: int
@@ -81,9 +82,9 @@ def read_signs(
     grades: TableRef,
     trust: TrustConfig,
     pool: PoolScores,
-    budget: Mapping[str, Any],
+    budget: JsonView,
     risk: RiskConfig | None,
-    shift: Mapping[str, Any],
+    shift: JsonView,
 ) -> Signs:
     """The signs of the first of ``functions`` that the scored ``source`` labels have.
 

@@ -1,9 +1,8 @@
 """Completions that gold arms train on: the domain's sentence for the gold label, or a rollout that is right."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from pyroaring import BitMap64
@@ -13,6 +12,7 @@ from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
 from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, gold_source, is_bare
 from curation.hashing import derive, hash64
+from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing
@@ -30,7 +30,7 @@ class GoldTexts:
     """Further samples of the teacher (``schemas.ROLLOUTS``); without them, only weak completions can be right."""
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> Self:
+    def from_json(cls, value: JsonView | None) -> Self:
         """The texts in a record; without one, bare answers."""
         if value is None:
             return cls(source="answer")

@@ -15,6 +15,8 @@ from curation.arrays import Float32s, Int64s
 from curation.config import GradientsConfig
 from curation.errors import ConfigError
 from curation.hashing import first_by_hash
+from curation.heavy import torch
+from curation.json_types import Json
 from curation.metrics.coherence import Coherence, coherence, difference
 from curation.models import check_tokens, load_model, load_tokenizer, state_size
 from curation.models.dtypes import HALF_TRAINING, taken
@@ -79,7 +81,7 @@ class CompareGradients(Stage):
     class Made(NamedTuple):
         """The outputs."""
 
-        found: dict[str, Any]
+        found: Json
 
     tables: InEach[TableRef | None]
     """Tables by arm; null of an arm that selected nothing."""
@@ -186,8 +188,6 @@ class _Loaded(NamedTuple):
 
 def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """The rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
-    import torch
-
     from train.gradients import row_gradients
 
     torch.set_num_threads(job.gradients.cpus)
@@ -196,7 +196,7 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     model, tokenizer = _loaded(job.base, dtype, "cuda" if on_gpu else "cpu")
     texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
     longest_last: list[TrainingRow] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     for text in texts:
         pair = Pair(text["prompt"], text["completion"])
         found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template).rows

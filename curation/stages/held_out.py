@@ -5,13 +5,14 @@ measured on such rows promises too much on the pool.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap64
 
 from curation.arrays import Int64s
 from curation.errors import SourceError
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -40,7 +41,7 @@ class HoldOut(Stage):
     trained: InEach[TableRef]
     """Selections, by whom they trained."""
     splits: InEach[TableRef]
-    share: dict[str, Any]
+    share: Json
     """The :class:`curation.stages.label.RowShare` of the pool as JSON."""
     teacher: str = setting()
     """Who is to answer, in words."""

@@ -5,7 +5,7 @@ grades all labels of a domain whose check is a judge.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from curation.config import DomainConfig
 from curation.errors import RunFailedError
 from curation.hashing import Int64s
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
@@ -37,7 +38,7 @@ class Judge(AskModel):
 
         grades: TableRef
         num_asked: int
-        pass_: dict[str, Any]
+        pass_: Json
         """The record of the pass."""
 
     grades: In[TableRef]
@@ -57,7 +58,7 @@ class Judge(AskModel):
 
     def _verdicts(
         self, task: Task, signal: str, options: Mapping[str, object], row_ids_N: Int64s
-    ) -> tuple[TableRef, dict[str, Any]]:
+    ) -> tuple[TableRef, Json]:
         """The table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
         job = SignalJob(
             ask=Ask(signal=signal, options=options, seed=self.seed, uri=str(task.directory / "verdicts.lance")),

@@ -4,12 +4,13 @@ Only the ids of selected rows are held, 8 bytes each and as much to find them; t
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Int64s
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -48,7 +49,7 @@ class Keep(Stage):
     """Selections by arm; null for one that dropped out."""
     columns: list[str]
     id_column: str | None
-    files: list[dict[str, Any]]
+    files: list[Json]
     """The :class:`curation.sources.SourceFile` of each of the pool's files, as JSON."""
     contents: list[str] = setting(default_factory=list)
     """The digests of the files' bytes, in their order."""

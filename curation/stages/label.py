@@ -16,6 +16,7 @@ from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_
 from curation.hashing import hash64
 from curation.passes.cutting import Bools, Int64s
 from curation.passes.job import PassOptions, PassResult
+from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
@@ -76,12 +77,8 @@ class LabelCounts:
         return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
 
 
-class Label(AskModel):
-    """Answers the examples of a split, or its ``share`` of them, and keeps all hidden states.
-
-    With a ``projection`` it keeps that instead; with ``fitted`` trust functions their scores, and the ``states`` of a
-    ``sample`` by ``seed``.
-    """
+class MakeLabels(AskModel):
+    """A stage whose output is a labels table, written by a pass of a model."""
 
     class Made(NamedTuple):
         """The outputs."""
@@ -90,6 +87,21 @@ class Label(AskModel):
         counts: LabelCounts
         pass_: dict[str, Any]
         """The record of the pass."""
+
+    def finished(self, task: Task, result: PassResult) -> Done:
+        """The stage done: its table compacted, its rows counted, its pass recorded."""
+        table = compact(result.table, self.fragment_mb, guard=task.guard)
+        counts = count_labels(table)
+        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
+        return Done(outputs=made, rows=counts.rows)
+
+
+class Label(MakeLabels):
+    """Answers the examples of a split, or its ``share`` of them, and keeps all hidden states.
+
+    With a ``projection`` it keeps that instead; with ``fitted`` trust functions their scores, and the ``states`` of a
+    ``sample`` by ``seed``.
+    """
 
     examples: In[TableRef]
     domain: DomainConfig
@@ -121,12 +133,10 @@ class Label(AskModel):
             job = self.job(task, engine, first_cut)
             state_size = width(job.teacher, job.model)
             result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
-        table = compact(result.table, self.fragment_mb, guard=task.guard)
-        counts = count_labels(table)
+        done = self.finished(task, result)
         if first_cut is not None:
-            task.say(f"first cut: {counts.first_cut}")
-        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
-        return Done(outputs=made, rows=counts.rows)
+            task.say(f"first cut: {done.outputs.counts.first_cut}")
+        return done
 
     def job(self, task: Task, engine: AskConfig | None = None, first_cut: FirstCutRule | None = None) -> LabelJob:
         """The description of the pass."""
@@ -164,8 +174,6 @@ def label(
             failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    from curation.passes.run import run_pass  # heavy
-
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
     result = run_pass(

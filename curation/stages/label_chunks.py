@@ -8,7 +8,7 @@ raises.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from curation.domains.constrained import as_asked
 from curation.domains.given import given_numbers
 from curation.errors import ConfigError
 from curation.given_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
+from curation.json_types import Json
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import SignalMethod, Weak, get_signal, label_request
@@ -128,7 +129,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         labels = _gated(_failed(self._job, self._teacher, errors, added_numbers(self._domain)), self._gate)
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
-    def write(self, parts: list[Labelled], note: dict[str, Any]) -> pa.Table:
+    def write(self, parts: list[Labelled], note: Json) -> pa.Table:
         """A fragment of labels, and one for each signal."""
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
@@ -144,7 +145,7 @@ class LabelWorker(ChunkWorker[Labelled]):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)
 
-    def _measured(self, labelled: pa.Table, examples: list[dict[str, Any]], ask: Ask, signal: SignalMethod) -> Values:
+    def _measured(self, labelled: pa.Table, examples: list[Json], ask: Ask, signal: SignalMethod) -> Values:
         """The signal's value of each row that has a label."""
         by_id = {example["row_id"]: example for example in examples}
         known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
@@ -159,7 +160,7 @@ def label_rows(
     job: AskSettings,
     domain: Domain,
     teacher: Teacher,
-    examples: list[dict[str, Any]],
+    examples: list[Json],
     gate: PromptGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of ``schemas.labels`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
@@ -194,7 +195,7 @@ def label_rows(
             requests.append(request)
     if errors:
         yield _gated(_failed(job, teacher, errors, added_numbers(domain)), gate)
-    how: dict[str, Any] = {} if gate is None else {"gate": gate}
+    how: Json = {} if gate is None else {"gate": gate}
     answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
     second = None
     if other_order(domain) is not None:

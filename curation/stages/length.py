@@ -20,6 +20,7 @@ from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.errors import SourceError
+from curation.json_types import Json
 from curation.models import load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Inputs, Stage, setting
@@ -110,7 +111,7 @@ class MeasureLength(Stage):
     """Gold labels of the examples, if an arm trains on them."""
     domain: DomainConfig
     limit: Limit
-    rollouts: dict[str, Any] | None
+    rollouts: Json | None
     """``wanted`` and ``seed`` of ``curation.stages.gold.decide``, for worked solutions instead of the domain's sentence
     for the label; None: arms train on none."""
     split: str = setting()

@@ -25,6 +25,7 @@ from curation.config import DomainConfig
 from curation.domains import Domain, Identity, attempt, get_domain
 from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError
+from curation.heavy import ray
 from curation.refs import TableRef
 from curation.tables import io
 
@@ -103,8 +104,6 @@ def find(
         SourceError: no row of a split can be compared.
         ray.exceptions.RayError: a task failed.
     """
-    import ray
-
     names = sorted(refs, key=rank)
     assert names[-1] == last and len(names) < 64
     parts = {name: list(_parts(refs[name], domains[name])) for name in names}
@@ -149,8 +148,6 @@ def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> Non
 
 
 def _remote(task: Any, num_returns: int) -> Any:
-    import ray
-
     return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.identity import RULES
 from curation.errors import SourceError
 from curation.escaping import escaped
+from curation.json_types import JsonView
 from curation.sources import NOTHING, SourceFile, assignment_of, raw_rows, read_rows
 from curation.stages.deal import examples_of
 from curation.stages.dropping import MEND, MEND_ADDED, drops, refuses, rules_in_words
@@ -28,7 +29,7 @@ class _Seen(NamedTuple):
 
     number: int
     """Number of the row within the split, from 1, in the order of the files."""
-    example: Mapping[str, Any]
+    example: JsonView
     digests: Digests
 
 

@@ -10,7 +10,7 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lance
 import numpy as np
@@ -20,6 +20,8 @@ from pyroaring import BitMap64
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
+from curation.heavy import ray
+from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -82,9 +84,9 @@ class Prepare(Stage):
     Made = PreparedRefs
 
     config: RowsConfig
-    files: Mapping[str, Any]
+    files: JsonView
     """The input files by source, as JSON."""
-    contents: Mapping[str, Any] = setting(default_factory=dict)
+    contents: JsonView = setting(default_factory=dict)
     """The digests of the files' bytes by source, in their order."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
@@ -151,8 +153,6 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    import ray.exceptions
-
     job, schemas, expected = _planned(config, directory, files, dealt)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
@@ -184,7 +184,6 @@ def prepare(
 
 def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writing: SplitWriting) -> None:
     """Write the chunks that are left in Ray tasks; ``before``: the rows that are written already, and all."""
-    import ray
 
     def committed(done: CommitRound) -> None:
         if writing.progress is not None:

@@ -12,6 +12,7 @@ from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
 from curation.escaping import quoted
+from curation.json_types import Json
 from curation.metrics import proportion
 from curation.sources import NOTHING, SourceFile, assignment_of, nearest, rows_at
 from curation.sources.ids import check_some
@@ -135,7 +136,7 @@ def first_bad(looked: Looked) -> str:
     return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
 
-class _Watched(dict[str, Any]):
+class _Watched(Json):
     """A raw row that notes which columns are looked for and are not there."""
 
     def __init__(self, raw: Mapping[str, object]) -> None:

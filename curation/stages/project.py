@@ -1,11 +1,12 @@
 """The PCA stage: fits a projection of the source split's hidden states and adds it to the labels as ``state_pca``."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from curation.config import TrustConfig
+from curation.json_types import Json
 from curation.refs import ProjectionRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
@@ -28,7 +29,7 @@ class Project(Stage):
         labels: TableRef
         """The labels with the projection of their states as a column."""
         projection: ProjectionRef
-        fit: dict[str, Any]
+        fit: Json
         """``size``, ``variance_kept`` and ``num_rows``."""
 
     labels: In[TableRef]

@@ -6,7 +6,7 @@ reads them anew, and nothing is bought.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +18,15 @@ from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
+from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
 from curation.signals import label_request
-from curation.stages.asking import AskModel
 from curation.stages.both_orders import added_numbers
-from curation.stages.label import LabelCounts, check_errors, count_labels
+from curation.stages.label import MakeLabels, check_errors
 from curation.stages.reduce import Reduction, reduction_of
 from curation.tables import commits, io, schemas
-from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import Request, width
 
@@ -35,7 +34,7 @@ OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_t
 """Columns of a labels table that are the server's in any case."""
 
 
-class Read(AskModel):
+class Read(MakeLabels):
     """Reads the answers of a split, teacher-forced, and puts hidden states beside them.
 
     Log-probabilities and their like stay those of the server; ``reads_numbers``: it gives none, and they are the
@@ -43,14 +42,6 @@ class Read(AskModel):
     took stay counted. Rows that are committed when the stage is cut off are not read again. A ``projection``, or the
     scores of ``fitted`` functions with a ``sample``, take the place of the states, as in ``curation.stages.label``.
     """
-
-    class Made(NamedTuple):
-        """The outputs."""
-
-        labels: TableRef
-        counts: LabelCounts
-        pass_: dict[str, Any]
-        """The record of the pass."""
 
     examples: In[TableRef]
     answers: In[TableRef]
@@ -69,8 +60,6 @@ class Read(AskModel):
 
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""
-        from curation.passes.run import run_pass  # heavy
-
         bought = BitMap64()
         for batch in io.open_table(self.answers).scanner(columns=["row_id"]).to_batches():
             bought |= bitmap(batch.column("row_id").to_numpy())
@@ -97,10 +86,7 @@ class Read(AskModel):
                 **how,
             )
         check_errors(result.table, self.teacher.ask.max_error_rate, self.answers)
-        table = compact(result.table, self.fragment_mb, guard=task.guard)
-        counts = count_labels(table)
-        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
-        return Done(outputs=made, rows=counts.rows)
+        return self.finished(task, result)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ with one are easier than the pool's.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.grading import checked
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, failed
 from curation.passes.models import Models
+from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done
 from curation.rundir.run import Task
@@ -121,14 +123,14 @@ class RollOut(AskModel):
         return Done(outputs=made, rows=made.num_asked)
 
 
-class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
+class RolloutWorker(ChunkWorker[list[Json]]):
     """Asks one teacher."""
 
     def __init__(self, job: RolloutJob, teacher: Metered) -> None:
         self._job, self._domain, self._teacher = job, get_domain(job.domain), ContentFree(teacher)
         self.meter = teacher
 
-    def work(self, rows: list[Row]) -> list[dict[str, Any]]:
+    def work(self, rows: list[Row]) -> list[Json]:
         """Rows of ``schemas.ROLLOUTS``."""
         job = self._job
         return draw(
@@ -142,11 +144,11 @@ class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
             on_batch=self.alive,
         )
 
-    def give_up(self, rows: list[Row], error: str) -> list[dict[str, Any]]:
+    def give_up(self, rows: list[Row], error: str) -> list[Json]:
         """Rows without a completion."""
         return [{"row_id": row["row_id"], "num_samples": 0, "error": error} for row in rows]
 
-    def write(self, parts: list[list[dict[str, Any]]], note: dict[str, Any]) -> pa.Table:
+    def write(self, parts: list[list[Json]], note: Json) -> pa.Table:
         """One fragment."""
         rows = [row for part in parts for row in part]
         note = note | failed(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
@@ -164,7 +166,7 @@ def draw(
     seed: int,
     limit: Limit | None = None,
     on_batch: Callable[[], None] = lambda: None,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Sample each row's completion until one states its ``gold`` label within the limit, at most ``num_samples`` times.
 
     Returns one row of ``schemas.ROLLOUTS`` per row. The i-th samples of all rows are drawn together, with their own
@@ -287,7 +289,6 @@ class _Sampling:
         wanted = np.union1d(self._ids, ids_M)
         if len(wanted) == len(self._ids):
             return
-        from curation.passes.run import run_pass  # heavy
 
         assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
         gold = io.take(self._job.audit, wanted, ["gold"])["gold"]

@@ -9,6 +9,7 @@ import yaml
 from curation.arms import fitted_of
 from curation.config import RiskConfig, RunConfig, TrustConfig, TuneConfig
 from curation.domains.grading import read_grades
+from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.hosts import Host
@@ -33,12 +34,12 @@ class Search(Stage):
         """The outputs."""
 
         trust: TrustRef | None
-        fit: dict[str, Any] | None
+        fit: Json | None
         absent: dict[str, str] | None
-        best: dict[str, Any]
+        best: Json
         """The section ``trust`` of what was found."""
         kind: str
-        choice: dict[str, Any]
+        choice: Json
         finalists: Any
         num_trials: int
         num_failed: int
@@ -49,7 +50,7 @@ class Search(Stage):
 
     labels: In[TableRef]
     grades: In[TableRef]
-    groups: dict[str, Any] | None
+    groups: Json | None
     """``column``, ``id_column`` and ``files`` of the source rows' groups, which no fold divides."""
     contents: list[str] = setting(default_factory=list)
     """The digests of the bytes of ``groups``' files, in their order."""
@@ -155,7 +156,7 @@ def _asked(
 
 
 def _groups(
-    grades: TableRef, *, column: str, id_column: str | None, files: list[dict[str, Any]], contents: Sequence[str]
+    grades: TableRef, *, column: str, id_column: str | None, files: list[Json], contents: Sequence[str]
 ) -> dict[int, str]:
     """The group of every graded source row.
 

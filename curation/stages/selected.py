@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 from curation.arrays import Float32s, Int64s
 from curation.domains import Domain, Example
 from curation.errors import CurationError
+from curation.json_types import Json
 from curation.refs import ListDigest, TableRef
 from curation.stages.gold import Gold
 from curation.storage.cache import staged
@@ -92,7 +92,7 @@ class SelectedRows:
     def _part(self, rank: int, examples: list[Example], weak: pa.Table) -> pa.Table:
         """Rows of consecutive ranks from ``rank`` on, by their examples and labels."""
         row_ids_M = weak["row_id"].to_numpy()
-        values: dict[str, Any] = {name: [value] * len(examples) for name, value in self._lineage.items()}
+        values: Json = {name: [value] * len(examples) for name, value in self._lineage.items()}
         values |= {
             "row_id": row_ids_M,
             "rank": np.arange(rank, rank + len(row_ids_M)),

@@ -1,12 +1,13 @@
 """The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Float32s
+from curation.json_types import Json
 from curation.metrics.shift import sampled, two_sample
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
@@ -21,7 +22,7 @@ class MeasureShift(Stage):
     class Made(NamedTuple):
         """The outputs."""
 
-        shift: dict[str, Any]
+        shift: Json
         """:func:`measure_shift` by split."""
 
     pool: In[TableRef]
@@ -38,7 +39,7 @@ class MeasureShift(Stage):
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
 
-def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> dict[str, Any]:
+def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Json:
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
     sides = [np.concatenate(list(sample_states(ref, states, seed).values()), axis=1) for ref in (split, pool)]
     return two_sample(*sides, seed=seed).to_json()

@@ -5,7 +5,7 @@ What the labelling actors measured as they labelled (``LabelJob.asks``) stands i
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,10 @@ from curation.arrays import Int64s
 from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
+from curation.json_types import Json, JsonView
 from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, failed
 from curation.passes.models import Models
+from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
@@ -45,13 +47,13 @@ class MeasureSignal(AskModel):
         signal: TableRef
         """The values (``schemas.SIGNAL``)."""
         num_unread: int
-        pass_: dict[str, Any]
+        pass_: Json
         """The record of the pass."""
 
     signal: str
     """The name or the code by which ``curation.signals.get_signal`` finds it."""
     seed: int
-    options: dict[str, Any]
+    options: Json
     """The arguments of the signal's class."""
     shots: In[TableRef | None]
     """The demonstrations of a signal that shows some."""
@@ -65,14 +67,14 @@ class MeasureSignal(AskModel):
     """The arms that rank by it and may not drop out, with the key that says so."""
 
     @property
-    def inputs(self) -> Mapping[str, Any]:
+    def inputs(self) -> JsonView:
         """The arguments on which the values depend; of a head in another type than float32 that it has one.
 
         A revision of signals about calibrated options, too.
         """
         dtype = self.teacher.ask.dtype
         has_head = self.reward is not None and self.reward.kind != "verifier"
-        further: dict[str, Any] = {"head_dtype": dtype} if has_head and dtype != "float32" else {}
+        further: Json = {"head_dtype": dtype} if has_head and dtype != "float32" else {}
         if self.domain.is_calibrated:
             further["calibrated"] = True
         return {**super().inputs, **further}
@@ -171,7 +173,7 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         """Rows without a value."""
         return MeasuredValues({}, {row["row_id"]: error for row in rows})
 
-    def write(self, parts: list[MeasuredValues], note: dict[str, Any]) -> pa.Table:
+    def write(self, parts: list[MeasuredValues], note: Json) -> pa.Table:
         """One fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
@@ -231,8 +233,6 @@ def signal(
         RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    from curation.passes.run import run_pass  # heavy
-
     wanted_M = np.sort(row_ids_N)
     return run_pass(
         job,
@@ -244,7 +244,7 @@ def signal(
     )
 
 
-def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, dict[str, Any]]:
+def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, Json]:
     """The compacted table of a stage's signal, and the record of its pass."""
     with stage.teacher.passing(task, stage.commit_seconds) as (engine, how):
         result = signal(replace(job, engine=engine), row_ids_N, **how)

@@ -1,8 +1,7 @@
 """The student stage: trains a student on the rows that an arm selected."""
 
-from typing import Any
-
 from curation.config import SftConfig
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
@@ -16,7 +15,7 @@ class TrainStudent(Training):
     """A digest of what the rows teach."""
     trained_by: str
     """The method's function, as the registry names it."""
-    read: dict[str, Any]
+    read: Json
     """Further arguments that the method reads."""
     rows: In[TableRef] = setting()
     """The selected rows, which the digest stands for."""
@@ -24,7 +23,7 @@ class TrainStudent(Training):
     """``examples``, the pool, for a method that reads it; the digest names the rows of it."""
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """The rows too, where the recipe reads more of them than the digest covers: their trust."""
         by_trust = isinstance(self.recipe, SftConfig) and self.recipe.weight_by_trust
         return {**super().inputs, **({"rows": self.rows} if by_trust else {})}

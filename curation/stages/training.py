@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from curation.config import StudentConfig, TrainSection
 from curation.escaping import escaped
+from curation.json_types import Json
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.registry import code
 from curation.rundir.graph import Done, In, Stage
@@ -57,7 +58,7 @@ class Training(Stage):
         """The outputs."""
 
         model: ModelRef
-        training: dict[str, Any]
+        training: Json
         """The record of the training, but for the rows that it dropped."""
         left_out: TableRef | None
         """All rows that were left out (``schemas.LEFT_OUT``)."""

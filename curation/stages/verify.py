@@ -23,6 +23,7 @@ from curation.domains import get_domain
 from curation.domains.grading import questions
 from curation.errors import RunFailedError, UserError
 from curation.hashing import Int64s, derive
+from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, In, Stage, plain
 from curation.rundir.run import Task
@@ -122,7 +123,7 @@ class VerifyByJudge(AskModel):
         verdicts: TableRef
         """The rows that were asked about (``schemas.GRADES``), best first."""
         counts: VerifyCounts
-        pass_: dict[str, Any]
+        pass_: Json
         """The record of the pass."""
 
     pool: In[TableRef]

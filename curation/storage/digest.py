@@ -31,8 +31,8 @@ class Content(NamedTuple):
     """``xxh3:`` and the digest of its bytes, or ``tag:`` and an object store's content tag."""
 
 
-def quick_content(path: Path, size: int | None = None) -> Content:
-    """The size and the 128-bit XXH3 of a local file, or of its first ``size`` bytes.
+def quick_content(path: Path) -> Content:
+    """The size and the 128-bit XXH3 of a local file.
 
     This digest finds accidents, not forgeries. It takes about as long as reading a file that is in memory.
 
@@ -42,10 +42,7 @@ def quick_content(path: Path, size: int | None = None) -> Content:
     digest, block, num_bytes = xxhash.xxh3_128(), bytearray(BLOCK_BYTES), 0
     view = memoryview(block)
     with path.open("rb", buffering=0) as file:
-        while size is None or num_bytes < size:
-            read = file.readinto(view if size is None else view[: size - num_bytes])
-            if not read:
-                break
+        while read := file.readinto(view):
             digest.update(view[:read])
             num_bytes += read
     return Content(num_bytes, QUICK + digest.hexdigest())

@@ -18,6 +18,7 @@ from lance.optimize import Compaction, CompactionTask, RewriteResult
 
 from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
+from curation.heavy import ray
 from curation.refs import TableRef
 from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
@@ -53,7 +54,6 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
     tasks = plan(ref, fragment_mb << 20)
     if not tasks:
         return ref
-    import ray
 
     try:  # the actors of the pass keep their CPUs for other passes
         rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))

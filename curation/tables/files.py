@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curation.json_types import Json
 from curation.storage.digest import file_sha256
 from curation.storage.durable import sync_names
 from curation.storage.files import sync_file
@@ -26,7 +26,7 @@ class WrittenFile:
     bytes: int
     sha256: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The file as a JSON object."""
         return asdict(self)
 

@@ -4,9 +4,10 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.errors import CommitError
+from curation.json_types import Json, JsonView
 from curation.storage.lease import Guard, unguarded
 from curation.tables.commits import Committer
 
@@ -22,7 +23,7 @@ class WrittenFragment(NamedTuple):
     uri: str
     num_rows: int
     time: float
-    note: dict[str, Any]
+    note: Json
 
 
 class CommitRound(NamedTuple):
@@ -33,14 +34,14 @@ class CommitRound(NamedTuple):
 
 
 def commit_stream(
-    written: Iterable[Mapping[str, Any] | None],
+    written: Iterable[JsonView | None],
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
     guard: Guard = unguarded,
     on_commit: Callable[[CommitRound], None] | None = None,
     on_written: Callable[[WrittenFragment], None] | None = None,
-    rest: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
+    rest: Callable[[], Iterable[JsonView]] = tuple,
 ) -> None:
     """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
@@ -58,7 +59,7 @@ def commit_stream(
     of = {committer.uri: committer for committer in committers}
     last, pause, is_due = time.monotonic(), seconds, False
 
-    def take(row: Mapping[str, Any]) -> None:
+    def take(row: JsonView) -> None:
         if row["uri"] not in of:
             of[row["uri"]] = Committer(row["uri"], guard)
         of[row["uri"]].add(row["fragments"], row["row_ids"])

@@ -12,10 +12,10 @@ An object store has its own content tags, and does not append: there the whole f
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from lance.fragment import FragmentMetadata
 
+from curation.json_types import Json
 from curation.storage import durable
 from curation.storage.digest import Content, bytes_digest, quick_content
 from curation.storage.paths import Place, Remote, place
@@ -54,13 +54,13 @@ def changed(uri: str, names: Iterable[str]) -> list[str]:
     return [name for name, content in known.items() if quick_content(home / DATA / name) != content]
 
 
-def with_sums(uri: str, fragment: FragmentMetadata, known: Iterable[str] = ()) -> dict[str, Any]:
+def with_sums(uri: str, fragment: FragmentMetadata, known: Iterable[str] = ()) -> Json:
     """A fragment as JSON with the contents of its files, but for those whose paths are ``known``."""
     new = [file.path for file in fragment.files if file.path not in set(known)]
     return {**fragment.to_json(), _KEY: of_files(uri, new)}
 
 
-def parted(described: Iterable[dict[str, Any]]) -> tuple[list[FragmentMetadata], Sums]:
+def parted(described: Iterable[Json]) -> tuple[list[FragmentMetadata], Sums]:
     """The inverse of :func:`with_sums`, for several fragments."""
     fragments, found = [], Sums()
     for item in described:

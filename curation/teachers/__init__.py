@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
+from curation.json_types import Json, JsonView
 from curation.models import here, state_size
 from curation.models.dtypes import settled
 from curation.refs import ModelRef
@@ -69,7 +70,7 @@ class Teacher(Protocol):
     """Facts of the teacher's start, for the report: sizes by name."""
 
     @staticmethod
-    def engine_key(config: AskConfig) -> Mapping[str, Any]:
+    def engine_key(config: AskConfig) -> JsonView:
         """The configuration that forces a restart, as JSON; :meth:`asked` changes all else."""
         ...
 
@@ -112,7 +113,7 @@ def can_gate(backend: str) -> bool:
     return backend == "auto" or "gate" in signature(code(BACKENDS[backend].made_by).label).parameters
 
 
-def engine_key(config: AskConfig) -> dict[str, Any]:
+def engine_key(config: AskConfig) -> Json:
     """The configuration that forces a restart; the same key and model reuse the teacher."""
     return {"backend": config.backend, **_class_of(config).engine_key(config)}
 

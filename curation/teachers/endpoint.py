@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,6 +24,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, undrawable
 from curation.errors import ConfigError
 from curation.hashing import hash64
+from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import AnsweredRow, bad_options, completion_batch, ranked
@@ -38,7 +39,7 @@ TEMPLATE_TOKENS = 64
 """Tokens that a chat template adds, at most."""
 MAX_KNOWN = 2**16
 """Options whose tokens are remembered."""
-Reading = Callable[[Mapping[str, Any]], ServedAnswer]
+Reading = Callable[[JsonView], ServedAnswer]
 NO_ROW: Mapping[str, int] = MappingProxyType({})
 FIELD = "answer"
 """The field of a JSON object that is one of a row's options."""
@@ -58,7 +59,7 @@ class EndpointTeacher:
         self._tokens = _ServersTokens(self.client, config.endpoint)
 
     @staticmethod
-    def engine_key(config: AskConfig) -> Mapping[str, Any]:
+    def engine_key(config: AskConfig) -> JsonView:
         """The server, its limits, and where is kept what it was paid for."""
         server = {} if config.endpoint is None else config.endpoint.model_dump(mode="json")
         return {**server, "num_actors": config.actors.max}
@@ -200,11 +201,11 @@ class EndpointTeacher:
 
 def question_of(
     request: Request, decoding: DecodingConfig, config: AskConfig, seed: int
-) -> tuple[str, dict[str, Any], str | None]:
+) -> tuple[str, Json, str | None]:
     """Path and body of a question, and the field of the answer's JSON object that is the answer, if it is one."""
     served, field = config.endpoint, None
     assert served is not None, "a teacher is made of it"
-    body: dict[str, Any] = {
+    body: Json = {
         "model": served.model,
         "max_tokens": decoding.max_tokens,
         "temperature": decoding.temperature,
@@ -238,7 +239,7 @@ def question_of(
     return path, {key: value for key, value in body.items() if value is not None}, field
 
 
-def most_of(body: Mapping[str, Any], max_tokens: int) -> Usage:
+def most_of(body: JsonView, max_tokens: int) -> Usage:
     """The most tokens that a question can take: one for each byte of its body, and those of its longest answers.
 
     Args:
@@ -250,7 +251,7 @@ def most_of(body: Mapping[str, Any], max_tokens: int) -> Usage:
     return Usage(len(json.dumps(body, ensure_ascii=False).encode()) + TEMPLATE_TOKENS, longest * answers)
 
 
-def _schema(choices: Sequence[str]) -> dict[str, Any]:
+def _schema(choices: Sequence[str]) -> Json:
     """The form of an answer that is one of the choices."""
     schema = {
         "type": "object",
@@ -304,7 +305,7 @@ class _ServersTokens:
         return tokens
 
 
-def _plain(text: str) -> dict[str, Any]:
+def _plain(text: str) -> Json:
     return {"prompt": text, "add_special_tokens": False}
 
 

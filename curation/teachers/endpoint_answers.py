@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from curation.json_types import JsonView
 from curation.teachers.completions import OfTokens
 
 
@@ -56,7 +57,7 @@ class UnreadableError(ValueError):
     """A server's answer is not of the form that its API promises."""
 
 
-def read_json(content: bytes) -> Mapping[str, Any]:
+def read_json(content: bytes) -> JsonView:
     """The object that a server answered with.
 
     Raises:
@@ -80,7 +81,7 @@ def usage_of(found: Mapping[str, object]) -> Usage | None:
     return Usage(prompt, output) if isinstance(prompt, int) and isinstance(output, int) else None
 
 
-def read_answer(found: Mapping[str, Any], *, field: str | None = None) -> ServedAnswer:
+def read_answer(found: JsonView, *, field: str | None = None) -> ServedAnswer:
     """The answer of a chat or of a completion.
 
     Args:
@@ -119,7 +120,7 @@ def read_answer(found: Mapping[str, Any], *, field: str | None = None) -> Served
     )
 
 
-def read_scores(found: Mapping[str, Any], lengths: Sequence[int]) -> list[list[float]]:
+def read_scores(found: JsonView, lengths: Sequence[int]) -> list[list[float]]:
     """Log-probabilities of the last ``lengths`` tokens of each prompt, as vLLM gives them with ``prompt_logprobs``.
 
     Raises:

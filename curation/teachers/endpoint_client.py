@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from curation.config.endpoint import INSTALL, MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
+from curation.json_types import JsonView
 from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_json, usage_of
 from curation.teachers.endpoint_paid import Paid
 
@@ -45,7 +46,7 @@ class RefusedError(Exception):
 class Billed(NamedTuple):
     """A server's answer, and the number under which it was noted as sent."""
 
-    content: Mapping[str, Any]
+    content: JsonView
     number: int
     used: Usage
 

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.config.endpoint import TokenPrice
+from curation.json_types import JsonView
 from curation.storage.paths import Place, Remote, place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
@@ -158,7 +159,7 @@ class Paid:
             taken += len(raw)
         return taken
 
-    def _count_line(self, name: str, line: Mapping[str, Any], at: _At, in_memory: bool) -> None:
+    def _count_line(self, name: str, line: JsonView, at: _At, in_memory: bool) -> None:
         spending, of = self.spending, name.partition("-")[0].removesuffix(SUFFIX)
         if "sent" in line:
             spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])

@@ -4,11 +4,12 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
+from curation.json_types import Json
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import AnsweredRow, completion_batch
@@ -26,7 +27,7 @@ class GivenTeacher:
         self._config = config
 
     @staticmethod
-    def engine_key(config: AskConfig) -> dict[str, Any]:
+    def engine_key(config: AskConfig) -> Json:
         """Nothing is started."""
         return {}
 

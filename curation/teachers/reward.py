@@ -12,6 +12,7 @@ import numpy as np
 
 from curation.arrays import Float32s
 from curation.errors import ModelError
+from curation.heavy import torch, transformers
 from curation.models import here, load_tokenizer, token_ids
 from curation.models.loading import load_weights
 from curation.models.own_code import check_head
@@ -46,8 +47,6 @@ class RewardModel:
         Raises:
             ModelError: the model gives more than one number a row.
         """
-        import torch
-
         reward_N = np.full(len(pairs), np.nan, dtype=np.float32)
         texts = [self._text(prompt, completion) for prompt, completion in pairs]
         special = self._tokenizer.chat_template is None  # a template writes special tokens itself
@@ -84,16 +83,16 @@ class RewardModel:
 
 
 def _load(ref: ModelRef, dtype: str) -> Any:
-    import torch
-    from transformers import AutoModel, AutoModelForSequenceClassification
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if ref.adapter is not None:
         raise ModelError(f"reward model {ref.base!r}: takes no adapter, found {ref.adapter!r}; merge it into the model")
     own_code = check_head(ref)
-    plain = AutoModelForSequenceClassification.__name__
-    loader: Any = AutoModel if "AutoModel" in own_code and plain not in own_code else AutoModelForSequenceClassification
+    plain = transformers.AutoModelForSequenceClassification.__name__
+    loader: Any = (
+        transformers.AutoModel
+        if "AutoModel" in own_code and plain not in own_code
+        else transformers.AutoModelForSequenceClassification
+    )
     try:
         model, found = load_weights(loader, ref, dtype=getattr(torch, dtype), output_loading_info=True)
     except ModelError:

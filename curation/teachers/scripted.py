@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
+from curation.json_types import Json
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request, in_pairs
 from curation.teachers.completions import (
@@ -59,7 +60,7 @@ class ScriptedTeacher:
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
     @staticmethod
-    def engine_key(config: AskConfig) -> dict[str, Any]:
+    def engine_key(config: AskConfig) -> Json:
         """The script."""
         return config.scripted.model_dump(mode="json")
 

@@ -7,13 +7,14 @@ answers, ``options`` scores given ones, ``reading`` reads those that came with t
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import torch
 
 from curation.config import AskConfig, DecodingConfig
 from curation.errors import ModelError
+from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request
@@ -46,7 +47,7 @@ class TransformersTeacher:
         self._decoder = Decoder(self._forward, self._tokenizer, stop_ids)
 
     @staticmethod
-    def engine_key(config: AskConfig) -> dict[str, Any]:
+    def engine_key(config: AskConfig) -> Json:
         """The weights' type and where they are."""
         return {"dtype": config.dtype, "gpu": bool(config.actors.num_gpus)}
 

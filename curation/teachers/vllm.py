@@ -21,6 +21,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.states import positions_of, ranks_of
 from curation.errors import ModelError
 from curation.hashing import hash64
+from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
 from curation.teachers import Gate, Request, in_pairs
@@ -70,7 +71,7 @@ class VllmTeacher:
         self.known = OptionTokens()
 
     @staticmethod
-    def engine_key(config: AskConfig) -> dict[str, Any]:
+    def engine_key(config: AskConfig) -> Json:
         """The engine's arguments, and what its tap is to keep."""
         return {
             "dtype": config.dtype,

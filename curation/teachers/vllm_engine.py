@@ -28,6 +28,7 @@ import torch
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError, CurationError, ModelError, StartError
+from curation.heavy import transformers
 from curation.models import load_model, load_tokenizer
 from curation.models.loading import engine_arguments, from_pretrained, saved_from
 from curation.refs import ModelRef
@@ -275,12 +276,10 @@ class Engine:
 
 def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
     """Tokens that end an answer: the tokenizer's and those of the model's generation settings."""
-    from transformers import GenerationConfig
-
     try:
-        settings = from_pretrained(GenerationConfig, model)
+        settings = from_pretrained(transformers.GenerationConfig, model)
     except OSError:
-        settings = GenerationConfig.from_model_config(text_config)
+        settings = transformers.GenerationConfig.from_model_config(text_config)
     ids: set[int] = set()
     for source in (eos, settings.eos_token_id):
         ids.update([source] if isinstance(source, int) else source or [])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curation.config import AskConfig, DecodingConfig
+from curation.json_types import Json
 from curation.teachers import Gate
 from curation.teachers.completions import Array, OfTokens, above, prompt_batch, prompt_states, ranked
 from curation.teachers.prompts import TokenisedRequest
@@ -156,7 +157,7 @@ def fed_params(
     After it the log-probabilities of the tokens ``letters`` are kept. From position ``score_from`` on it is an answer
     to score, ``sureness`` with margin and entropy.
     """
-    asked: dict[str, Any] = {LETTERS: list(letters)} if letters else {}
+    asked: Json = {LETTERS: list(letters)} if letters else {}
     asked |= {} if score_from is None else {SCORE_FROM: score_from}
     asked |= {SURENESS: True} if sureness else {}
     return sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked or None, **values)

@@ -1,11 +1,12 @@
 """A teacher around a teacher: what both have in common, so that each kind says what it adds."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from typing import Self
 
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
+from curation.json_types import Json, JsonView
 from curation.teachers import Gate, Request, Teacher
 
 
@@ -17,7 +18,7 @@ class Wrapped:
         self.state_size, self.facts = teacher.state_size, teacher.facts
 
     @staticmethod
-    def engine_key(config: AskConfig) -> Mapping[str, Any]:
+    def engine_key(config: AskConfig) -> JsonView:
         """Nothing: it is started already."""
         return {}
 
@@ -35,5 +36,5 @@ class Wrapped:
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The teacher's answers (see ``Teacher.label``); a teacher that takes no gate is given none."""
-        how: dict[str, Any] = {} if gate is None else {"gate": gate}
+        how: Json = {} if gate is None else {"gate": gate}
         return self.teacher.label(requests, decoding, seed=seed, states=states, **how)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from curation.heavy import ray
+
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
@@ -65,8 +67,6 @@ SHIFT_AUC_LOW = Meter(
     name="curation_shift_auc_low", kind="gauge", text="The lower bound of its 95 % interval, for alarms."
 )
 
-METERS = tuple(value for value in dict(globals()).values() if isinstance(value, Meter))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
@@ -89,8 +89,6 @@ class Telemetry:
         self._emit(meter, "observe", value, {})
 
     def _emit(self, meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
-        import ray
-
         if ray.is_initialized():
             getattr(_rays(meter), verb)(value, tags={"run": self.run, "stage": self.stage, **tags})
 

@@ -6,7 +6,9 @@ It goes to the terminal and to ``events.jsonl``; ``curate status`` reads it from
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
+
+from curation.json_types import Json, JsonView
 
 PACE_SECONDS = 120.0
 """The time window of rows/s."""
@@ -62,7 +64,7 @@ class Work:
     spent: Spent = Spent()
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of ``asdict``."""
         return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
@@ -166,7 +168,7 @@ class ProgressJournal:
         self._due = 0.0
         self._is_finished = False
 
-    def fields(self, standing: Standing, now: float) -> dict[str, Any] | None:
+    def fields(self, standing: Standing, now: float) -> Json | None:
         """The event's fields; None if the last event is too recent. The first and the last update always give one."""
         self._pace.add(now, standing.reached)
         self._begun = now if self._begun is None else self._begun
@@ -174,7 +176,7 @@ class ProgressJournal:
         if now < self._due and was_finished == self._is_finished:
             return None
         self._due = now + min(MAX_EVENT_SECONDS, max(EVENT_SECONDS, (now - self._begun) / 100))
-        fields: dict[str, Any] = {"rows": standing.rows, "total": standing.total}
+        fields: Json = {"rows": standing.rows, "total": standing.total}
         if (pace := self._pace.rows_per_second) is not None:
             left = standing.total - standing.reached
             fields |= {"rows_per_second": float(f"{pace:.4g}"), "seconds_left": round(left / pace, 1)}

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import TRUST, Column, Draw, Signal
+from curation.json_types import JsonView
 from curation.refs import TrustRef
 from curation.registry import code
 from curation.storage.paths import Place
@@ -57,7 +58,7 @@ class FittedTrust(Protocol):
         ...
 
     @property
-    def fit(self) -> Mapping[str, Any]:
+    def fit(self) -> JsonView:
         """The data and the course of the fit, as JSON."""
         ...
 

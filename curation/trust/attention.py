@@ -8,15 +8,16 @@ that tells the tokens apart. A learned query stands before them. Pre-norm transf
 depth and standardised inputs are those of the neural trust function.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
 from curation.errors import ConfigError
+from curation.json_types import JsonView
 from curation.trust.network import NetTrust, TrustNet
 from curation.trust.neural import NORM_EPS, Block, drop_path
 
@@ -129,7 +130,7 @@ class AttentionTrust(NetTrust[AttentionNet]):
     kind = "attention"
 
     @classmethod
-    def net_of(cls, architecture: Mapping[str, Any]) -> AttentionNet:
+    def net_of(cls, architecture: JsonView) -> AttentionNet:
         """A network, not fitted yet."""
         sizes = tuple(architecture["sizes"])
         return AttentionNet(AttentionArchitecture(**{**architecture, "sizes": sizes}))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from curation.arrays import Bools, Float64s, Floats
 from curation.config import TrustConfig
+from curation.json_types import Json, JsonView
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust, class_weights
@@ -122,12 +123,12 @@ class BoostedTrees(StateTrust):
         """The nodes."""
         return self._weights
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Json:
         """Adds the numbers of a row."""
         return {**super().description(), "size": self._size}
 
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The trees."""
         calibration = Calibration(**description["calibration"])
         return cls(weights, description["size"], description["inputs"], description["fit"], calibration)

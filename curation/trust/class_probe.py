@@ -6,7 +6,7 @@ it where labels are a closed set.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from curation.arrays import Float64s
+from curation.json_types import Json, JsonView
 from curation.trust.folded import FoldedInput
 
 CLASS_PROBE = "class probe"
@@ -53,12 +54,12 @@ class ClassProbe:
         ]
         return log_odds(self._folded(read).double().numpy() * self.sharpness, class_N)
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Json:
         """Arguments of :meth:`made` beside the weights, as JSON."""
         return {"classes": self.classes, "spans": self.spans, "sharpness": self.sharpness}
 
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The probe of these weights and this description."""
         spans = [(start, end) for start, end in description["spans"]]
         return cls(description["classes"], spans, weights, description["sharpness"])

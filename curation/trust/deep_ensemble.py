@@ -6,12 +6,13 @@ member's (Lakshminarayanan et al. 2017); the raw score is the logit of that mean
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from curation.json_types import Json, JsonView
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
 from curation.trust.folded import FoldedNets
@@ -57,13 +58,13 @@ class DeepEnsemble(StateTrust):
         """The networks' parameters and buffers."""
         return {f"{m}.{name}": tensor for m, net in enumerate(self.nets) for name, tensor in net.state_dict().items()}
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Json:
         """Adds the networks' architecture and their number."""
         shape = {"architecture": asdict(self.nets[0].architecture), "num_members": len(self.nets)}
         return {**super().description(), **shape}
 
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The trust function on the CPU."""
         if description["num_members"] > len(weights):
             raise ValueError(f"it names {description['num_members']:,} networks and holds {len(weights):,} tensors")

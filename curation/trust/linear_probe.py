@@ -1,7 +1,7 @@
 """A linear probe: logistic regression on the teacher's hidden states (ours; the paper has none)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from curation.arrays import Bools, Floats
 from curation.config import TrustConfig
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust, class_weights
@@ -77,7 +78,7 @@ class LinearProbe(StateTrust):
         return {"weight_D": self.weight_D, "bias": self.bias}
 
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The linear probe."""
         calibration = Calibration(**description["calibration"])
         return cls(weights["weight_D"], weights["bias"], description["inputs"], description["fit"], calibration)

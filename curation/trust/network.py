@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from curation.json_types import Json, JsonView
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust
@@ -70,18 +71,18 @@ class NetTrust(StateTrust, Generic[Net]):
         """The network's parameters and buffers."""
         return self.net.state_dict()
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Json:
         """Adds the network's architecture."""
         return {**super().description(), "architecture": asdict(self.net.architecture)}
 
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The trust function on the CPU."""
         net = with_weights(lambda: cls.net_of(description["architecture"]), description["architecture"], weights)
         return cls(net, description["inputs"], description["fit"], Calibration(**description["calibration"]))
 
 
-def with_weights(make: Callable[[], Module], architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Module:
+def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:
     """A network with saved weights, which takes memory only once its shapes are those of the weights.
 
     Args:

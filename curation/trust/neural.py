@@ -6,14 +6,15 @@ linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own
 standardised inputs (can be switched off) and several states side by side as one input (off by default).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.folded import FoldedNets
 from curation.trust.network import NetTrust, TrustNet
@@ -105,6 +106,6 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
         return logit_N
 
     @classmethod
-    def net_of(cls, architecture: Mapping[str, Any]) -> NeuralTrustNet:
+    def net_of(cls, architecture: JsonView) -> NeuralTrustNet:
         """A network, not fitted yet."""
         return NeuralTrustNet(Architecture(**architecture))

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from safetensors import SafetensorError
 
 from curation.errors import ModelError
+from curation.json_types import Json
 from curation.refs import ProjectionRef, TrustRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
@@ -31,14 +34,13 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], des
     return pin(directory, kind)
 
 
-def load(ref: Ref, make: Callable[[dict[str, "Tensor"], dict[str, Any]], Fitted]) -> Fitted:
+def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitted:
     """Call ``make`` with the weights and the description that ``ref`` pins.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
     """
     import safetensors.torch
-    from safetensors import SafetensorError
 
     if (found := pin(place(ref.uri), type(ref)).digest) != ref.digest:
         raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
@@ -51,7 +53,7 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], dict[str, Any]], Fitted]
         raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
 
 
-def described(ref: TrustRef | ProjectionRef) -> dict[str, Any]:
+def described(ref: TrustRef | ProjectionRef) -> Json:
     """The saved description of what ``ref`` names.
 
     Raises:

@@ -10,7 +10,7 @@ fewer inputs, down to one number alone, where those do as well.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from curation.arrays import Bools, Float64s
 from curation.errors import SourceError
+from curation.json_types import Json, JsonView
 from curation.tables.schemas import is_number, mend_of
 from curation.trust import Scores
 from curation.trust.boosted_trees import BoostedTrees
@@ -278,7 +279,7 @@ class StackedTrust(StateTrust):
             found |= {f"class_probe.{name}": of for name, of in self.class_probe.weights.items()}
         return found
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Json:
         """Adds the combination's columns, the probes' names and what the networks and the class probe are made of."""
         return {
             **super().description(),
@@ -290,7 +291,7 @@ class StackedTrust(StateTrust):
         }
 
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The stack on the CPU."""
         found, columns = _under(weights, "combination."), tuple(description["columns"])
         model: Logistic | Trees

@@ -15,6 +15,7 @@ from torch.utils.dlpack import from_dlpack
 
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import DegenerateSourceError, SourceError
+from curation.json_types import Json, JsonView
 from curation.refs import TrustRef
 from curation.storage.paths import Place
 from curation.tables.schemas import input_column, is_number, mend_of
@@ -50,7 +51,7 @@ class StateTrust(ABC):
     """How many principal components of the states it reads where ``trust.pca`` is unset, or as many as there are;
     ``None``: the states themselves."""
 
-    def __init__(self, inputs: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
+    def __init__(self, inputs: Sequence[str], fit: JsonView, calibration: Calibration | None = None) -> None:
         self.inputs = tuple(inputs)
         """The names of the states and scalar columns that it reads (``TrustConfig.inputs``)."""
         self.fit = fit
@@ -145,7 +146,7 @@ class StateTrust(ABC):
             raw_N[of_fit_N] = self.held_out.raw_N[places_N[of_fit_N]]
         return raw_N
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Json:
         """Arguments of :meth:`made` beside the weights, as JSON."""
         return {
             "kind": self.kind,
@@ -166,7 +167,7 @@ class StateTrust(ABC):
         return self.to_trust(self.raw_score(labels))
 
     @classmethod
-    def loaded(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+    def loaded(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The inverse of :meth:`save`."""
         apart = ("pca.", "held_out.")
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith(apart)}, description)

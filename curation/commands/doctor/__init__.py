@@ -7,6 +7,7 @@ from curation.cluster.capacity import LOCAL, address_of
 from curation.commands.doctor import joined, machine, storage, teacher
 from curation.commands.doctor.finding import CheckResult, Finding, found, ok
 from curation.config import RayConfig, RunConfig
+from curation.config.load import load_config
 
 __all__ = ["Finding", "examine"]
 
@@ -52,8 +53,6 @@ def examine(
 
 
 def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> CheckResult:
-    from curation.config.load import load_config
-
     config = load_config(path, overrides)
     loaded.append(config)
     return ok(f"{path} is valid; run directory {config.directory}")

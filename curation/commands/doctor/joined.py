@@ -5,13 +5,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import storage, teacher
 from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
+from curation.heavy import ray
+from curation.json_types import JsonView
 from curation.storage.paths import Place, write_atomically
 
 MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
@@ -81,8 +82,6 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> CheckResult:
 
 def _offset(node_id: str) -> tuple[float, float]:
     """The offset of a node's clock from ours and its error: from the fastest of some rounds, and half its duration."""
-    import ray
-
     asked = nodes.task(_time(), node_id)
     rounds = []
     for _ in range(ROUNDS):
@@ -150,7 +149,7 @@ def _room(config: RunConfig) -> CheckResult:
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
-def _resources_of(node: Mapping[str, Any]) -> str:
+def _resources_of(node: JsonView) -> str:
     resources = node["Resources"]
     store = f"{resources.get('object_store_memory', 0) / 2**30:.1f} GiB object store"
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"
@@ -158,8 +157,6 @@ def _resources_of(node: Mapping[str, Any]) -> str:
 
 def _vllm(config: RunConfig | None, wanted: bool) -> CheckResult:
     """Check vLLM on a node with the resources of a teacher actor."""
-    import ray
-
     actor = None if config is None else config.teacher.actors
     takes = {} if actor is None else actor.each
     has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))

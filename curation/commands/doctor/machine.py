@@ -15,6 +15,7 @@ from curation import memory
 from curation.cluster import ray_private
 from curation.cluster.versions import PROJECT
 from curation.commands.doctor.finding import CheckResult, fail, ok, warn
+from curation.heavy import torch
 
 GIB = 2**30
 MIN_FREE_DISK, GOOD_FREE_DISK = 1 * GIB, 10 * GIB
@@ -139,8 +140,6 @@ def shared_memory_verdict(free: int, memory: int) -> CheckResult:
 
 def gpu(asked: float) -> CheckResult:
     """Whether torch sees the GPUs and computes on them, and whether there are as many as the configuration asks for."""
-    import torch
-
     if not torch.cuda.is_available():
         there = Path("/dev/nvidia0").exists()
         finding = f"torch {torch.__version__} does not see the installed GPU" if there else "none"

@@ -1,13 +1,13 @@
 """Checks of the teacher: the requested GPUs, and vLLM, on this machine or on a node."""
 
 import importlib.metadata
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from curation.cluster.capacity import needs
 from curation.commands.doctor.finding import CheckResult, fail, ok, warn
 from curation.config import RunConfig
+from curation.heavy import torch
+from curation.json_types import JsonView
 from curation.refs import ModelRef
 
 
@@ -15,7 +15,7 @@ from curation.refs import ModelRef
 class VllmQuestion:
     """The vLLM that a machine is to be checked for."""
 
-    engine: Mapping[str, Any]
+    engine: JsonView
     model: ModelRef | None
     gpus: bool
     probe: bool
@@ -52,8 +52,6 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
     from curation import models
 
     if config is None:
-        import torch
-
         return VllmQuestion(engine={}, model=None, gpus=torch.cuda.is_available(), probe=wanted)
     teacher, model = config.teacher, config.teacher.loaded
     ref = None

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from curation.commands.export.run import Moved, read_run
 from curation.config import RunConfig
 from curation.errors import TableError
+from curation.json_types import Json
 from curation.pipeline.growth import prepared_by
 from curation.refs import TableRef, table_refs
 from curation.rundir.graph import Position, Stage
@@ -17,8 +18,6 @@ from curation.stages.label import Label
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.commands.explain.recorded import Json, RecordedRun
+from curation.commands.explain.recorded import RecordedRun
 from curation.commands.export.run import fitted_by
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
+from curation.json_types import Json
 from curation.pipeline.grading import grading_stage
 from curation.pipeline.selecting import verifying_stage
 from curation.refs import TableRef, TrustRef

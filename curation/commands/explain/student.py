@@ -1,10 +1,11 @@
 """Which rows taught a student: how many, the files that hold them, and the first ones."""
 
 from curation.arms import REFERENCE_ARM
-from curation.commands.explain.recorded import Json, RecordedRun
+from curation.commands.explain.recorded import RecordedRun
 from curation.commands.export.run import read_run
 from curation.commands.export.student import find_student, students_of
 from curation.errors import TableError
+from curation.json_types import Json
 from curation.storage.paths import Place
 from curation.tables import io
 

@@ -1,11 +1,9 @@
 """The output of ``curate explain``: a fact a line."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from curation.escaping import escaped
-
-Json = Mapping[str, Any]
+from curation.json_types import JsonView
 
 LONGEST = 160
 """Characters of a prompt in the list of a student's rows."""
@@ -15,7 +13,7 @@ MOST_INPUTS = 5
 """The most inputs of a stack that are shown for a row."""
 
 
-def row_lines(found: Json) -> Iterator[str]:
+def row_lines(found: JsonView) -> Iterator[str]:
     """The lines about a row."""
     yield _fact("row", f"{found['row_id']} of the split {found['split']}")
     if found["also_in"]:
@@ -35,7 +33,7 @@ def row_lines(found: Json) -> Iterator[str]:
         yield from (f"  {line}" for line in _generation_lines(generation))
 
 
-def student_lines(found: Json) -> Iterator[str]:
+def student_lines(found: JsonView) -> Iterator[str]:
     """The lines about a student's rows."""
     yield _fact("student", f"{found['student']}, from the base {_model(found['base'])}")
     yield _fact("model", _model(found["model"]))
@@ -54,7 +52,7 @@ def student_lines(found: Json) -> Iterator[str]:
         yield f"    {text[:LONGEST]}{'...' if len(text) > LONGEST else ''}"
 
 
-def _generation_lines(found: Json) -> Iterator[str]:
+def _generation_lines(found: JsonView) -> Iterator[str]:
     if found["teacher"] is not None or found["why"] is None:
         yield _fact("teacher", _model(found["teacher"]))
     weak = found["weak"]
@@ -82,7 +80,7 @@ def _generation_lines(found: Json) -> Iterator[str]:
         yield _fact(name, _arm(arm))
 
 
-def _arm(arm: Json) -> str:
+def _arm(arm: JsonView) -> str:
     cut = f"of {arm['num_selected']:,} selected"
     if arm["threshold"] is not None:
         cut += f", cut at raw score {_number(arm['threshold'])}"
@@ -98,7 +96,7 @@ def _arm(arm: Json) -> str:
     )
 
 
-def _origin(origin: Json, row_id: int) -> str:
+def _origin(origin: JsonView, row_id: int) -> str:
     if origin["id_column"] is not None:
         where = origin["file"] or f"the files of source {origin['source']}"
         return f"{where}, where {origin['id_column']} is {row_id}"
@@ -107,7 +105,7 @@ def _origin(origin: Json, row_id: int) -> str:
     return f"{origin['file']}, row {origin['row']:,} (the first is 0)"
 
 
-def _model(ref: Json | None) -> str:
+def _model(ref: JsonView | None) -> str:
     if ref is None:
         return "none: its backend has no weights"
     adapter = f" with adapter {ref['adapter']}" if ref.get("adapter") else ""

@@ -3,28 +3,26 @@
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
+from curation.json_types import JsonView
 from curation.report.headline import points
 from curation.report.html import duration, environment
-
-Json = Mapping[str, Any]
 
 METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
 PAPER = "https://arxiv.org/abs/2606.01000"
 
 
-def card_of(lineage: Json) -> str:
+def card_of(lineage: JsonView) -> str:
     """The card, from nothing but the lineage."""
     card = ModelCard.from_template(_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
     card.text = template("card.md.j2").render(lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"]))
     return str(card)
 
 
-def _front_matter(lineage: Json) -> ModelCardData:
+def _front_matter(lineage: JsonView) -> ModelCardData:
     """The card's metadata; a base that is not on the hub cannot be named there."""
     student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
     is_adapter = student["kind"] == "adapter"
@@ -50,7 +48,7 @@ def _front_matter(lineage: Json) -> ModelCardData:
     )
 
 
-def _datasets(sources: Json) -> Iterator[str]:
+def _datasets(sources: JsonView) -> Iterator[str]:
     """The hub ids of sources that are read from the hub."""
     for source in sources.values():
         if found := re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", str(source["path"])):
@@ -65,7 +63,7 @@ def template(name: str) -> Template:
     return made.get_template(name)
 
 
-def share(estimate: Json | None) -> str:
+def share(estimate: JsonView | None) -> str:
     """A share with its interval and number of rows."""
     if estimate is None or estimate.get("value") is None:
         return "not measured"
@@ -73,7 +71,7 @@ def share(estimate: Json | None) -> str:
     return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
 
 
-def number(estimate: Json | None) -> str:
+def number(estimate: JsonView | None) -> str:
     """A metric with its interval and number of rows."""
     if estimate is None or estimate.get("value") is None:
         return "not measured"

@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 
 from curation.commands.export.student import Student
 from curation.errors import ExportError
+from curation.heavy import torch
+from curation.json_types import JsonView
 from curation.models import configuration_of, load_model, load_tokenizer
 from curation.models.own_code import hub_revision
 from curation.refs import ModelRef
@@ -35,7 +37,7 @@ class ExportedWeights:
     kind: Literal["adapter", "full model", "merged model"]
     has_base: bool
     """Whether the adapter's base stands beside it, in ``base``: it was merged from an adapter and is nowhere else."""
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, JsonView]
     """``bytes`` and ``sha256`` by name."""
 
 
@@ -178,8 +180,6 @@ def replace_base(model: ModelRef, output: Place) -> ModelRef:
 
 def _merge(model: ModelRef, path: Path) -> None:
     """The adapter merged into the base in float32, in the type of the base's own weights."""
-    import torch
-
     dtype = getattr(configuration_of(model), "dtype", None) or torch.float32
     merged: Any = load_model(model)
     merged.to(dtype).save_pretrained(path)

@@ -1,6 +1,5 @@
 """Where an exported student comes from, as JSON: model, teacher, trust function, selection, data, recipe, results."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +9,7 @@ from curation.cluster.versions import versions
 from curation.commands.export.files import ExportedWeights, is_on_hub
 from curation.commands.export.student import Student
 from curation.config.base import TrainSection
+from curation.json_types import Json, JsonView
 from curation.pipeline.growth import prepared_by
 from curation.pipeline.selecting import verifying_stage
 from curation.refs import ModelRef
@@ -18,8 +18,6 @@ from curation.report.trained import trainings
 from curation.stages.chooser import is_verified
 from curation.stages.label import Label
 from curation.stages.score import Score
-
-Json = dict[str, Any]
 
 METRICS = ("auc", "ece", "brier")
 COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
@@ -189,7 +187,7 @@ def _data(student: Student) -> Json:
 
 def _recipe(student: Student) -> Json:
     """The method and all its settings that the weights depend on."""
-    recipe: Mapping[str, Any] = student.record.inputs["recipe"]
+    recipe: JsonView = student.record.inputs["recipe"]
     return {
         **{key: value for key, value in recipe.items() if key not in TrainSection.RESOURCES},
         "seed": student.record.inputs["seed"],

@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from curation.arms import REFERENCE_ARM
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.errors import ExportError
+from curation.json_types import JsonView
 from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.fit import FitTrust
@@ -62,10 +61,10 @@ def chosen_generation(config: RunConfig, generation: int | None, there: str) -> 
     return last if generation is None else generation
 
 
-def report_of(manifest: Manifest, record: StageRecord) -> Mapping[str, Any] | None:
+def report_of(manifest: Manifest, record: StageRecord) -> JsonView | None:
     """The run's report, if it tells of the very work that the record is of; ``None``: none does."""
     try:
-        content: Mapping[str, Any] = read_json(manifest.directory / "report.json")
+        content: JsonView = read_json(manifest.directory / "report.json")
     except (OSError, ValueError):
         return None
     own = (record.name, record.started, record.seconds)

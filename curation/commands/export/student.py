@@ -1,15 +1,15 @@
 """Finds a trained student in a run directory, by the manifest alone: no source, no cluster and no Ray is needed."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.run import Moved, chosen_generation, fitted_by, read_run, report_of
 from curation.config import RunConfig
 from curation.errors import ExportError
+from curation.json_types import JsonView
 from curation.refs import ModelRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -18,8 +18,6 @@ from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.stages.student import TrainStudent
 from curation.storage.paths import Place, place
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +107,7 @@ class Student:
         return replace(ref, base=moved.here(ref.base), adapter=ref.adapter and moved.here(ref.adapter))
 
     @cached_property
-    def report(self) -> Json | None:
+    def report(self) -> JsonView | None:
         """The run's report if it tells of this very training; ``None``: none does."""
         return report_of(self.manifest, self.record)
 

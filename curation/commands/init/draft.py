@@ -10,6 +10,7 @@ from curation.commands.init.table import TableFiles, is_id
 from curation.commands.init.task import DetectedTask
 from curation.config.inputs import COMMA
 from curation.config.selection import COLUMNS
+from curation.json_types import Json
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
@@ -89,7 +90,7 @@ def _keep(task: DetectedTask) -> str:
 
 
 def _source(table: TableFiles, folder: Path) -> str:
-    given: dict[str, Any] = {"path": _relative(table.path, folder)}
+    given: Json = {"path": _relative(table.path, folder)}
     if table.delimiter != COMMA:
         given["delimiter"] = table.delimiter
     return f"{_yaml(given)}    # {table.num_rows:,} rows: {_short(table.listed)}"

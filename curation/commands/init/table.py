@@ -9,6 +9,7 @@ import numpy as np
 from curation.config import SourceConfig
 from curation.config.inputs import COMMA
 from curation.errors import SourceError
+from curation.json_types import Json
 from curation.sources import SourceFile, discover, nearest, raw_rows, read_rows, rows_at
 
 SAMPLE_ROWS = 1_000
@@ -29,7 +30,7 @@ class TableFiles:
     files: tuple[SourceFile, ...]
     columns: tuple[str, ...]
     """The columns that all files have."""
-    sample: tuple[dict[str, Any], ...]
+    sample: tuple[Json, ...]
     """Some rows, with None for what is missing."""
 
     @property

@@ -14,6 +14,7 @@ import lance
 import pyarrow as pa
 
 from curation.errors import RowError, TableError, of_lance
+from curation.json_types import Json
 from curation.tables.schemas import ERROR
 
 NUM_VERSIONS = 20
@@ -92,7 +93,7 @@ class Facts:
     fragments: Fragments
     errors: list[ErrorKind] | None
     """Sorted by number of rows, among rows that match ``where``; None if the table has no error column."""
-    sample: list[dict[str, Any]]
+    sample: list[Json]
     """The first matching rows; a long list is ``{"size": n, "norm": euclidean}``."""
 
 
@@ -178,7 +179,7 @@ def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
     return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]
 
 
-def _sample(dataset: Any, question: TableQuery) -> list[dict[str, Any]]:
+def _sample(dataset: Any, question: TableQuery) -> list[Json]:
     if not question.rows:
         return []
     columns = None if question.columns is None else list(question.columns)
@@ -202,7 +203,7 @@ def _short(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _versions(dataset: Any, known: list[dict[str, Any]]) -> list[Version]:
+def _versions(dataset: Any, known: list[Json]) -> list[Version]:
     """The newest of the ``known`` versions, each with its changes from the previous one."""
     versions: list[Version] = []
     before: _State | None = None

@@ -3,7 +3,6 @@
 import getpass
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from curation.commands.review import result
 from curation.commands.review.exchange import EXCHANGES, export
@@ -13,9 +12,8 @@ from curation.commands.review.server import serve
 from curation.commands.review.source import find
 from curation.commands.review.words import standing_lines
 from curation.errors import ReviewError
+from curation.json_types import Json
 from curation.storage.paths import Place
-
-Json = dict[str, Any]
 
 DEFAULT_NUM = 200
 

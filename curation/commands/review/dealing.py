@@ -4,12 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from curation.commands.review.folder import Review
 from curation.commands.review.log import BACK, Standing, VerdictLine, standing_of
-
-Json = dict[str, Any]
+from curation.json_types import Json
 
 CLAIM_SECONDS = 900.0
 """How long a row stays with a person who does nothing."""

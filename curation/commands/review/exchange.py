@@ -8,15 +8,16 @@ annotated tasks" (labelstud.io/guide); the ``records.json`` of Argilla 2 (``rg.D
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation.commands.review.folder import Review
 from curation.commands.review.intake import Given
 from curation.commands.review.log import VERDICTS
 from curation.errors import ReviewError
+from curation.json_types import Json, JsonView
 from curation.storage.paths import write_atomically
 
-Row = Mapping[str, Any]
+Row = JsonView
 
 CONFIG = """<View>
   <Header value="Prompt"/>
@@ -147,7 +148,7 @@ def _read_records(path: Path, person: str) -> list[Given]:
     return given
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def _records(path: Path) -> list[Json]:
     try:
         found = json.loads(path.read_text())
     except json.JSONDecodeError as error:

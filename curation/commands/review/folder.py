@@ -5,11 +5,9 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,11 +15,10 @@ import pyarrow.parquet as pq
 from curation.commands.review.log import VerdictLog
 from curation.commands.review.source import Origin, rows_of, texts_of
 from curation.errors import ReviewError
+from curation.json_types import Json, JsonView
 from curation.selection.review import Stratum, draw
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
-
-Json = dict[str, Any]
 
 ROWS = pa.schema(
     [
@@ -117,7 +114,7 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
     drawn = draw(rows, num=num, seed=seed, ranked=origin.ranked)
     row_ids_M = rows.row_ids_N[drawn.place_M]
     texts = texts_of(origin, row_ids_M)
-    columns: Mapping[str, Any] = {
+    columns: JsonView = {
         "row_id": row_ids_M,
         **{field: texts[field] for field in ("prompt", "label", "completion")},
         **{

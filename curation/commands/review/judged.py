@@ -10,12 +10,12 @@ import numpy.typing as npt
 from curation.arrays import Bools
 from curation.commands.review.folder import Review
 from curation.commands.review.log import Standing, VerdictLine
+from curation.json_types import Json
 from curation.metrics import Estimate, share_of_finite, weighted_mean
 from curation.selection.review import Stratum
 
 Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
 ANSWERS: tuple[Answer, ...] = ("right", "wrong", "unsure", "disputed", "none")
-Json = dict[str, Any]
 
 
 class VerdictCounts(NamedTuple):

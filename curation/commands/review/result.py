@@ -10,7 +10,6 @@ lower the number of wrong ones.
 
 import json
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,10 @@ from curation.commands.review.judged import ReviewedRows, by_stratum, judge, sha
 from curation.commands.review.source import rows_of
 from curation.errors import ReviewError
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.selection.risk import calibrate
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
-
-Json = dict[str, Any]
 
 ALPHA = DELTA = 0.1
 """Where neither the command nor the run says what to certify (the paper's values)."""

@@ -11,20 +11,20 @@ import socket
 import traceback
 from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from curation.commands.review.dealing import Dealing
 from curation.commands.review.folder import Review
 from curation.commands.review.log import VERDICTS
 from curation.errors import ReviewError
 from curation.escaping import logger_of
+from curation.json_types import Json
 
 if TYPE_CHECKING:
     from flask import Flask, Response
     from werkzeug.exceptions import HTTPException
 
 logger = logger_of(__name__)
-Json = dict[str, Any]
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")

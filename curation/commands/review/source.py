@@ -7,7 +7,7 @@ its rows were drawn from, even if the run has selected anew meanwhile.
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
 from curation.hashing import hash64
+from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
@@ -27,8 +28,6 @@ from curation.stages.select import Select
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
-
-Json = dict[str, Any]
 
 FILTER, WORK = "filter.json", "_curation"
 """Files that ``curate filter`` writes into its output: the manifest of its files, and the folder of its own
@@ -75,7 +74,7 @@ class Origin:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: JsonView) -> Self:
         """The inverse of :meth:`to_json`."""
         single = {name: _ref(value[name]) for name in ("selection", "too_long")}
         several = {name: tuple(map(TableRef.from_json, value[name])) for name in ("labels", "pools")}

@@ -1,13 +1,19 @@
-"""The verbs of ``curate review``, whose heavy imports are inside them, so that ``--help`` answers at once."""
+"""The verbs of ``curate review``. What is heavy is imported when one runs, so that ``--help`` answers at once."""
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from curation.escaping import echo
+from curation.heavy import Lazy
 from curation.storage.paths import place
+
+if TYPE_CHECKING:
+    from curation.commands.review import actions, words
+else:
+    actions, words = Lazy("curation.commands.review.actions"), Lazy("curation.commands.review.words")
 
 F = Callable[..., Any]
 
@@ -51,8 +57,6 @@ def _review(function: F) -> F:
 @click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
     """Draw the rows to judge; again, say how far the review is."""
-    from curation.commands.review import actions
-
     home = actions.home_of(place(run_dir), folder)
     echo("\n".join(actions.start(place(run_dir), home, name=name, **asked)))
 
@@ -63,8 +67,6 @@ def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> No
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
     """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
-    from curation.commands.review import actions
-
     actions.serve_page(actions.home_of(place(run_dir), folder), name, port=port, person=person, say=echo)
 
 
@@ -74,8 +76,6 @@ def serve(run_dir: str, folder: str | None, name: str | None, port: int, person:
 @FILE
 def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
-    from curation.commands.review import actions
-
     echo(actions.export_rows(actions.home_of(place(run_dir), folder), name, program, path))
 
 
@@ -91,8 +91,6 @@ def import_verdicts(
 
     A verdict is right, wrong or unsure. The same file again changes nothing.
     """
-    from curation.commands.review import actions
-
     home = actions.home_of(place(run_dir), folder)
     exchange = None if program == "csv" else program
     echo("\n".join(actions.take_verdicts(home, name, path, program=exchange, person=person)))
@@ -107,10 +105,7 @@ def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
 ) -> None:
     """Print what the verdicts give, and write it to review.json."""
-    from curation.commands.review import actions
-    from curation.commands.review.words import result_lines
-
     home = actions.home_of(place(run_dir), folder)
     drawn, found = actions.conclude(home, name, alpha=alpha, delta=delta)
-    echo(json.dumps(found, indent=1) if as_json else "\n".join(result_lines(found)))
+    echo(json.dumps(found, indent=1) if as_json else "\n".join(words.result_lines(found)))
     echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)

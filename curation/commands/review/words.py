@@ -1,11 +1,8 @@
 """The result of a review in words, and how far a review is."""
 
-from typing import Any
-
 from curation.commands.review.folder import Review
 from curation.commands.review.judged import judge
-
-Json = dict[str, Any]
+from curation.json_types import Json
 
 
 def standing_lines(review: Review) -> list[str]:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from curation.errors import RunDirError, TableError
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Listing, Sealed, SealedTable
@@ -49,7 +49,7 @@ class Verified:
     """Stages that were recorded by a version that took no digests."""
     damage: list[Damage] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The result as JSON."""
         return asdict(self)
 

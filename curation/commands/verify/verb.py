@@ -9,6 +9,7 @@ import click
 from curation.commands.options import ALLOW_CODE
 from curation.escaping import echo
 from curation.telemetry.console import progress
+from curation.telemetry.standing import speed
 
 if TYPE_CHECKING:
     from curation.commands.verify.check import Verified
@@ -37,7 +38,6 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 
 def _page(found: "Verified") -> str:
     from curation.commands.inspect.text import size
-    from curation.telemetry.standing import speed
 
     lines = [f"damaged: {item.path}: {item.problem}" for item in found.damage[:NUM_SHOWN]]
     if len(found.damage) > NUM_SHOWN:

@@ -22,10 +22,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from curation.errors import ConfigError, RowError
 from curation.escaping import escaped, logger_of, quoted
+from curation.json_types import Json, JsonView
 
 logger = logger_of(__name__)
 
@@ -254,9 +255,9 @@ def _is_script(word: str) -> bool:
     return Path(word).is_absolute() or Path(word).suffix in (".py", ".sh", ".js", ".rb", ".pl", ".R")
 
 
-def _facts(path: Path) -> Mapping[str, Any]:
+def _facts(path: Path) -> JsonView:
     """The facts that the launcher tells."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     for line in path.read_text().splitlines():
         found |= json.loads(line)
     return found

@@ -7,8 +7,10 @@ The timer, the limit and the reset after a fork would stay ours, beside its thre
 
 import functools
 import json
+import logging
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -134,9 +136,6 @@ os.register_at_fork(after_in_child=_forget)
 
 def _serve(connection: Connection) -> None:
     """Answer comparisons until the other end closes."""
-    import logging
-    import resource
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a terminal's Ctrl-C
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     logging.disable()  # math-verify warns that it has no time limit of its own

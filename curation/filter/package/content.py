@@ -13,6 +13,7 @@ from curation.filter.package.folder import TrustPackage
 from curation.given_columns import follows_from_domain
 from curation.refs import TrustRef
 from curation.tables import schemas
+from curation.trust import load_fitted
 
 NUM_ROWS = 4
 _PROBLEMS = (
@@ -56,8 +57,6 @@ def check_content(package: TrustPackage) -> None:
 
 
 def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -> None:
-    from curation.trust import load_fitted
-
     described, name = package.description, ref.uri.rsplit("/", 1)[-1]
     try:
         function = load_fitted(ref)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
@@ -125,8 +127,6 @@ class TrustPackage:
         Raises:
             PackageError: the file holds something else.
         """
-        from safetensors.numpy import load_file
-
         if not self.description.sample.states:
             return {}
         with self._reading(SHIFT):
@@ -135,8 +135,6 @@ class TrustPackage:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        from safetensors import SafetensorError
-
         try:
             yield
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -181,8 +179,6 @@ def write(
         PackageError: the parts do not agree with the description.
         ModelError: the trust function is gone or changed since it was pinned.
     """
-    from safetensors.numpy import save_file
-
     recorded = description.cascade
     states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
     absent = [(calibration is None, description.calibration is None), (cascade is None, recorded is None)]

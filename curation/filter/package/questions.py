@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from curation.domains import Domain, Example, attempt
 from curation.filter.package.description import Question
+from curation.json_types import JsonView
 
 NUM_QUESTIONS = 5
 SHOWN = 60
@@ -30,7 +30,7 @@ def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tu
 def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
     """The difference that this version of a domain makes of the stored questions; ``None`` if it is all the same."""
     for number, question in enumerate(questions):
-        now: Mapping[str, Any] = {
+        now: JsonView = {
             "prompt": attempt(domain.prompt, question.example),
             "options": attempt(domain.options, question.example),
             "label": attempt(domain.parse, question.completion, question.example),

@@ -9,7 +9,7 @@ the pool.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from curation.filter.package import TrustPackage
 from curation.filter.stages.certifying import CertifyingRows, Scores, certifying_rows, floats
 from curation.filter.stages.packaged import Packaged
 from curation.hashing import derive, hash_unit
+from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -31,10 +32,9 @@ from curation.selection.budget import GradedScores
 from curation.selection.class_scores import ClassScores
 from curation.selection.risk import calibrate
 from curation.selection.risk.by_class import calibrate_classes
-from curation.stages.pool_scores import Batch, PoolScores
+from curation.stages.pool_scores import SAMPLE_ROWS, Batch, PoolScores
 from curation.tables import io, schemas
 
-SAMPLE_ROWS = 1 << 20
 ALL_TIES = 2**64 - 1
 """The ``tie`` of a bound that every row with exactly its score passes."""
 _READ = ("row_id", "label", "error")
@@ -71,13 +71,13 @@ class ThresholdCut:
         least_T = np.append([*self.by_label.values()], np.inf)
         return passes_N & (score_N >= least_T[places(labels.column("label"), [*self.by_label])])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The threshold as a JSON object."""
         by_label = {} if self.by_label is None else {"by_label": dict(self.by_label)}
         return {"column": self.column, "bound": asdict(self.bound), **by_label}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """The inverse of :meth:`to_json`."""
         return cls(column=value["column"], bound=Bound(**value["bound"]), by_label=value.get("by_label"))
 
@@ -97,7 +97,7 @@ class Decision:
     """Rows among these with a label and a score: only they can pass."""
     lowest_trust: float
     """The lowest trust that passes, among the rows of which the cut was made."""
-    risk: dict[str, Any] | None
+    risk: Json | None
     """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
 
 
@@ -112,19 +112,19 @@ class MakeCut(Stage, Packaged):
         """The outputs: those of a :class:`Decision`, and what it was made by."""
 
         id: str
-        threshold: dict[str, Any]
-        rule: dict[str, Any]
+        threshold: Json
+        rule: Json
         rounds: list[str]
         num_labelled: int
         num_dropped: int
         num_short: int
         num_scored: int
         lowest_trust: float
-        risk: dict[str, Any] | None
+        risk: Json | None
 
     tables: InEach[TableRef]
     """The labels, by round."""
-    rule: dict[str, Any]
+    rule: Json
     """``keep`` as JSON, with a digest of fresh calibration rows in place of their path."""
     function: str
     """The trust function."""
@@ -133,7 +133,7 @@ class MakeCut(Stage, Packaged):
     revision: int = 3  # its threshold has another name
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """The arguments on which the cut depends."""
         return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
 
@@ -249,7 +249,7 @@ def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None)
 
 def _certified(
     pools: Sequence[PoolScores], config: CertifiedConfig, calibration: CertifyingRows, *, num_rows: int, seed: int
-) -> tuple[dict[str, Any], float, Mapping[str, float] | None]:
+) -> tuple[Json, float, Mapping[str, float] | None]:
     """Evidence for a cut, as JSON with the number of pool rows that gave its candidates; the cut, and by label."""
     rows, draws = calibration.rows, derive(seed, "candidates")
     assert rows is not None, "the caller reads them"

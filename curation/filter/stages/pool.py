@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import CommitError, RowError, SourceError
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
 from curation.rundir.run import Task
@@ -105,7 +106,7 @@ class ReadPool(Stage):
         errors: dict[str, int]
         """Error rows by kind."""
 
-    files: list[dict[str, Any]]
+    files: list[Json]
     """The :class:`curation.sources.SourceFile` of each, as JSON."""
     domain: DomainConfig
     columns: list[str]

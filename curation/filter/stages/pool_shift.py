@@ -1,12 +1,13 @@
 """The shift stage of a filter: tests whether a round's hidden states differ from the sample that the package holds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from curation.arrays import Bools, Floats
 from curation.filter.stages.packaged import Packaged
+from curation.json_types import Json
 from curation.metrics.shift import CLEAR_AUC, two_sample
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
@@ -25,7 +26,7 @@ class MeasurePoolShift(Stage, Packaged):
     class Made(NamedTuple):
         """The outputs."""
 
-        shift: dict[str, Any]
+        shift: Json
         """:func:`measure_against`."""
 
     labels: In[TableRef]
@@ -33,7 +34,7 @@ class MeasurePoolShift(Stage, Packaged):
     first_cut: dict[str, float] | None = None
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """The arguments on which the test depends; without a first cut, that is none of them."""
         return {name: value for name, value in super().inputs.items() if name != "first_cut" or value is not None}
 
@@ -41,7 +42,7 @@ class MeasurePoolShift(Stage, Packaged):
         """Test the round."""
         return Done(outputs=self.Made(shift=self.measured()), rows=io.count(self.labels))
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> Json:
         """The test as JSON."""
         package = self.loaded()
         if self.first_cut is None:
@@ -59,7 +60,7 @@ def measure_against(
     seed: int,
     states: Sequence[str] | None = None,
     passes: Callable[[States], Bools] | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """The same test against states that are kept elsewhere, [N, D] by state; ``alarm``: the pool differs clearly.
 
     An alarm takes an AUC whose whole interval is above ``CLEAR_AUC``: tests that are repeated for each delivery of rows

@@ -7,7 +7,7 @@ so whoever writes some of them reads a slice, and looks up no ids. One process h
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from curation.arrays import Float32s, Int64s, Uint64s
 from curation.errors import CommitError
 from curation.filter.stages.cut import ThresholdCut
 from curation.hashing import hash64
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
@@ -42,13 +43,13 @@ class Rank(Stage):
 
     tables: InEach[TableRef]
     """The labels, by round."""
-    threshold: In[dict[str, Any]]
+    threshold: In[Json]
     function: str
     """The trust function."""
     seed: int
 
     @property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """The arguments on which the ranks depend."""
         return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
 

@@ -12,7 +12,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ray
 import ray.exceptions
@@ -23,6 +23,7 @@ from curation.filter.stages.cut import ThresholdCut
 from curation.filter.stages.partitions import check_number
 from curation.filter.stages.parts import FilePart, WriteJob, count_rows, divide, write_part, write_part_as_fragment
 from curation.filter.stages.pool import PoolRows
+from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
@@ -41,13 +42,13 @@ class Write(Stage):
     class Made(NamedTuple):
         """The outputs."""
 
-        files: list[dict[str, Any]]
+        files: list[Json]
         """:func:`write_rows`."""
         columns: list[str]
 
     labels: In[TableRef]
     examples: In[TableRef]
-    threshold: In[dict[str, Any]]
+    threshold: In[Json]
     cut: In[str]
     """The id of the cut."""
     form: Format
@@ -105,7 +106,7 @@ def write_rows(
     commit_seconds: float = 2.0,
     guard: Guard = unguarded,
     progress: Update | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Write the rows that pass and are not written yet; the files as JSON (``path``, ``rows``, ``bytes``, ``sha256``).
 
     Of Lance the table, with its ``version`` in place of bytes and digest. ``first_rank`` is where the rows begin in
@@ -152,7 +153,7 @@ class _WriteProgress:
 
 def _files(
     job: WriteJob, parts: Sequence[FilePart], notes: Place, update: _WriteProgress, *, guard: Guard
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
     there = set(data_files(place(job.output)))  # a file that a later cut removed has a note still
     parts_noted = {part.number: _note(notes, part) for part in parts if _name(part) in noted}
@@ -171,7 +172,7 @@ def _files(
 
 def _table(
     job: WriteJob, parts: Sequence[FilePart], update: _WriteProgress, *, commit_seconds: float, guard: Guard
-) -> dict[str, Any]:
+) -> Json:
     io.create(job.table_uri, job.schema)
     committer = commits.Committer(job.table_uri, guard)
     done = ray.put(committer.done.serialize())

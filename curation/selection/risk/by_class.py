@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from curation.errors import UserError
 from curation.hashing import Int64s, derive
+from curation.json_types import Json
 from curation.selection.class_scores import ClassScores
 from curation.selection.class_shares import ClassShares
 from curation.selection.risk import RiskCut, calibrate
@@ -56,7 +57,7 @@ class ClassCuts:
         share_C = num_C / num_C.sum()
         return ClassShares(classes=self.classes, shares=tuple(share_C.tolist()), basis="certified", num_labelled=0)
 
-    def to_json(self, num_C: Int64s | None = None) -> dict[str, Any]:
+    def to_json(self, num_C: Int64s | None = None) -> Json:
         """The fields of a :class:`RiskCut` for all classes together, and for each class under ``classes``.
 
         ``num_C``: the pool rows that pass.
@@ -145,5 +146,5 @@ def calibrate_classes(
     return ClassCuts(classes=tuple(classes), cuts=tuple(cuts), alpha=settings["alpha"], delta=delta)
 
 
-def _own(cut: RiskCut) -> dict[str, Any]:
+def _own(cut: RiskCut) -> Json:
     return {name: value for name, value in asdict(cut).items() if name != "guarantee"}

@@ -5,9 +5,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from curation.escaping import escaped
+from curation.json_types import JsonView
 from curation.refs import fingerprint
-
-Json = Mapping[str, Any]
 
 BOUNDS = ("low", "high", "n")
 
@@ -19,7 +18,7 @@ class TrackedRun:
     id: str
     """Depends on the settings and the run directory, so that a repeated command writes the same entry."""
     name: str
-    settings: Json
+    settings: JsonView
     """The configuration, nested; without ``tracking``, whose address may hold a password."""
     numbers: Mapping[str, float]
     """``gen-0/trust/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
@@ -40,7 +39,7 @@ class TrackedRun:
         return dict(_leaves(self.settings, ""))
 
 
-def entry_of(report: Json, directory: str, files: Mapping[str, str]) -> TrackedRun:
+def entry_of(report: JsonView, directory: str, files: Mapping[str, str]) -> TrackedRun:
     """The entry of a run's report (``curation.report.collect``)."""
     settings = {key: value for key, value in report["config"].items() if key != "tracking"}
     return TrackedRun(
@@ -54,7 +53,7 @@ def entry_of(report: Json, directory: str, files: Mapping[str, str]) -> TrackedR
     )
 
 
-def _numbers(report: Json) -> Iterator[tuple[str, float]]:
+def _numbers(report: JsonView) -> Iterator[tuple[str, float]]:
     yield "seconds", sum(stage["seconds"] for stage in report["stages"])
     for generation in report["generations"]:
         at = f"gen-{generation['index']}"
@@ -81,7 +80,7 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
         yield from _of_chain(report["chain"])
 
 
-def _of_student(place: str, arm: Json) -> Iterator[tuple[str, float]]:
+def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
     """Accuracy and recovery of an arm's student."""
     yield from _estimate(f"{place}/accuracy", arm["accuracy"])
     if arm["recovery"] is not None:
@@ -90,14 +89,14 @@ def _of_student(place: str, arm: Json) -> Iterator[tuple[str, float]]:
         yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
 
 
-def _of_chain(chain: Json) -> Iterator[tuple[str, float]]:
+def _of_chain(chain: JsonView) -> Iterator[tuple[str, float]]:
     """The accuracy of each line of a chain by generation."""
     for line in chain["lines"]:
         for index, point in enumerate(line["accuracy"]):
             yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
 
 
-def _curves(report: Json) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+def _curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     for generation in report["generations"]:
         at = f"gen-{generation['index']}"
         trained = {f"{at}/{arm}": training for arm, training in generation["training"].items()}
@@ -112,7 +111,7 @@ def _curves(report: Json) -> Iterator[tuple[str, list[tuple[int, float]]]]:
                     yield f"{place}/training/{name}", points
 
 
-def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:
+def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float]]:
     """A number with its interval and rows; nothing if it is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]

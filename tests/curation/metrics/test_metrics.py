@@ -1,4 +1,3 @@
-import itertools
 import json
 import math
 import subprocess
@@ -59,7 +58,11 @@ def test_weighted_entries_stand_for_repeated_rows():
 def test_purity_of_cells_is_exact_at_their_ends_and_even_within():
     correct = np.array([True, False, True, True, False, False, True, False])
     cells = np.stack([~correct, correct]).astype(np.int64)
-    assert metrics.purity_of_cells(cells, range(1, 9)) == metrics.purity_curve(correct, range(1, 9))
+    shares = [metrics.proportion(sum(correct[:n]), n) for n in range(1, 9)]
+    assert metrics.purity_of_cells(cells, range(1, 9)) == shares
+    for point in (0, 9):
+        with pytest.raises(ValueError, match=f"point {point} is not between 1 and the 8"):
+            metrics.purity_of_cells(cells, [point])
     coarse = np.array([[1, 3], [3, 1]])
     assert [x.value * x.n for x in metrics.purity_of_cells(coarse, [2, 4, 8])] == [2, 3, 4]
     with pytest.raises(ValueError, match="point 9 is not between 1 and the 8"):
@@ -176,45 +179,6 @@ def test_intervals_cover_the_truth():
     assert all(count / trials >= 0.875 for count in covered.values()), covered
 
 
-def test_purity_at_and_coverage_curve_are_points_of_the_purity_curve():
-    correct = np.random.default_rng(0).random(250) < 0.4
-    assert metrics.purity_at(correct, 40) == metrics.proportion(int(correct[:40].sum()), 40)
-    points = metrics.coverage_curve(correct, [0.1, 0.5, 1.0])
-    assert [(x.coverage, x.purity.n) for x in points] == [(0.1, 25), (0.5, 125), (1.0, 250)]
-    assert [x.purity.value for x in points] == [correct[:n].mean() for n in (25, 125, 250)]
-    assert metrics.accuracy(correct) == points[-1].purity
-    # Few rows: shares that come to the same rows are one point, and at least one row is taken.
-    assert [x.purity.n for x in metrics.coverage_curve([True, False, True])] == [1, 2, 3]
-    assert json.dumps(points[0].to_json())
-    for coverage in (0, 1.1, math.nan):
-        with pytest.raises(ValueError, match="not within"):
-            metrics.coverage_curve(correct, [coverage])
-
-
-@pytest.mark.parametrize("n", [1, 7, 400])
-def test_purity_area_equals_a_direct_loop(n):
-    scores, _, correct = _draw(n, seed=n)
-    ranked = correct[np.argsort(-scores)]
-    direct = np.mean([ranked[: k + 1].mean() for k in range(n)])
-    estimate = metrics.purity_area(scores, correct)
-    assert estimate.value == pytest.approx(direct, abs=1e-12)
-    assert estimate.low <= estimate.value <= estimate.high
-    assert estimate.n == n
-
-
-def test_purity_area_of_ties_is_the_mean_of_their_orders():
-    scores, correct = [0.9, 0.5, 0.5, 0.5, 0.1], [True, True, False, False, True]
-    areas = []
-    for order in itertools.permutations(range(1, 4)):
-        ranked = np.array(correct)[[0, *order, 4]]
-        areas.append(np.mean(np.cumsum(ranked) / np.arange(1, 6)))
-    assert metrics.purity_area(scores, correct).value == pytest.approx(np.mean(areas), abs=1e-12)
-    # Without information the area is the share of right rows; one class gives 0 or 1.
-    assert metrics.purity_area([0.5] * 5, correct).value == pytest.approx(0.6)
-    assert metrics.purity_area([0.1, 0.2], [True, True]).value == pytest.approx(1.0)
-    assert metrics.purity_area([0.1, 0.2], [False, False]).value == 0.0
-
-
 @pytest.mark.parametrize("num_right", [1, 3])
 def test_auc_of_separated_classes_has_an_exact_bound(num_right):
     correct = np.arange(9) < num_right
@@ -223,15 +187,6 @@ def test_auc_of_separated_classes_has_an_exact_bound(num_right):
     expected = binomtest(num_right, num_right).proportion_ci(confidence_level=0.95, method="exact")
     assert (perfect.low, perfect.value, perfect.high) == pytest.approx((expected.low, 1.0, 1.0))
     assert (inverted.low, inverted.value, inverted.high) == pytest.approx((0.0, 0.0, 1 - expected.low))
-
-
-def test_purity_curve():
-    correct = np.array([1, 1, 0, 1, 0, 0])
-    curve = metrics.purity_curve(correct, [1, 3, 6])
-    assert curve == [metrics.proportion(1, 1), metrics.proportion(2, 3), metrics.proportion(3, 6)]
-    for point in (0, 7):
-        with pytest.raises(ValueError, match=f"point {point} is not between 1 and the 6"):
-            metrics.purity_curve(correct, [point])
 
 
 def _binned(trust, correct, bins, equal):
@@ -356,14 +311,11 @@ def test_no_rows_are_undefined_not_an_error():
         parts = metrics.brier_parts([], [], equal=equal)
         assert all(math.isnan(parts.to_json()[name]["value"] or math.nan) for name in PARTS)
         assert math.isnan(metrics.ece([], [], equal=equal).value)
-    assert math.isnan(metrics.purity_area([], []).value)
-    assert math.isnan(metrics.accuracy([]).value)
-    assert metrics.coverage_curve([]) == []
 
 
 def test_misuse_is_named():
     calibration = (metrics.ece, metrics.brier, metrics.brier_parts, metrics.reliability)
-    for call in (metrics.auc, metrics.auc_value, metrics.purity_area, *calibration):
+    for call in (metrics.auc, metrics.auc_value, *calibration):
         with pytest.raises(ValueError, match="lengths differ: 2 and 3"):
             call([0.1, 0.2], [True, False, True])
         with pytest.raises(ValueError, match="1 of 2 scores are NaN"):

@@ -184,7 +184,7 @@ def test_a_probe_by_an_actor_sees_the_whole_pool_and_its_start_apart(local_ray, 
 def test_a_probe_of_a_slow_teacher_ends_in_time_and_its_sample_is_still_random(
     local_ray, files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("curation.stages.probe.SECONDS", 2.0)
+    monkeypatch.setattr("curation.pipeline.probing.SECONDS", 2.0)
     slow = ScriptedConfig(completions=(" \\boxed{1}",), seconds_per_row=0.02, start_seconds=0.5)
     ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=slow)
     (question,) = probe_all(
@@ -207,7 +207,7 @@ def test_texts_without_content_are_asked_whatever_the_limit_and_are_no_rows_of_t
     num: int,
     seconds: float,
 ):
-    monkeypatch.setattr("curation.stages.probe.SECONDS", seconds)
+    monkeypatch.setattr("curation.pipeline.probing.SECONDS", seconds)
     rows = [{"text": f"Case {row}", "label": "ab"[row % 2]} for row in range(num)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     dealt = Assignment(counts={"pool": num}, permutation=Permutation(size=num, seed=3))

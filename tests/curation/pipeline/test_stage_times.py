@@ -18,7 +18,7 @@ from curation.rundir.graph import Done, Stage
 from curation.rundir.history import StageTime
 from curation.rundir.hosts import Host
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, Task
+from curation.rundir.run import Run, Task, Timing
 from curation.sources import discover
 
 
@@ -119,7 +119,7 @@ def test_what_stages_took_is_kept_beside_the_run_directories(tmp_path: Path, mon
     manifest = Manifest.load(tmp_path / "run")
     manifest.directory_of("begun", {"revision": 1}).mkdir(parents=True)  # a driver was killed in it
     stages = [whole, stage("begun", (whole,))]
-    Run("test", manifest, room=lambda: {"CPU": 1.0}, on_done=noted).do(stages)
+    Run("test", manifest, room=lambda: {"CPU": 1.0}, timing=Timing(note=noted)).do(stages)
     (kept,) = history.read(tmp_path / "other run")
     assert (kept.kind, kept.like, kept.amount) == (whole.kind, history.like_of(whole), 10)
     (tmp_path / history.FILE).write_text((tmp_path / history.FILE).read_text() + "{\nnull\n[1]\n")

@@ -16,7 +16,7 @@ from curation.errors import ConfigError, RunFailedError
 from curation.rundir.graph import Done, Out, Stage, ordered
 from curation.rundir.load import Load, fits
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, Task
+from curation.rundir.run import Run, Task, Timing
 from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for
 from curation.storage import lease
 from curation.storage.conditional import register_of
@@ -68,7 +68,8 @@ def test_stages_that_do_not_wait_are_done_at_once_as_far_as_there_is_room(tmp_pa
 def test_of_the_stages_that_can_start_the_longest_starts_first(tmp_path):
     crowd, seconds = Crowd(0.05), {"short": 1.0, "long": 240.0, "middle": 20.0}
     stages = [crowd.stage(name, seed=place) for place, name in enumerate(seconds)]
-    made = Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0}, lasts=lambda stage: seconds[stage.name])
+    timing = Timing(lasts=lambda stage: seconds[stage.name])
+    made = Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0}, timing=timing)
     made.do(ordered([stage.value("name") for stage in stages]))
     assert [name for event, name in events(tmp_path) if event == "started"] == ["long", "middle", "short"]
 

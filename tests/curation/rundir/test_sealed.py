@@ -133,7 +133,7 @@ def test_digests_are_taken_by_the_writers_and_the_records_stay_small(made: Path)
 
 def test_a_line_that_a_kill_cut_off_costs_only_itself(tmp_path: Path):
     uri = str(tmp_path / "t.lance")
-    one, two = (quick_content(Path(__file__)), quick_content(Path(__file__), 10))
+    one, two = (quick_content(Path(__file__)), quick_content(Path(pytest.__file__)))
     sums.append(uri, {"data/a": one})
     with (tmp_path / "t.lance.sums").open("a") as file:
         file.write("data/b 12")

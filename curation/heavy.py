@@ -1,0 +1,35 @@
+"""Heavy modules, each imported when something of it is first used.
+
+Modules that describe a run, or that the command line loads, reach them through here, so that ``curate --help`` and a
+finished run answer without them. A module that only workers load imports them at its top.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+
+class Lazy:
+    """A module that is imported when one of its names is asked for."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._module), name)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return Lazy, (self._module,)
+
+
+if TYPE_CHECKING:
+    import ray as ray
+    import ray.cloudpickle
+    import ray.data
+    import ray.exceptions
+    import ray.util.scheduling_strategies
+    import torch as torch
+    import transformers as transformers
+    import transformers.utils.hub
+    import transformers.utils.logging
+else:
+    ray, torch, transformers = Lazy("ray"), Lazy("torch"), Lazy("transformers")
