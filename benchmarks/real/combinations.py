@@ -244,21 +244,32 @@ def regression(
 ) -> tuple[Float64s, float]:
     """A logistic regression under a normal prior, with weights of ``bounded_K`` not below 0; its weights and bias."""
     deviation_K = precision_K**-0.5
-    scaled_MK, offset_M = columns_MK * deviation_K, columns_MK @ mean_K
+    with_bias_MK = np.append(columns_MK * deviation_K, np.ones((len(columns_MK), 1)), axis=1)
+    offset_M, precision = columns_MK @ mean_K, np.append(np.ones(len(mean_K)), 0.0)
     share = correct_M.mean()
-    start = np.append(np.where(bounded_K, np.maximum(-mean_K, 0), 0) / deviation_K, np.log(share / (1 - share)))
+    moved_K = np.append(np.zeros(len(mean_K)), np.log(share / (1 - share)))
 
-    def loss(moved: Float64s) -> tuple[float, Float64s]:
-        logit_M = scaled_MK @ moved[:-1] + offset_M + moved[-1]
-        rest_M = expit(logit_M) - correct_M
-        value = np.logaddexp(0, logit_M).sum() - logit_M[correct_M].sum() + moved[:-1] @ moved[:-1] / 2
-        return value, np.append(rest_M @ scaled_MK + moved[:-1], rest_M.sum())
+    def loss(moved_K: Float64s) -> tuple[float, Float64s]:
+        logit_M = with_bias_MK @ moved_K + offset_M
+        slope_K = (expit(logit_M) - correct_M) @ with_bias_MK + precision * moved_K
+        value = np.logaddexp(0, logit_M).sum() - logit_M[correct_M].sum() + (precision * moved_K**2).sum() / 2
+        return float(value), slope_K
 
+    for _ in range(50):  # Newton's method; each step is halved until the loss falls
+        value, slope_K = loss(moved_K)
+        if np.abs(slope_K).max() < 1e-6:
+            break
+        trust_M = expit(with_bias_MK @ moved_K + offset_M)
+        curve_KK = (with_bias_MK * (trust_M * (1 - trust_M))[:, None]).T @ with_bias_MK + np.diag(precision)
+        step_K = np.linalg.solve(curve_KK, slope_K)
+        sizes = (size for size in 0.5 ** np.arange(20) if loss(moved_K - size * step_K)[0] < value)
+        moved_K = moved_K - next(sizes, 0.0) * step_K
     least_K = np.where(bounded_K, -mean_K / deviation_K, -np.inf)
-    bounds = [*((least, None) for least in least_K), (None, None)]
-    options = {"maxiter": 1_000, "ftol": 1e-12, "gtol": 1e-6}
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-    return mean_K + deviation_K * found[:-1], float(found[-1])
+    if (moved_K[:-1] < least_K).any():
+        bounds = [*((least, None) for least in least_K), (None, None)]
+        start = np.maximum(moved_K, np.append(least_K, -np.inf))
+        moved_K = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-9}).x
+    return mean_K + deviation_K * moved_K[:-1], float(moved_K[-1])
 
 
 def of_draw(found: Drawn, pool: LabelledRows, seed: int, ways: Sequence[str]) -> dict[str, Any]:
