@@ -313,7 +313,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("build/real"), help="where benchmarks.real keeps labels")
     parser.add_argument("--out", type=Path, default=Path("build/real-combinations.jsonl"))
-    parser.add_argument("--sets", nargs="+", default=[*TASKS], choices=TASKS)
+    parser.add_argument("--sets", nargs="*", default=[*TASKS], choices=TASKS)
+    parser.add_argument("--run", action="append", default=[], metavar="NAME=DIR", help="a finished run beside the sets")
     parser.add_argument("--sizes", nargs="+", type=int, default=[100, 300, 1_000])
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS)
     parser.add_argument("--draws", type=int, default=10)
@@ -322,17 +323,19 @@ def main() -> None:
     lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     known = {(line["set"], line["size"], line["draw"]) for line in lines}
     wanted = [(size, draw) for size in given.sizes for draw in range(given.draws)]
-    for name in given.sets:
+    directories = {name: given.work / name for name in given.sets}
+    directories |= {name: Path(path) for name, _, path in (item.partition("=") for item in given.run)}
+    for name, directory in directories.items():
         missing = [key for key in wanted if (name, *key) not in known]
-        if not missing or not labelled(given.work / name):
+        if not missing or not labelled(directory):
             continue
-        (source, states), (pool, _) = (rows_of(given.work / name, split) for split in ("source", "pool"))
+        (source, states), (pool, _) = (rows_of(directory, split) for split in ("source", "pool"))
         for size, draw in missing:
             found = columns_of(drawn(source, size, draw), pool, states, draw)
             lines.append({"set": name, "size": size, "draw": draw, **of_draw(found, pool, draw, ways)})
             with given.out.open("a") as file:
                 file.write(json.dumps(lines[-1]) + "\n")
-    print(table([line for line in lines if line["set"] in given.sets and line["size"] in given.sizes], ways))
+    print(table([line for line in lines if line["set"] in directories and line["size"] in given.sizes], ways))
 
 
 if __name__ == "__main__":
