@@ -1,10 +1,12 @@
-"""Other ways to combine a stack's columns than the default: ``python -m benchmarks.real.combinations --work FOLDER``.
+"""Ways to combine a stack's columns, the default among them: ``python -m benchmarks.real.combinations --work FOLDER``.
 
 The sets are those that ``benchmarks.real`` has labelled, the draws of labelled rows are its draws. Members are fitted
 once a draw, then each way combines the same columns, goes through the same choice (``train.choice``) and ranks
 the pool:
 
-- ``signs``: the weights of free signals are not below 0, as higher confidence is to mean righter;
+- ``any sign``: with priors that the evidence weighs; the way to which all others are compared;
+- ``signs``: the same, but that no weight of a free signal is below 0, as higher confidence is to mean righter: the
+  default;
 - ``means``: further priors, as likely together as the one without a lead, whose means are equal weights of the
   standardised free signals, by which logits have a deviation of .25, .5 or 1; the evidence weighs them;
 - ``signs and means``: both;
@@ -15,10 +17,10 @@ the pool:
   each; ``fitted to the best``: weights of at least 0 by a logistic regression of the out-of-fold logits;
 - ``bags``: the mean of ten combinations of bootstrapped rows, each with leads of its own.
 
-Printed are, for each set and size, the default's AUC, that less the best free signal's as known afterwards, and of
-each way the AUC less the default's: mean over the draws with its standard error, both in .0001, then the difference of
-the Brier scores, and that of promise less share right above .9. ``--out`` keeps a line a
-draw and goes on from there.
+Printed are, for each set and size, the AUC of ``any sign``, that less the best free signal's as known afterwards, and
+of each other way the difference of its AUC: mean over the draws with its standard error, both in .0001, then that of
+its Brier score in .0001, and that of how far trust above .9 is off, in points. ``--out`` keeps a line a draw and goes
+on from there.
 """
 
 import argparse
@@ -66,9 +68,9 @@ class Way(NamedTuple):
     """How much: by ``evidence``, ``half``, or ``fitted``."""
 
 
-DEFAULT = "default"
+COMPARED = "any sign"
 WAYS = {
-    DEFAULT: Way(),
+    COMPARED: Way(),
     "signs": Way(signs=True),
     "means": Way(means=MEANS),
     "signs and means": Way(signs=True, means=MEANS),
@@ -193,7 +195,7 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
 def averaged(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int], is_free_K: Bools, way: Way
 ) -> Logistic:
-    """The mean of logistic regressions under all priors, each weighed by its evidence, as the default takes it."""
+    """The mean of logistic regressions under all priors, each weighed by its evidence (``train.combining``)."""
     mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK, free = (columns_MK - mean_K) * inverse_K, np.flatnonzero(is_free_K)
@@ -284,17 +286,17 @@ def of_draw(found: Drawn, pool: LabelledRows, seed: int, ways: Sequence[str]) ->
 
 def table(lines: Sequence[dict[str, Any]], ways: Sequence[str]) -> str:
     """A row a set and size, as Markdown; then the mean and the least difference of each way over the cells."""
-    others = [way for way in ways if way != DEFAULT]
-    found = [f"| set, labelled rows | draws | default | less the best | {' | '.join(others)} |"]
+    others = [way for way in ways if way != COMPARED]
+    found = [f"| set, labelled rows | draws | any sign | less the best | {' | '.join(others)} |"]
     found.append("| --- |" + " ---: |" * (len(others) + 3))
     means: dict[str, list[float]] = {way: [] for way in others}
 
     def differences(draws: Sequence[dict[str, Any]], way: str, of: Callable[[dict[str, float]], float]) -> Float64s:
-        return np.array([of(draw["ways"][way]) - of(draw["ways"][DEFAULT]) for draw in draws])
+        return np.array([of(draw["ways"][way]) - of(draw["ways"][COMPARED]) for draw in draws])
 
     for name, size in dict.fromkeys((line["set"], line["size"]) for line in lines):
         draws = [line for line in lines if (line["set"], line["size"]) == (name, size)]
-        own = np.array([draw["ways"][DEFAULT]["auc"] for draw in draws])
+        own = np.array([draw["ways"][COMPARED]["auc"] for draw in draws])
         cells = [f"{own.mean():.4f}", f"{np.mean(own - [draw['best_free'] for draw in draws]):+.4f}"]
         for way in others:
             auc = differences(draws, way, lambda line: 1e4 * line["auc"])
@@ -319,7 +321,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS)
     parser.add_argument("--draws", type=int, default=10)
     given = parser.parse_args()
-    ways = list(dict.fromkeys([DEFAULT, *given.ways]))
+    ways = list(dict.fromkeys([COMPARED, *given.ways]))
     lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     known = {(line["set"], line["size"], line["draw"]) for line in lines}
     wanted = [(size, draw) for size in given.sizes for draw in range(given.draws)]
