@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from curation.arrays import Float64s
@@ -49,24 +51,36 @@ class Folded:
     def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
         """One number, by whose order rows rank."""
         filled_M1 = _filled(column_M[:, None])
-        model = _averaged(filled_M1, self.correct_M, np.ones(1), (), rising=True)
+        model = _averaged(filled_M1, self.correct_M, np.ones(1))
+        deviation = float(_deviations(filled_M1)[0])
+        if deviation and model.weight_K[0] < 1e-6 / deviation:  # not even 0, so that rows rank by the column
+            weight_K = np.array([1e-6 / deviation])
+            model = Logistic(weight_K, model.bias + float((model.weight_K - weight_K) @ filled_M1.mean(axis=0)))
         # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
     def logistic(
-        self, name: str, names: tuple[str, ...], columns_MK: Float64s, *, leads: Sequence[str], num_members: int
+        self,
+        name: str,
+        names: tuple[str, ...],
+        columns_MK: Float64s,
+        *,
+        leads: Sequence[str],
+        rising: Sequence[str],
+        num_members: int,
     ) -> Candidate:
         """A logistic regression of the columns, near one of ``leads`` as far as the evidence speaks for it.
 
-        The last ``num_members`` columns are logits of members.
+        No weight of the columns ``rising`` is below 0. The last ``num_members`` columns are logits of members.
         """
         scale_K = np.ones(len(names))
         members = slice(len(names) - num_members, None)
         scale_K[members] = np.minimum(columns_MK[:, members].std(axis=0) / LEARNED, 1.0)
-        places = [names.index(lead) for lead in leads]
+        lead_places, rising_places = ([names.index(column) for column in columns] for columns in (leads, rising))
 
         def fitted(taken_M: Flags) -> Logistic:
-            return _averaged(_filled(columns_MK, taken_M)[taken_M], self.correct_M[taken_M], scale_K, places)
+            taken_MK = _filled(columns_MK, taken_M)[taken_M]
+            return _averaged(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
 
         raw_M, filled_MK = self._out_of_fold(columns_MK, fitted), _filled(columns_MK)
         bent = calibrated(raw_M, self.correct_M)
@@ -148,12 +162,12 @@ def _filled(columns_MK: Float64s, taken_M: Flags | slice = slice(None)) -> Float
 
 
 def _averaged(
-    columns_MK: Float64s, correct_M: Flags, scale_K: Float64s, leads: Sequence[int], *, rising: bool = False
+    columns_MK: Float64s, correct_M: Flags, scale_K: Float64s, leads: Sequence[int] = (), rising: Sequence[int] = ()
 ) -> Logistic:
     """The mean of logistic regressions under all priors, each weighed by its evidence (Bayesian model averaging).
 
     ``scale_K``: deviations to which the columns are brought; a column of ``leads`` has each of ``LEADS`` in turn.
-    ``rising``: no weight is below 0, nor is 0, so that rows rank by a single column.
+    ``rising``: columns whose weights are not below 0.
 
     Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
     """
@@ -170,13 +184,40 @@ def _averaged(
     for share, (strength, prior_K) in zip(share_P, priors, strict=True):
         if share < NEGLIGIBLE:
             continue
-        model = LogisticRegression(C=strength, max_iter=1000).fit(scaled_MK * prior_K, correct_M.astype(int))
-        weight_K += share * model.coef_[0] * prior_K
-        bias, total = bias + share * float(model.intercept_[0]), total + share
+        of_K, of_bias = rising_regression(scaled_MK * prior_K, correct_M, strength, rising)
+        weight_K += share * of_K * prior_K
+        bias, total = bias + share * of_bias, total + share
     weight_K *= inverse_K / total
-    if rising:
-        weight_K = np.maximum(weight_K, 1e-6 * inverse_K)
     return Logistic(weight_K, float(bias / total - weight_K @ mean_K))
+
+
+def rising_regression(
+    columns_MK: Float64s, correct_M: Flags, strength: float, rising: Sequence[int]
+) -> tuple[Float64s, float]:
+    """Weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
+
+    ``strength``: the prior variance of the weights, scikit-learn's C.
+
+    Source: Breiman 1996, "Stacked Regressions", for weights that are not below 0.
+    """
+    model = LogisticRegression(C=strength, max_iter=1000).fit(columns_MK, correct_M.astype(int))
+    both = np.append(model.coef_[0], model.intercept_)
+    falling = [place for place in rising if both[place] < 0]
+    if not falling:
+        return both[:-1], float(both[-1])
+
+    def loss(both: Float64s) -> tuple[float, Float64s]:
+        logit_M = columns_MK @ both[:-1] + both[-1]
+        rest_M = expit(logit_M) - correct_M
+        penalty = both[:-1] / strength
+        value = np.logaddexp(0, logit_M).sum() - logit_M[correct_M].sum() + both[:-1] @ penalty / 2
+        return float(value), np.append(rest_M @ columns_MK + penalty, rest_M.sum())
+
+    both[falling] = 0
+    bounds = [(0 if place in rising else None, None) for place in range(len(both))]
+    options = {"maxiter": 1_000, "ftol": 1e-10}
+    found = minimize(loss, both, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    return found[:-1], float(found[-1])
 
 
 def _scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:

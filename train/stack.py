@@ -15,7 +15,7 @@ import numpy as np
 import ray
 import torch
 
-from curation.arms import TRUST, Column, free_of
+from curation.arms import TRUST, Column, free_of, is_free
 from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, SourceError
@@ -217,7 +217,9 @@ class _Stack:
 
     def _logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
-        return self._folded.logistic(name, *self._columns(members), leads=leads, num_members=len(members))
+        rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
+        names, columns_MK = self._columns(members)
+        return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     def too_few(self, name: str) -> Json:
         """Why nothing is compared."""

@@ -1,7 +1,10 @@
 """The evidence of priors, and the mean of logistic regressions that it weighs."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import LogisticRegression
 
@@ -37,10 +40,11 @@ def test_evidence_is_the_density_of_a_normal_distribution(seed: int) -> None:
     np.testing.assert_allclose(found_P - found_P[0], wanted_P - wanted_P[0], atol=1e-8)
 
 
-def combined(columns_MK: np.ndarray, correct_M: np.ndarray) -> np.ndarray:
+def combined(columns_MK: np.ndarray, correct_M: np.ndarray, rising: Sequence[int] = ()) -> np.ndarray:
     names = tuple(f"column {place}" for place in range(columns_MK.shape[1]))
     folded = Folded(correct_M, folds_of(np.arange(len(correct_M)), correct_M, 5, 0))
-    found = folded.logistic("all", names, columns_MK, leads=names[:1], num_members=0)
+    of_rising = [names[place] for place in rising]
+    found = folded.logistic("all", names, columns_MK, leads=names[:1], rising=of_rising, num_members=0)
     return np.asarray(found.combination.model.weights["weight_K"])
 
 
@@ -50,6 +54,25 @@ def test_one_prior_is_scikit_learns_logistic_regression(monkeypatch: pytest.Monk
     columns_MK, correct_M = drawn(200, (1.0, 0.5, 0.0), 0)
     wanted = LogisticRegression(C=0.03, max_iter=1000).fit(columns_MK, correct_M.astype(int))
     np.testing.assert_allclose(combined(columns_MK, correct_M), wanted.coef_[0], atol=1e-6)
+
+
+def test_weights_of_rising_columns_are_those_of_a_bounded_regression_by_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combining, "STRENGTHS", (0.1,))
+    monkeypatch.setattr(combining, "LEADS", ())
+    columns_MK, correct_M = drawn(200, (1.0, -1.0, -0.7, 0.3), 0)
+    columns_MK[:, 1] += columns_MK[:, 0]
+    columns_MK = (columns_MK - columns_MK.mean(axis=0)) / columns_MK.std(axis=0)
+
+    def loss(of: np.ndarray) -> float:
+        logit_M = columns_MK @ of[:-1] + of[-1]
+        return float(np.logaddexp(0, logit_M).sum() - logit_M[correct_M].sum() + of[:-1] @ of[:-1] / (2 * 0.1))
+
+    bounds = [(0, None), (0, None), (None, None), (0, None), (None, None)]
+    wanted = minimize(loss, np.zeros(5), bounds=bounds, method="SLSQP", options={"ftol": 1e-12}).x
+    weight_K = combined(columns_MK, correct_M, rising=(0, 1, 3))
+    np.testing.assert_allclose(weight_K, wanted[:-1], atol=1e-3)
+    assert weight_K[1] == 0  # alone it says something, beside the first column the contrary
+    assert weight_K[2] < 0
 
 
 def test_few_rows_stay_near_the_lead_where_it_alone_says_something_and_leave_it_where_others_do() -> None:

@@ -124,6 +124,14 @@ def test_it_is_not_below_the_best_free_signal_where_the_states_say_nothing(num_r
         assert auc_of(trust, fresh) > best_free(fresh) - 0.02
 
 
+def test_no_free_signal_counts_against_a_row_while_other_numbers_may() -> None:
+    rows = drawn(300, of_numbers=(1.0, -0.5, -0.5)).rows
+    model = fit(rows, probe_rows=1_000).combination.model
+    assert isinstance(model, Logistic)
+    weights = dict(zip(NUMBERS, model.weight_K, strict=True))
+    assert weights["mean_logprob"] > 0 and weights["margin"] == 0 and weights["num_output_tokens"] < 0
+
+
 def test_it_joins_free_signals_where_both_say_something() -> None:
     train, fresh = (drawn(n, seed=seed, of_numbers=(1.0, 1.0, 0.0)).rows for n, seed in ((800, 0), (4_000, 1)))
     assert auc_of(fit(train), fresh) > best_free(fresh) + 0.03
