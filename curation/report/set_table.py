@@ -14,8 +14,8 @@ from curation.arrays import Bools, Int64s
 from curation.config.selection import CUTS
 from curation.domains.label_sets import LabelSets
 from curation.domains.set_counts import given_sets, held, set_confusion
+from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.selection.class_shares import ClassShares, estimated
 from curation.tables import io, scans
