@@ -1,15 +1,14 @@
 """Finds a fitted trust function in a run directory, by the manifest alone, with the labels that it was fitted on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
 from curation.commands.export.run import Moved, chosen_generation, fitted_by, fitting_stage, read_run, report_of
 from curation.config import RunConfig, TrustConfig
 from curation.errors import ExportError
+from curation.json_types import JsonView
 from curation.pipeline.grading import grading_stage
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.rundir.graph import Position, Stage
@@ -18,8 +17,6 @@ from curation.stages.label import Label
 from curation.stages.read import Read
 from curation.storage.paths import Place, place
 from curation.trust import saved
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +59,7 @@ class Fit:
         found = TrustRef.from_json(self.record.outputs["trust"])
         return TrustRef(uri=self._moved.here(found.uri), digest=found.digest)
 
-    def table(self, found: Json) -> TableRef:
+    def table(self, found: JsonView) -> TableRef:
         """A table of the run, where it is now."""
         return TableRef(uri=self._moved.here(found["uri"]), version=found["version"])
 
@@ -84,7 +81,7 @@ class Fit:
         return model
 
     @cached_property
-    def described(self) -> Json:
+    def described(self) -> JsonView:
         """The trust function's description of itself (``curation.trust.saved``)."""
         return saved.described(self.trust)
 
@@ -99,10 +96,10 @@ class Fit:
         return int(self.record.inputs["seed"])
 
     @cached_property
-    def report(self) -> Json | None:
+    def report(self) -> JsonView | None:
         """The generation's part of the run's report, if that tells of this very fit; ``None``: none does."""
         content = report_of(self.manifest, self.record)
-        found: Json | None = None if content is None else content["generations"][self.generation]
+        found: JsonView | None = None if content is None else content["generations"][self.generation]
         return found
 
 
