@@ -215,6 +215,17 @@ def labels_of(value: object, options: Mapping[str, Any]) -> set[str]:
     return {one_line(value)} if form is None else set(names_in(value, form))
 
 
+def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
+    """Labels as ``classes``: where one has underscores, with words in which these are spaces, as a text has them.
+
+    Where the words of two labels would be the same, the labels as they are.
+    """
+    words = {label: one_line(label.replace("_", " ")) for label in labels}
+    if list(words.values()) == list(labels) or not all(words.values()) or _alike(words.values()) is not None:
+        return list(labels)
+    return words
+
+
 def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
     """The first two texts that are equal but for case and white space."""
     first: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Classes of the domain ``classification`` that a configuration leaves out: the labels of the labelled split.
 
-They are read once, before the run directory has an identity, and stand in it from then on, so that all keys hold them.
+An underscore of a label is a space in the words that are scored. The classes are read once, before the run directory
+has an identity, and stand in it from then on, so that all keys hold them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from curation.config import DomainConfig, RunConfig
 from curation.domains import attempt
-from curation.domains.classification import labels_of
+from curation.domains.classification import labels_of, with_words
 from curation.errors import ConfigError, SourceError
 from curation.escaping import quoted
 from curation.json_types import JsonView
@@ -23,6 +24,9 @@ MOST_CLASSES = 1_000
 """Different labels from which on a column is taken for one that holds no classes."""
 _ROWS = 50_000
 """Rows that are in memory at once."""
+
+Classes = list[str] | dict[str, str]
+"""Labels, or the words of each."""
 
 
 def with_split_classes(config: RunConfig) -> RunConfig:
@@ -49,18 +53,18 @@ def with_split_classes(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"domain": filled(config.domain), "sources": sources})
 
 
-def _recorded(config: RunConfig) -> list[str] | None:
+def _recorded(config: RunConfig) -> Classes | None:
     """The classes with which a run directory began, where its labelled split was asked in the same way."""
     identity: JsonView = Manifest.load(config.directory).identity
     if not identity:
         return None
     begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]
-    classes: list[str] | None = begun.get("classes")
+    classes: Classes | None = begun.get("classes")
     asked = config.domain_of(LABELLED).with_options(classes=classes).model_dump(mode="json")
-    return classes if begun == asked and isinstance(classes, list) else None
+    return classes if begun == asked and isinstance(classes, list | dict) else None
 
 
-def _read(config: RunConfig) -> list[str]:
+def _read(config: RunConfig) -> Classes:
     domain, source = config.domain_of(LABELLED), config.splits.source.source
     if not domain.lacks_classes:
         raise ConfigError(
@@ -93,7 +97,7 @@ def _read(config: RunConfig) -> list[str]:
             f"{where} {'one label alone, ' + quoted(min(found)) if found else 'no label'}; two classes are the least: "
             "give more labelled rows, or the classes as a list"
         )
-    return sorted(found)
+    return with_words(sorted(found))
 
 
 def _values(config: RunConfig, source: str, files: Sequence[SourceFile], column: str) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from curation.commands.init.label_columns import LabelColumn, holds_lists, label
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
+from curation.domains.classification import with_words
 from curation.domains.mcqa import LETTERS
 from curation.errors import ConfigError
 from curation.escaping import quoted
@@ -138,7 +139,7 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
             section["multi"] = sets.multi
         all_drawn = roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS
         if len(classes) <= MOST_LISTED or numbers or not all_drawn:
-            section["classes"] = {name: name for name in classes} if numbers else classes
+            section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
         else:
             why = f"{why}; classes are left out: they are the labels of the labelled split"
         if numbers:

@@ -58,6 +58,20 @@ def test_the_labels_of_the_split_are_the_classes_and_in_the_keys(tmp_path: Path)
     assert keys(more)["gen-0/label-pool"] != keys(config)["gen-0/label-pool"]
 
 
+def test_underscores_of_labels_are_spaces_in_the_words_that_are_scored(tmp_path: Path):
+    config = with_split_classes(configured(tmp_path, ["card_arrival", "fee", "card_arrival"]))
+    assert config.domain.options["classes"] == {"card_arrival": "card arrival", "fee": "fee"}
+    domain = get_domain(config.domain)
+    assert domain.options({"text": "t"}) == (" card arrival", " fee")
+    assert domain.parse(" card arrival", {"text": "t"}) == "card_arrival"
+    open_run(config, save=True)
+    (tmp_path / "run.csv").write_text("text,label\nt0,c\nt1,d\n")
+    begun = config.model_copy(update={"domain": config.domain.with_options(classes=None)})
+    assert with_split_classes(begun).domain == config.domain, "as the run began"
+    same = with_split_classes(configured(tmp_path, ["card_fee", "card fee", "_"], name="same"))
+    assert same.domain.options["classes"] == ["_", "card fee", "card_fee"], "their words would be the same"
+
+
 def test_only_rows_of_the_labelled_split_count(tmp_path: Path):
     labels = ["a", "b"] * 10 + [f"rare {row}" for row in range(20)]
     config = configured(tmp_path, labels)
