@@ -108,7 +108,7 @@ def test_grades_stand_for_gold_labels(folder: Path) -> None:
         options = pyarrow.csv.ParseOptions(newlines_in_values=True)
         table = pyarrow.csv.read_csv(folder / f"{name}.csv", parse_options=options)
         pyarrow.csv.write_csv(table.drop_columns("label"), graded / f"{name}.csv")
-    _, page, *_ = (text for language, text in blocks(DOCS / "own-data.md") if language == "yaml")
+    _, _, page, *_ = (text for language, text in blocks(DOCS / "own-data.md") if language == "yaml")
     (graded / "given.yaml").write_text(page)
     curate("run", str(graded / "given.yaml"), "--set", f"run_dir={graded / 'run'}", "--set", "splits.audit=true")
     (mine,), (theirs,) = report_of(graded)["generations"], report_of(folder)["generations"]

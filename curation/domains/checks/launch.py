@@ -19,10 +19,9 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
-from curation.json_types import Json
-
-Limits = Json
+Limits = dict[str, Any]
 
 NEWUSER, NEWNET, NEWPID, NEWIPC, NEWNS = 0x10000000, 0x40000000, 0x20000000, 0x08000000, 0x00020000
 ALL = NEWNET | NEWPID | NEWIPC

@@ -474,7 +474,7 @@ def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tm
         stages["gen-0/label-source"]["outputs"]["labels"]["version"] = 99
 
     line = no(changed(finished, tmp_path / "a", labelled_anew))
-    assert "gen-0/label-source changed since gen-0/trust was done" in line
+    assert "the labels of the source split changed since gen-0/trust was done" in line
 
     def emptied(stages: dict[str, Any], copy: Path) -> None:
         made = Path(stages["gen-0/trust"]["outputs"]["trust"]["uri"]).relative_to(finished[0])

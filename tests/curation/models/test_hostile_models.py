@@ -125,5 +125,5 @@ def test_models_are_loaded_in_one_place() -> None:
             "PeftModel.from_pretrained",
             "loaded.load_adapter",
         },
-        "curation/models/own_code.py": {"cached_file"},
+        "curation/models/own_code.py": {"transformers.utils.hub.cached_file"},
     }
