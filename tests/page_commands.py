@@ -55,7 +55,8 @@ _PAGE = """
 """
 CLASSIFIER = "test_classifier_page.py::test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter"
 _CLASSIFIER = """
-    curate validate tickets.yaml | curate plan tickets.yaml | curate run tickets.yaml | curate export-trust runs/tickets -o tickets-trust
+    curate validate tickets.yaml | curate plan tickets.yaml | curate run tickets.yaml
+    curate export-trust runs/tickets -o tickets-trust
     curate filter tickets-trust unlabelled.csv -o tickets-kept --keep 0.1
 """
 _GIVEN_RUN = "test_given_run.py::test_labels_are_the_columns_and_nothing_is_asked"
