@@ -20,6 +20,7 @@ pytest.importorskip("openai")
 from endpoint_server import serving
 from sums_run import NUM_SOURCE, SumsRun
 from test_endpoint_run import CONCURRENCY, PRICE, answer
+from tiny_shape import LONG
 
 from curation.cli import main
 from curation.config.load import config_of
@@ -32,16 +33,7 @@ from curation.stages.label import Label
 pytestmark = pytest.mark.timeout(1200)
 NUM_POOL = 120
 STATES = ["prompt_last", "output_mean"]
-SHAPE = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 400,
-    "initializer_range": 0.1,
-}
+SHAPE = LONG | {"initializer_range": 0.1}
 
 
 def made(folder: Path, seed: int) -> str:

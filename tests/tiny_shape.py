@@ -9,3 +9,6 @@ TINY = {
     "intermediate_size": 32,
     "max_position_embeddings": 64,
 }
+
+LONG = TINY | {"num_key_value_heads": 1, "max_position_embeddings": 400}
+"""The same for prompts of some hundred characters, a token each."""

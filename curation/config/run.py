@@ -389,8 +389,7 @@ class RunConfig(RowsConfig):
         named: dict[str, ModelConfig | None] = {role: self.teacher.loaded}
         named |= {f"student {name}": base for name, (base, _) in self.students.items()}
         named["second teacher"] = roles.pop("second_teacher", None)
-        named["reward model"] = roles.pop("reward", None)
-        named |= roles
+        named |= {"reward model": roles.pop("reward", None), **roles}
         named["judge"] = None if judge is None else judge.model
         return {role: model for role, model in named.items() if model is not None}
 

@@ -388,10 +388,9 @@ class TeacherConfig(AskConfig):
                 f"vllm.engine.tensor_parallel_size {ranks} and actors.num_gpus {num_gpus:g} differ: a tensor-parallel "
                 "group is one actor with a GPU a rank, all on one node; set both alike"
             )
-        if self.loaded is not None and self.loaded.init is not None:
-            problem = beyond(self.states, self.loaded.init.num_layers)
-            if problem is not None:
-                raise ValueError(f"states: {problem}")
+        init = None if self.loaded is None else self.loaded.init
+        if init is not None and (problem := beyond(self.states, init.num_layers)) is not None:
+            raise ValueError(f"states: {problem}")
         eager = self.vllm.engine.get("enforce_eager", True)
         if not eager and others_of(self.states):
             raise ValueError(

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from tiny_shape import LONG
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.models import create
@@ -20,16 +21,7 @@ from curation.tables import commits, io, schemas
 from curation.trust.linear_probe import LinearProbe
 
 NUM_ROWS, SIZE, STATES = 12, 16, ("prompt_last", "output_mean")
-SHAPE = {
-    "hidden_size": SIZE,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "intermediate_size": 32,
-    "max_position_embeddings": 400,
-    "initializer_range": 0.1,
-}
+SHAPE = LONG | {"hidden_size": SIZE, "initializer_range": 0.1}
 
 
 def written(job: ReadJob, models: Models, folder: Path) -> pa.Table:
