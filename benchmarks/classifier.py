@@ -1,8 +1,8 @@
-"""A classifier's two CSV files to a report, a selection and a filter, by the commands of docs/own-data.md.
+"""A classifier's CSV files to a report, a selection and a filter, by the commands of docs/own-data.md.
 
     python -m benchmarks.classifier --model FOLDER --data FOLDER [--work build/classifier] [--write-docs]
 
-The rows are BANKING77 (77 intents of a bank's customers): 500 with their class, 2,000 without. The configuration and
+The rows are BANKING77 (77 intents of a bank's customers): 500 with their class, 2,000 without, and 300 that come later. The configuration and
 the commands are those of the page; the seconds of each command are printed. Then the 2,000 rows, whose classes the
 run never saw, are ranked by trust and by what could take its place, all on the teacher's labels of this one run: AUC
 of right before wrong labels, and purity of the best tenth.
@@ -38,7 +38,7 @@ from curation.refs import TableRef
 from curation.tables import io, schemas
 
 Floats = npt.NDArray[np.float64]
-LABELLED, UNLABELLED = 500, 2_000
+LABELLED, UNLABELLED, LATER = 500, 2_000, 300
 PAGE = Path(__file__).parents[1] / "docs" / "own-data.md"
 BEGIN, END = "<!-- table: python -m benchmarks.classifier --write-docs -->", "<!-- end of the classifier's table -->"
 SECTION = re.compile(r"\n## 500 texts.*?(?=\n## )", re.DOTALL)
@@ -60,18 +60,23 @@ class Rows(NamedTuple):
 
 
 def write_files(data: Path, folder: Path, *, seed: int = 0) -> dict[str, str]:
-    """Write the two files of the page; the classes of the unlabelled texts, which no run reads."""
+    """Write the three files of the page; the classes of the unlabelled texts, which no run reads."""
     table = pq.read_table(data / "classification" / "banking77_train.parquet", columns=["text", "label"])
     order = np.random.default_rng(seed).permutation(len(table))
-    rows = table.take(order[: LABELLED + UNLABELLED]).to_pylist()
-    parts = {"labelled.csv": (rows[:LABELLED], ["text", "label"]), "unlabelled.csv": (rows[LABELLED:], ["text"])}
+    rows = table.take(order[: LABELLED + UNLABELLED + LATER]).to_pylist()
+    unlabelled, later = rows[LABELLED : LABELLED + UNLABELLED], rows[LABELLED + UNLABELLED :]
+    parts = {
+        "labelled.csv": (rows[:LABELLED], ["text", "label"]),
+        "unlabelled.csv": (unlabelled, ["text"]),
+        "later.csv": (later, ["text"]),
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, (part, columns) in parts.items():
         with (folder / name).open("w", newline="") as file:
             writer = csv.DictWriter(file, columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(part)
-    return {row["text"]: row["label"] for row in rows[LABELLED:]}
+    return {row["text"]: row["label"] for row in unlabelled}
 
 
 def section() -> str:
@@ -88,7 +93,7 @@ def commands() -> list[list[str]]:
 
 
 def run_page(folder: Path, model: Path, *, anyway: bool = False) -> dict[str, float]:
-    """Run the section's commands in a folder with the two files; the seconds of each.
+    """Run the section's commands in a folder with the three files; the seconds of each.
 
     ``anyway`` filters whatever the verdict of the run is.
     """

@@ -57,7 +57,7 @@ CLASSIFIER = "test_classifier_page.py::test_the_first_commands_of_the_page_lead_
 _CLASSIFIER = """
     curate validate tickets.yaml | curate plan tickets.yaml | curate run tickets.yaml
     curate export-trust runs/tickets -o tickets-trust
-    curate filter tickets-trust unlabelled.csv -o tickets-kept --keep 0.1
+    curate filter tickets-trust later.csv -o tickets-kept --keep 0.1
 """
 _GIVEN_RUN = "test_given_run.py::test_labels_are_the_columns_and_nothing_is_asked"
 _GIVEN_CHECK = "test_given_run.py::test_plan_status_and_validate_say_that_no_model_is_asked"

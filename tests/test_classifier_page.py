@@ -32,6 +32,7 @@ def test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filte
     create(tmp_path / "model", family="qwen3", shape=SHAPE, words=letters, pattern=r"[\s\S]", seed=2)
     write(tmp_path / "labelled.csv", 160, seed=0, labelled=True)
     gold = write(tmp_path / "unlabelled.csv", 100, seed=1, labelled=False)
+    write(tmp_path / "later.csv", 100, seed=2, labelled=False)
     assert [words[0] for words in classifier.commands()] == ["validate", "run", "export-trust", "filter"]
     seconds = classifier.run_page(tmp_path, tmp_path / "model", anyway=True)
     assert (tmp_path / "runs/tickets/report.html").is_file()
