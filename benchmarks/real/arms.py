@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit
 
 from curation.arms import FREE, TRUST, Column
 from curation.config import TrustConfig
@@ -86,7 +87,7 @@ def baseline(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
     probed = probe.fit(states, right).decision_function(np.asarray(pool.hidden_ND, dtype=np.float32))
     model = logistic(0.1).fit(np.c_[numbers[used], held_out], right)
     raw_N = model.decision_function(np.c_[pool_numbers, probed])
-    return Scored(raw_N, 1 / (1 + np.exp(-raw_N)))
+    return Scored(raw_N, expit(raw_N))
 
 
 def arms(states: tuple[str, ...], *, paper: bool) -> Mapping[str, Callable[[LabelledRows, LabelledRows, int], Scored]]:
