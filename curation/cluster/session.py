@@ -4,7 +4,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from importlib import import_module
 
 from curation import memory, namesakes, own_modules
 from curation.cluster import capacity, nodes, ray_private
@@ -35,8 +34,6 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
         try:
             if started:
                 _start_ray(settings)
-            # Stages run in threads: two that import torch at once may find it half imported, by the circles within it.
-            import_module("torch")
             if same_versions and (capacity.address_of(settings) != capacity.LOCAL or len(nodes.living()) > 1):
                 nodes.require_same_versions()
             yield

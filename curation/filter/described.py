@@ -199,7 +199,7 @@ def _looking(
     buy, name = None, f"label-{rnd.name}"
     labelled: LabelPool | ReadAnswers
     if server is not None:
-        buy = Label(name=f"buy-{rnd.name}", teacher=server, domain=description.domain, fitted={}, **common)
+        buy = Label(name=f"buy-{rnd.name}", teacher=server, domain=description.domain, **common)
         answers = buy.out("labels")
         labelled = ReadAnswers(name=name, teacher=model, answers=answers, **common, **_packaged(config, package))
     else:

@@ -83,9 +83,7 @@ def ece(
 
     An entry stands for as many rows as its weight says, here and in the other functions.
     """
-    trust, correct = as_trust(trust_N), as_flags(correct_N)
-    same_length(trust, correct)
-    weights = as_weights(weights_N, len(trust))
+    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     n = int(weights.sum())
     if n == 0:
         return undefined(0)
@@ -106,11 +104,9 @@ def brier(
     trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, weights_N: npt.ArrayLike | None = None
 ) -> Estimate:
     """The Brier score, the mean squared distance of trust from right (1) or wrong (0), with a bootstrap interval."""
-    trust, correct = as_trust(trust_N), as_flags(correct_N)
-    same_length(trust, correct)
+    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     if len(trust) == 0:
         return undefined(0)
-    weights = as_weights(weights_N, len(trust))
     cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width", weights), weights)
     value = float(np.average((trust - correct) ** 2, weights=weights))
     shift = value - float(cells.brier(cells.counts_C))
@@ -132,9 +128,7 @@ def brier_parts(
     come from the basic bootstrap. The interval of the uncertainty follows from the exact one of the share of right
     labels.
     """
-    trust, correct = as_trust(trust_N), as_flags(correct_N)
-    same_length(trust, correct)
-    weights = as_weights(weights_N, len(trust))
+    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     n = int(weights.sum())
     score, share = brier(trust, correct, seed=seed, weights_N=weights), proportion(int(weights @ correct), n)
     names = ("reliability", "resolution", "within_bins")
@@ -162,9 +156,7 @@ def reliability(
     weights_N: npt.ArrayLike | None = None,
 ) -> list[ReliabilityBin]:
     """The reliability diagram: mean trust and share of right labels of each bin that has rows."""
-    trust, correct = as_trust(trust_N), as_flags(correct_N)
-    same_length(trust, correct)
-    weights = as_weights(weights_N, len(trust))
+    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     inner_E = _inner_edges(trust, bins, equal, weights)
     edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _bin_of(trust, inner_E)
     counts, sums, rights = (
@@ -180,6 +172,15 @@ def reliability(
         )
         for b in np.flatnonzero(counts).tolist()
     ]
+
+
+def _checked(
+    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, weights_N: npt.ArrayLike | None
+) -> tuple[Floats, Bools, Int64s]:
+    """The given arrays in their types, each [N]; ``ValueError`` where a value or a length is refused."""
+    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    same_length(trust, correct)
+    return trust, correct, as_weights(weights_N, len(trust))
 
 
 def _uncertainty(share: Estimate) -> Estimate:

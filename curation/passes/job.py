@@ -67,6 +67,15 @@ class TeacherJob:
         return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
+class TeacherFields(TypedDict):
+    """Fields of a :class:`TeacherJob`: which teacher a stage asks, and how."""
+
+    teacher: AskConfig
+    model: ModelRef | None
+    decoding: DecodingConfig
+    telemetry: Telemetry
+
+
 class ChunkWorker(ABC, Generic[Part]):
     """Works on the chunks of one pass in one process."""
 

@@ -193,7 +193,7 @@ def _labelling(
         domain=config.domain_of(split).ungraded,
         seed=generation.seed(f"label-{split}"),
         share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
-        **({"fitted": {}} if is_read else {"fitted": {}, **reducing}),
+        **({} if is_read else reducing),
         signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
         num_rows=generation.sizes[split],

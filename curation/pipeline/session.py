@@ -8,12 +8,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 
 from curation.cluster import capacity
 from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig
 from curation.rundir.hosts import Hosts
 from curation.telemetry.console import say
+
+IMPORTED_ONCE = ("torch", "transformers")
+"""Modules that are imported before the first stage starts. Stages run in threads: two that import one at once may find
+torch half imported, by the circles within it, and see how transformers replaces its own module."""
 
 
 @dataclass
@@ -62,8 +67,8 @@ def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hos
         else:
             hosts = current.hosts
         _require_room(needs)
-        import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
-
+        for module in IMPORTED_ONCE:
+            import_module(module)
         yield hosts
 
 

@@ -12,7 +12,7 @@ from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
-from curation.passes.job import PassOptions, PassResult
+from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
@@ -139,6 +139,15 @@ class AskModel(Stage):
     def settings(self) -> JsonView:
         """The arguments on which the outputs do not depend, and how the model runs."""
         return {**super().settings, "running": self.teacher.running}
+
+    def teacher_fields(self, task: Task) -> TeacherFields:
+        """Fields of its pass's job: which teacher is asked, and how."""
+        return {
+            "teacher": self.teacher.asked(self.decoding),
+            "model": self.teacher.model,
+            "decoding": self.decoding,
+            "telemetry": task.telemetry,
+        }
 
     @cached_property
     def takes(self) -> Mapping[str, float]:

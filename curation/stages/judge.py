@@ -65,11 +65,8 @@ class Judge(AskModel):
             examples=self.examples,
             labels=self.labels,
             domain=self.domain,
-            teacher=self.teacher.asked(self.decoding),
-            model=self.teacher.model,
-            decoding=self.decoding,
             gold=self.gold,
-            telemetry=task.telemetry,
+            **self.teacher_fields(task),
         )
         return measure_table(self, task, job, row_ids_N)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -15,7 +15,7 @@ from curation.errors import RunFailedError
 from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.hashing import hash64
 from curation.passes.cutting import Bools, Int64s
-from curation.passes.job import PassOptions, PassResult
+from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
@@ -77,8 +77,20 @@ class LabelCounts:
         return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
 
 
+class LabelsFields(TeacherFields):
+    """Fields of a :class:`curation.stages.label_chunks.LabelsJob` that stages fill alike."""
+
+    examples: TableRef
+    domain: DomainConfig
+    labels_uri: str
+
+
 class MakeLabels(AskModel):
-    """A stage whose output is a labels table, written by a pass of a model."""
+    """A stage whose output is a labels table, written by a pass of a model.
+
+    With a ``projection`` it keeps that instead of the hidden states; with ``fitted`` trust functions their scores, and
+    the ``states`` of a ``sample`` by ``seed``.
+    """
 
     class Made(NamedTuple):
         """The outputs."""
@@ -87,6 +99,21 @@ class MakeLabels(AskModel):
         counts: LabelCounts
         pass_: dict[str, Any]
         """The record of the pass."""
+
+    examples: In[TableRef]
+    domain: DomainConfig
+    projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
+    fitted: InEach[TrustRef] = field(default_factory=dict)  # type: ignore[arg-type]
+    sample: dict[str, Any] | None = None
+
+    def labels_fields(self, task: Task) -> LabelsFields:
+        """Fields of its pass's job: the rows, the teacher, and the table to fill."""
+        return {
+            "examples": self.examples,
+            "domain": self.domain,
+            "labels_uri": str(task.directory / "labels.lance"),
+            **self.teacher_fields(task),
+        }
 
     def finished(self, task: Task, result: PassResult) -> Done:
         """The stage done: its table compacted, its rows counted, its pass recorded."""
@@ -97,20 +124,11 @@ class MakeLabels(AskModel):
 
 
 class Label(MakeLabels):
-    """Answers the examples of a split, or its ``share`` of them, and keeps all hidden states.
+    """Answers the examples of a split, or its ``share`` of them."""
 
-    With a ``projection`` it keeps that instead; with ``fitted`` trust functions their scores, and the ``states`` of a
-    ``sample`` by ``seed``.
-    """
-
-    examples: In[TableRef]
-    domain: DomainConfig
     seed: int
     share: dict[str, int] | None = None
     """A :class:`RowShare` as JSON."""
-    projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
-    fitted: InEach[TrustRef]
-    sample: dict[str, Any] | None = None
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
     """Signals that ask the same model, as ``asks_of`` takes them: they are measured as the rows are labelled, for their
     own stages to find."""
@@ -141,18 +159,12 @@ class Label(MakeLabels):
     def job(self, task: Task, engine: AskConfig | None = None, first_cut: FirstCutRule | None = None) -> LabelJob:
         """The description of the pass."""
         return LabelJob(
-            examples=self.examples,
-            labels_uri=str(task.directory / "labels.lance"),
-            domain=self.domain,
-            teacher=self.teacher.asked(self.decoding),
             engine=engine,
-            model=self.teacher.model,
-            decoding=self.decoding,
             seed=self.seed,
             reduction=self._reduction(),
             asks=asks_of(self.signals, task.directory, task.manifest.attempts),
-            telemetry=task.telemetry,
             first_cut=first_cut,
+            **self.labels_fields(task),
         )
 
     def _reduction(self) -> Reduction | None:

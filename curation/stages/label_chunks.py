@@ -41,13 +41,29 @@ _LABEL = pa.schema([pa.field("label", pa.string())])
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelJob(TeacherJob):
-    """Label the rows of a table (schema ``schemas.examples``)."""
+class LabelsJob(TeacherJob):
+    """Write a labels table of the rows of a table (schema ``schemas.examples``)."""
 
     labels_uri: str
-    seed: int
     reduction: Reduction | None = None
-    """The projection of the hidden states where not all of them are stored."""
+    """Takes the place of the hidden states where not all of them are stored."""
+
+    def full_schema(self, state_size: int) -> pa.Schema:
+        """The schema of the labels with all states."""
+        teacher, added = self.teacher, added_numbers(get_domain(self.domain))
+        return schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added)
+
+    def schema(self, state_size: int) -> pa.Schema:
+        """The schema of the labels table."""
+        full = self.full_schema(state_size)
+        return full if self.reduction is None else self.reduction.schema(full)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelJob(LabelsJob):
+    """Label the rows of a table."""
+
+    seed: int
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
     first_cut: FirstCutRule | None = None
@@ -58,14 +74,10 @@ class LabelJob(TeacherJob):
         """The worker that labels the job's chunks in a process."""
         return LabelWorker(self, self.load(models))
 
-    def schema(self, state_size: int) -> pa.Schema:
-        """The schema of the labels table."""
-        teacher = self.teacher
-        added = added_numbers(get_domain(self.domain))
-        schema = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added)
-        if self.first_cut is not None:
-            schema = pa.schema([*schema, *schemas.FIRST_CUT])
-        return schema if self.reduction is None else self.reduction.schema(schema)
+    def full_schema(self, state_size: int) -> pa.Schema:
+        """The schema of the labels with all states, and what a first cut adds."""
+        full = super().full_schema(state_size)
+        return full if self.first_cut is None else pa.schema([*full, *schemas.FIRST_CUT])
 
 
 class AskSettings(Protocol):

@@ -5,7 +5,7 @@ reads them anew, and nothing is bought.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
-from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, Row, failed
 from curation.passes.models import Models
 from curation.passes.run import run_pass
-from curation.refs import ProjectionRef, TableRef, TrustRef
-from curation.rundir.graph import Done, In, InEach
+from curation.refs import TableRef
+from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
 from curation.signals import label_request
-from curation.stages.both_orders import added_numbers
 from curation.stages.label import MakeLabels, check_errors
-from curation.stages.reduce import Reduction, reduction_of
+from curation.stages.label_chunks import LabelsJob
+from curation.stages.reduce import reduction_of
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import Request, width
@@ -43,14 +42,9 @@ class Read(MakeLabels):
     scores of ``fitted`` functions with a ``sample``, take the place of the states, as in ``curation.stages.label``.
     """
 
-    examples: In[TableRef]
     answers: In[TableRef]
     """The labels table with the answers."""
-    domain: DomainConfig
     reads_numbers: bool
-    projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
-    fitted: InEach[TrustRef] = field(default_factory=dict)  # type: ignore[arg-type]
-    sample: dict[str, Any] | None = None
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -65,17 +59,11 @@ class Read(MakeLabels):
             bought |= bitmap(batch.column("row_id").to_numpy())
         with self.teacher.passing(task, self.commit_seconds) as (engine, how):
             job = ReadJob(
-                examples=self.examples,
                 answers=self.answers,
-                labels_uri=str(task.directory / "labels.lance"),
-                domain=self.domain,
-                teacher=self.teacher.asked(self.decoding),
                 engine=engine,
-                model=self.teacher.model,
-                decoding=self.decoding,
                 reads_numbers=self.reads_numbers,
                 reduction=reduction_of(self.projection, self.fitted, self.sample, self.answers),
-                telemetry=task.telemetry,
+                **self.labels_fields(task),
             )
             result = run_pass(
                 job,
@@ -90,28 +78,15 @@ class Read(MakeLabels):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadJob(TeacherJob):
-    """Read the answers to the rows of a table (schema ``schemas.examples``)."""
+class ReadJob(LabelsJob):
+    """Read the answers to the rows of a table."""
 
     answers: TableRef
-    labels_uri: str
     reads_numbers: bool
-    reduction: Reduction | None = None
-    """Takes the place of hidden states where not all of them are stored."""
 
     def worker(self, models: Models) -> "ReadWorker":
         """The worker that reads the job's chunks in a process."""
         return ReadWorker(self, models)
-
-    def full_schema(self, state_size: int) -> pa.Schema:
-        """The schema of the answers with all states."""
-        ask, added = self.teacher, added_numbers(get_domain(self.domain))
-        return schemas.labels(ask.states, ask.state_dtype, state_size, ask.token_logprobs, added)
-
-    def schema(self, state_size: int) -> pa.Schema:
-        """The schema of the labels table."""
-        full = self.full_schema(state_size)
-        return full if self.reduction is None else self.reduction.schema(full)
 
 
 class ReadWorker(ChunkWorker[pa.Table]):

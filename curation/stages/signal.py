@@ -95,11 +95,8 @@ class MeasureSignal(AskModel):
             examples=self.examples,
             labels=self.labels,
             domain=self.domain,
-            teacher=self.teacher.asked(self.decoding),
-            model=self.teacher.model,
-            decoding=self.decoding,
             reward=self.reward,
-            telemetry=task.telemetry,
+            **self.teacher_fields(task),
         )
         parsed = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
         table, record = measure_table(self, task, job, parsed["row_id"].to_numpy())

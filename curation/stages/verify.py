@@ -154,10 +154,7 @@ class VerifyByJudge(AskModel):
             examples=self.pool,
             labels=self.labels,
             domain=self.domain,
-            teacher=self.teacher.asked(self.decoding),
-            model=self.teacher.model,
-            decoding=self.decoding,
-            telemetry=task.telemetry,
+            **self.teacher_fields(task),
         )
         verdicts, record = measure_table(self, task, job, asked_N)
         found = io.take(verdicts, best_n, ["row_id", "value", "error"])

@@ -89,15 +89,28 @@ class TrustPackage:
         """
         if self.description.cascade is None:
             raise PackageError(
-                f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: its run kept no state of the "
-                "last prompt token; run again with teacher.states: [prompt_last, output_last] (and what else trust "
-                "reads), and export it"
+                f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: {self._why_no_first_cut}"
             )
         with self._reading(HELD_OUT):
             table = _rows(fetched(self.uri) / HELD_OUT, CASCADED)
             first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
             asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
         return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
+
+    @property
+    def _why_no_first_cut(self) -> str:
+        if self.description.ask.reads_given:
+            return (
+                "its model reads answers that are there before the prompt is read, so that a first cut would save "
+                "none; leave cascade out"
+            )
+        if self.description.served is not None:
+            return "a server answers, and keeps no state of a prompt; leave cascade out"
+        return (
+            "its run kept no state of the last prompt token, or its rows allowed none (`curate export-trust` says "
+            "which); leave cascade out, or run again with teacher.states: [prompt_last, output_last] (and what else "
+            "trust reads), and export that run"
+        )
 
     def calibration(self) -> GradedScores:
         """The calibration rows; NaN scores for those whose label could not be read, which are never selected.

@@ -1,5 +1,9 @@
 """A session: the runs in it share the processes that they start, a run alone gives them back."""
 
+import json
+import subprocess
+import sys
+
 from curation.config import RayConfig
 from curation.pipeline.session import session, started
 from curation.rundir.hosts import Host
@@ -36,3 +40,20 @@ def test_runs_of_a_session_have_the_same_hosts_until_it_ends(local_ray, monkeypa
         first.keep_for([])  # as a run does at its end
         assert not held.is_closed
     assert held.is_closed
+
+
+LOOKING = """
+import json, sys
+from curation.config import RayConfig
+from curation.pipeline.session import joined, started
+found = []
+for opened in (joined, started):
+    with opened(RayConfig(num_cpus=1), ()):
+        found.append([name for name in ("ray", "torch", "transformers") if name in sys.modules])
+print(json.dumps(found))
+"""
+
+
+def test_what_stages_import_is_there_before_their_threads_and_no_look_ahead_pays_for_it():
+    asked = subprocess.run([sys.executable, "-c", LOOKING], capture_output=True, text=True, check=True, timeout=300)
+    assert json.loads(asked.stdout.splitlines()[-1]) == [["ray"], ["ray", "torch", "transformers"]]

@@ -5,15 +5,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lance
 import numpy as np
-import pyarrow as pa
 import pytest
+from class_tables import Row, run_of
 from sklearn.metrics import confusion_matrix
 from test_verdict import HEALTHY
 
 from curation.domains.classification import Classification
-from curation.refs import TableRef
 from curation.report.class_table import COLLAPSE, ClassesChosen, as_evidence, by_class
 from curation.report.evidence import LabelsSeen
 from curation.report.html import _environment
@@ -23,16 +21,9 @@ from curation.tables import schemas
 
 NAMES = ("anger", "joy", "<b>sadness</b>")
 NUM_SOURCE, NUM_POOL, N = 200, 500, 60
-Rows = list[dict[str, Any]]
 
 
-def table(folder: Path, name: str, rows: Rows, schema: pa.Schema) -> TableRef:
-    """A table of some rows; missing columns are null."""
-    values = pa.Table.from_pylist([{field.name: row.get(field.name) for field in schema} for row in rows], schema)
-    return TableRef(uri=str(folder / name), version=lance.write_dataset(values, str(folder / name)).version)
-
-
-def dealt(num_rows: int, first: int, rng: np.random.Generator) -> Rows:
+def dealt(num_rows: int, first: int, rng: np.random.Generator) -> list[Row]:
     """Rows whose teacher calls a third of the others joy."""
     rows = []
     for number in range(num_rows):
@@ -44,30 +35,13 @@ def dealt(num_rows: int, first: int, rng: np.random.Generator) -> Rows:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Any, Any, Rows, Rows, Rows]:
+def run(tmp_path: Path) -> tuple[Any, Any, list[Row], list[Row], list[Row]]:
     """What of a run the table is read from: trust selected rows that are called joy, and ten others."""
-    rng, labels = np.random.default_rng(0), schemas.labels([], "float16", 1)
+    rng = np.random.default_rng(0)
     source, pool = dealt(NUM_SOURCE, 0, rng), dealt(NUM_POOL, 1 << schemas.FILE_SHIFT, rng)
     joy = [row for row in pool if row["label"] == "joy"]
     chosen = [*joy[: N - 10], *[row for row in pool if row["label"] == "anger"][:10]][::-1]
-    record = SimpleNamespace(
-        n=N,
-        budget={"rule": "n", "quota": None},
-        labels={"pool": table(tmp_path, "pool", pool, labels), "source": table(tmp_path, "labels", source, labels)},
-        grades={
-            "pool": table(tmp_path, "grades", pool, schemas.GRADES),
-            "source": table(tmp_path, "source-grades", source, schemas.GRADES),
-        },
-        selections={"trust": table(tmp_path, "trust", chosen, schemas.SELECTION)},
-    )
-    examples = table(tmp_path, "source", source, schemas.examples(Classification.columns, gold=True))
-    return (
-        SimpleNamespace(domain=Classification(classes=NAMES), prepared={"source": examples}),
-        record,
-        source,
-        pool,
-        chosen,
-    )
+    return *run_of(tmp_path, Classification(classes=NAMES), source, pool, chosen), source, pool, chosen
 
 
 def test_rows_by_class_are_those_of_a_count_by_hand(run):

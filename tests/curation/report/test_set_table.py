@@ -2,20 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from class_tables import Row, run_of, write
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 from test_verdict import HEALTHY
 
 from curation.domains.classification import Classification
 from curation.domains.set_counts import held
-from curation.refs import TableRef
 from curation.report.class_table import COLLAPSE, as_evidence, by_class
 from curation.report.html import _environment
 from curation.report.verdict import verdict
@@ -26,20 +24,13 @@ LINES = (*NAMES, "-")
 DOMAIN = Classification(classes=NAMES, multi={"separator": "|", "empty": "-"})
 NUM_SOURCE, NUM_POOL, N = 1_600, 2_000, 50
 SHARES = (0.5, 0.3, 0.1)
-Rows = list[dict[str, Any]]
-
-
-def table(folder: Path, name: str, rows: Rows, schema: pa.Schema) -> TableRef:
-    """A table of some rows; missing columns are null."""
-    values = pa.Table.from_pylist([{field.name: row.get(field.name) for field in schema} for row in rows], schema)
-    return TableRef(uri=str(folder / name), version=lance.write_dataset(values, str(folder / name)).version)
 
 
 def text(names: list[str]) -> str:
     return "| ".join(names) or "-"
 
 
-def dealt(num_rows: int, first: int, rng: np.random.Generator) -> Rows:
+def dealt(num_rows: int, first: int, rng: np.random.Generator) -> list[Row]:
     """Rows whose teacher misses a third of the classes, and says card of a fifth of the others."""
     rows = []
     for number in range(num_rows):
@@ -52,27 +43,16 @@ def dealt(num_rows: int, first: int, rng: np.random.Generator) -> Rows:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Any, Any, Rows, Rows, Rows]:
+def run(tmp_path: Path) -> tuple[Any, Any, list[Row], list[Row], list[Row]]:
     """What of a run the table is read from: trust selected rows without classes, and a few others."""
-    rng, labels = np.random.default_rng(0), schemas.labels([], "float16", 1)
+    rng = np.random.default_rng(0)
     source, pool = dealt(NUM_SOURCE, 0, rng), dealt(NUM_POOL, 1 << schemas.FILE_SHIFT, rng)
     chosen = [row for row in pool if row["label"] == "-"][: N - 10]
     chosen += [row for row in pool if row["label"] not in ("-", None)][: N - len(chosen)]
-    record = SimpleNamespace(
-        n=N,
-        budget={"rule": "n", "quota": None},
-        labels={"pool": table(tmp_path, "pool", pool, labels), "source": table(tmp_path, "labels", source, labels)},
-        grades={
-            "pool": table(tmp_path, "grades", pool, schemas.GRADES),
-            "source": table(tmp_path, "source-grades", source, schemas.GRADES),
-        },
-        selections={"trust": table(tmp_path, "trust", chosen[::-1], schemas.SELECTION)},
-    )
-    examples = table(tmp_path, "source", source, schemas.examples(Classification.columns, gold=True))
-    return SimpleNamespace(domain=DOMAIN, prepared={"source": examples}), record, source, pool, chosen
+    return *run_of(tmp_path, DOMAIN, source, pool, chosen[::-1]), source, pool, chosen
 
 
-def binary(rows: Rows, column: str) -> Any:
+def binary(rows: list[Row], column: str) -> Any:
     """Whether each row's set holds each class, and whether it is empty, by scikit-learn; nothing of an unread label."""
     sets = [[] if row[column] is None else [name.strip() for name in row[column].split("|")] for row in rows]
     return MultiLabelBinarizer(classes=LINES).fit_transform(sets)
@@ -106,7 +86,7 @@ def test_no_set_needs_more_other_rows_than_the_greatest_gap_says(run):
     """A selection that has the pool's sets has no gap: the bound is one from below."""
     of, record, _, pool, _ = run
     same = [row for row in pool if row["label"] is not None]
-    record.selections["trust"] = table(Path(record.labels["pool"].uri).parent, "same", same, schemas.SELECTION)
+    record.selections["trust"] = write(Path(record.labels["pool"].uri).parent, "same", same, schemas.SELECTION)
     found = by_class(of, record, "trust")
     counts = np.array([row["given"] for row in found["rows"]]) / len(same)
     assert [row["share"] for row in found["rows"]] == pytest.approx(counts)
@@ -123,7 +103,7 @@ def test_a_label_that_is_no_set_of_the_classes_holds_none():
 def test_without_grades_and_with_few_labelled_rows_the_counts_stand(run):
     of, record, source, *_ = run
     own = [row for row in source[1:40] if "app" not in row["gold"]][:3]
-    few = table(Path(record.labels["pool"].uri).parent, "few", own, schemas.GRADES)
+    few = write(Path(record.labels["pool"].uri).parent, "few", own, schemas.GRADES)
     record.grades = {"source": few}
     found = by_class(of, record, "trust")
     assert found["basis"] == "counts" and "of 3 labelled rows" in found["why"]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from class_tables import SEED, Row, job_of, write
 from pydantic import ValidationError
 from sklearn.metrics import confusion_matrix
 
@@ -20,29 +20,19 @@ from curation.domains.class_counts import confusion, given
 from curation.domains.classification import Classification
 from curation.errors import BudgetError, ConfigError
 from curation.hashing import derive, hash64, hash_unit
-from curation.refs import TableRef
 from curation.selection.class_shares import estimated
 from curation.selection.quotas import allocate
 from curation.selection.risk import calibrate
 from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import Classes, divided, in_words
-from curation.stages.gold import GoldTexts
+from curation.stages.class_quota import divided, in_words
 from curation.stages.select import select
 from curation.tables import io, scans, schemas
 
-SEED, NUM_POOL, NUM_SOURCE, N = 5, 600, 300, 90
+NUM_POOL, NUM_SOURCE, N = 600, 300, 90
 CLASSES = ("anger", "joy", "optimism", "sadness")
 DOMAIN = DomainConfig(name="classification", classes=list(CLASSES))
 ARMS = ("naive", "naive_parsed", "internal_confidence", "trust", "trust_gold", "ground_truth")
-Row = dict[str, Any]
-
-
-def write(folder: Path, name: str, rows: list[Row], schema: pa.Schema) -> TableRef:
-    """A table in fragments of 90 rows; missing columns are null."""
-    table = pa.Table.from_pylist([{field.name: row.get(field.name) for field in schema} for row in rows], schema)
-    uri = str(folder / f"{name}.lance")
-    return TableRef(uri=uri, version=lance.write_dataset(table, uri, max_rows_per_file=90).version)
 
 
 def labelled(num_rows: int, first: int, shares: list[float], rng: np.random.Generator) -> list[Row]:
@@ -74,35 +64,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row]
     folder, rng = tmp_path_factory.mktemp("by-class"), np.random.default_rng(0)
     rows = labelled(NUM_POOL, 1 << schemas.FILE_SHIFT, [0.3, 0.2, 0.1, 0.4], rng)
     source = labelled(NUM_SOURCE, 0, [0.25, 0.25, 0.25, 0.25], rng)
-    scored = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
-    schema = pa.schema([*schemas.labels([], "float16", 1), *scored])
-
-    def by_id(rows: list[Row]) -> list[Row]:
-        return sorted(rows, key=lambda row: row["row_id"])
-
-    labels = write(folder, "labels", rows, schema)
-    columns = Classification.columns
-    job = SelectJob(
-        pool=write(folder, "pool", rows, schemas.examples(columns, gold=False)),
-        labels=labels,
-        audit=write(folder, "audit", rows, schemas.AUDIT),
-        grades=write(folder, "grades", by_id(rows), schemas.GRADES),
-        measured=ScoredSplit(labels=labels, grades=None),
-        calibration=None,
-        domain=DOMAIN,
-        selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),
-        teacher=None,
-        generation=0,
-        seed=SEED,
-        texts=GoldTexts(source="answer"),
-        classes=Classes(
-            names=CLASSES,
-            wanted=None,
-            examples=write(folder, "source", source, schemas.examples(columns, gold=True)),
-            labels=write(folder, "source-labels", source, schema),
-            grades=write(folder, "source-grades", by_id(source), schemas.GRADES),
-        ),
-    )
+    job = job_of(folder, rows, source, DOMAIN, CLASSES, {"budget": {"n": N}, "arms": ARMS}, audited=True)
     return job, rows, source
 
 

@@ -4,38 +4,27 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from class_tables import SEED, Row, job_of
 
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import get_domain
 from curation.domains.rarest_class import RarestClass
 from curation.errors import ConfigError
 from curation.hashing import derive, hash64
-from curation.refs import TableRef
 from curation.selection.class_shares import estimated
 from curation.selection.quotas import allocate
-from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import Classes, divided, in_words
-from curation.stages.gold import GoldTexts
+from curation.stages.class_quota import divided, in_words
 from curation.stages.select import select
 from curation.tables import io, schemas
 
-SEED, NUM_POOL, NUM_SOURCE, N = 5, 600, 300, 90
+NUM_POOL, NUM_SOURCE, N = 600, 300, 90
 CLASSES, SHARES = ("often", "rare", "middle"), (0.6, 0.1, 0.3)
 STRATA = (*CLASSES, "none")
 DOMAIN = DomainConfig(name="classification", classes=list(CLASSES), multi=True)
-Row = dict[str, Any]
-
-
-def write(folder: Path, name: str, rows: list[Row], schema: pa.Schema) -> TableRef:
-    """A table in fragments of 90 rows; missing columns are null."""
-    table = pa.Table.from_pylist([{field.name: row.get(field.name) for field in schema} for row in rows], schema)
-    uri = str(folder / f"{name}.lance")
-    return TableRef(uri=uri, version=lance.write_dataset(table, uri, max_rows_per_file=90).version)
 
 
 def labelled(num_rows: int, first: int, rng: np.random.Generator) -> list[Row]:
@@ -61,32 +50,8 @@ def stratum(label: str) -> str:
 def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row], list[Row]]:
     folder, rng = tmp_path_factory.mktemp("by-set"), np.random.default_rng(0)
     rows, source = labelled(NUM_POOL, 1 << schemas.FILE_SHIFT, rng), labelled(NUM_SOURCE, 0, rng)
-    scored = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
-    schema = pa.schema([*schemas.labels([], "float16", 1), *scored])
-    columns = get_domain(DOMAIN).columns
-    labels = write(folder, "labels", rows, schema)
-    graded = sorted(source, key=lambda row: row["row_id"])
-    job = SelectJob(
-        pool=write(folder, "pool", rows, schemas.examples(columns, gold=False)),
-        labels=labels,
-        audit=None,
-        grades=None,
-        measured=ScoredSplit(labels=labels, grades=None),
-        calibration=None,
-        domain=DOMAIN,
-        selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ("naive", "trust")}),
-        teacher=None,
-        generation=0,
-        seed=SEED,
-        texts=GoldTexts(source="answer"),
-        classes=Classes(
-            names=STRATA,
-            wanted=None,
-            examples=write(folder, "source", source, schemas.examples(columns, gold=True)),
-            labels=write(folder, "source-labels", source, schema),
-            grades=write(folder, "source-grades", graded, schemas.GRADES),
-        ),
-    )
+    selection = {"budget": {"n": N}, "arms": ("naive", "trust")}
+    job = job_of(folder, rows, source, DOMAIN, STRATA, selection)
     return job, rows, source
 
 

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from filter_package import first_of, make_package
 from tiny_package import description, of_model, probe, states_of, sums, tiny_package
 
 from curation.config import DomainConfig
+from curation.config.endpoint import ServedConfig
 from curation.domains import get_domain
 from curation.domains.math import Math
 from curation.errors import PackageError
@@ -146,6 +148,27 @@ def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
     bare = make_package(tmp_path / "bare")
     with pytest.raises(PackageError, match="holds no first cut, so that a filter cannot have a cascade"):
         bare.held_out()
+
+
+READER = {"reads_given": True, "backend": "transformers"}
+SERVER = {"backend": "endpoint", "endpoint": ServedConfig(model="m"), "states": ()}
+
+
+@pytest.mark.parametrize(
+    ("ask", "why", "can_run_again"),
+    [
+        ({}, r"kept no state of the last prompt token, or .*\(`curate export-trust` says which\)", True),
+        (READER, "its model reads answers that are there before the prompt is read", False),
+        (SERVER, "a server answers, and keeps no state of a prompt", False),
+    ],
+)
+def test_a_cascade_is_refused_with_what_can_be_done(package: TrustPackage, ask: dict, why: str, can_run_again: bool):
+    changed = package.description.ask.model_copy(update=ask)
+    described = package.description.model_copy(update={"ask": changed, "cascade": None})
+    with pytest.raises(PackageError, match=why) as refused_by:
+        replace(package, description=described).held_out()
+    assert "; leave cascade out" in str(refused_by.value)
+    assert ("run again with teacher.states" in str(refused_by.value)) == can_run_again
 
 
 def parts_of(package: TrustPackage) -> tuple:
