@@ -22,8 +22,8 @@ from curation.errors import ModelError
 
 T = TypeVar("T")
 
-TILE = 2**21
-"""Logits of a tile of :meth:`Forward.logprobs`, 8 MiB in float32: a processor's cache holds them."""
+TILES = {"cpu": 2**21, "cuda": 2**27}
+"""Logits of a tile of :meth:`Forward.logprobs`: in float32 8 MiB, which a processor's cache holds, and 0.5 GiB."""
 
 
 @dataclass(kw_only=True)
@@ -165,7 +165,7 @@ class Forward:
         Only where :attr:`head_is_linear`. No logits [K, V] are held: they are summed up by tiles of the vocabulary.
         """
         weight_VD, bias_V = self._head.weight, self._head.bias
-        width, sums = max(1, TILE // len(read_KD)), []
+        width, sums = max(1, TILES[self.device.type] // len(read_KD)), []
         for begin in range(0, len(weight_VD), width):
             tile = slice(begin, begin + width)
             logits_Kt = linear(read_KD, weight_VD[tile], None if bias_V is None else bias_V[tile])

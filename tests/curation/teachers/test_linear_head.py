@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from curation.models import create, load_model
-from curation.teachers import forward as passes
-from curation.teachers.forward import Forward
+from curation.teachers.forward import TILES, Forward
 
 SHAPE = {
     "hidden_size": 32,
@@ -31,7 +30,7 @@ def model_of(folder, family, dtype="float32"):
     return load_model(made, dtype=dtype)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 5e-2)])
 @pytest.mark.parametrize("family", ["phi", "llama"])
 @torch.inference_mode()
 def test_logprobs_by_tiles_equal_those_of_the_models_logits(tmp_path, monkeypatch, family, dtype, tolerance):
@@ -40,15 +39,15 @@ def test_logprobs_by_tiles_equal_those_of_the_models_logits(tmp_path, monkeypatc
     if family == "phi":
         head.bias.normal_()
     ids_BT = torch.randint(0, 27, (2, 6), generator=torch.Generator().manual_seed(1))
-    logprob_KV = model(ids_BT, use_cache=False).logits.float().log_softmax(dim=-1).flatten(0, 1)
+    logprob_BTV = model(ids_BT, use_cache=False).logits.float().log_softmax(dim=-1)
     forward = Forward(model, pad=0)
     assert forward.head_is_linear
     prefix = forward.start(ids_BT[:, :1].tolist())[0]
     read_BTD = forward.extend(prefix, ids_BT[:, 1:], logits=False).hidden_BTD
     k_C, token_C = torch.tensor([0, 0, 3, 9, 9, 4]), torch.tensor([0, 26, 7, 8, 9, 21])
-    expected_C = logprob_KV.unflatten(0, (2, 6))[:, 1:].flatten(0, 1)[k_C, token_C]
+    expected_C = logprob_BTV[:, 1:].flatten(0, 1)[k_C, token_C]
     for tile in (1, 10 * 4, 2**21):  # of one token, of four, of all
-        monkeypatch.setattr(passes, "TILE", tile)
+        monkeypatch.setitem(TILES, "cpu", tile)
         found_C = forward.logprobs(read_BTD.flatten(0, 1), k_C, token_C)
         torch.testing.assert_close(found_C, expected_C, rtol=0, atol=tolerance)
 
