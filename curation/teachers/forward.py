@@ -13,6 +13,7 @@ from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 
@@ -20,6 +21,9 @@ from curation.config.states import LAST
 from curation.errors import ModelError
 
 T = TypeVar("T")
+
+TILES = {"cpu": 2**21, "cuda": 2**27}
+"""Logits of a tile of :meth:`Forward.logprobs`: in float32 8 MiB, which a processor's cache holds, and 0.5 GiB."""
 
 
 @dataclass(kw_only=True)
@@ -67,7 +71,7 @@ class ForwardPass(NamedTuple):
     """Outputs of a pass for its newest T tokens."""
 
     logits_BTV: torch.Tensor
-    """float32."""
+    """float32; of the last token alone in a pass without logits."""
     hidden_BTD: torch.Tensor
 
 
@@ -89,7 +93,7 @@ class Forward:
         self.vocabulary_size, self.state_size = map(int, head.weight.shape)
         self.max_positions: int | None = getattr(text_config, "max_position_embeddings", None)
         self.num_layers = int(text_config.num_hidden_layers)
-        self._model = model
+        self._model, self._head = model, head
         self._hidden_BTD: torch.Tensor | None = None
         self._states_only = False
         head.register_forward_pre_hook(self._keep_hidden)
@@ -114,10 +118,11 @@ class Forward:
         position_BT = torch.arange(width, device=self.device)[None] - self.tensor(padding)[:, None]
         return prefix, self._pass(prefix, ids_BT, position_BT.clamp(min=0), keep=1)
 
-    def extend(self, prefix: Prefix, ids_BT: torch.Tensor) -> ForwardPass:
+    def extend(self, prefix: Prefix, ids_BT: torch.Tensor, *, logits: bool = True) -> ForwardPass:
         """Feed further tokens, which ``prefix`` then holds; the pass is that of all of them.
 
-        Rows of unlike length are to be padded on the right: no token before the padding sees it.
+        Rows of unlike length are to be padded on the right: no token before the padding sees it. Without ``logits`` the
+        head computes the last token alone: it is most of the work for a small model with a large vocabulary.
         """
         width = ids_BT.shape[1]
         position_BT = prefix.length_B[:, None] + torch.arange(width, device=self.device)
@@ -126,27 +131,22 @@ class Forward:
         if prefix.mask_BT is not None:
             prefix.mask_BT = torch.cat([prefix.mask_BT, torch.ones_like(ids_BT)], dim=1)
         prefix.length_B = prefix.length_B + width
-        return self._pass(prefix, ids_BT, position_BT, keep=width)
-
-    def states(self, prefix: Prefix, ids_BT: torch.Tensor) -> torch.Tensor:
-        """States [B, T, D] of further tokens, as :meth:`extend` gives them; the head computes the last token's alone.
-
-        The head is most of the work for a small model with a large vocabulary.
-        """
-        self._states_only = True
-        try:
-            return self.extend(prefix, ids_BT).hidden_BTD
-        finally:
-            self._states_only = False
+        return self._pass(prefix, ids_BT, position_BT, keep=width, logits=logits)
 
     def branch(
-        self, prefix: Prefix, ids_BT: torch.Tensor, depth_BT: torch.Tensor, sees_BTN: torch.Tensor
+        self,
+        prefix: Prefix,
+        ids_BT: torch.Tensor,
+        depth_BT: torch.Tensor,
+        sees_BTN: torch.Tensor,
+        *,
+        logits: bool = True,
     ) -> ForwardPass:
         """Feed further tokens of several continuations of each row, which ``prefix`` then holds.
 
         ``depth_BT`` counts a token within its continuation, from 0; ``sees_BTN`` says which of the N tokens that were
         fed after the prompt, the newest included, a token sees besides the prompt. Only where :attr:`takes_branches`
-        and ``prefix.has_room``.
+        and ``prefix.has_room``. ``logits`` is as in :meth:`extend`.
         """
         width, (num_rows, num_new, num_fed) = prefix.width + ids_BT.shape[1], sees_BTN.shape
         prompt_BT = prefix.mask_BT
@@ -156,7 +156,47 @@ class Forward:
         dtype = self._model.dtype
         mask_B1TK = torch.zeros((num_rows, 1, num_new, width), dtype=dtype, device=self.device)
         mask_B1TK.masked_fill_(~sees_BTK[:, None], torch.finfo(dtype).min)
-        return self._pass(prefix, ids_BT, prefix.length_B[:, None] + depth_BT, keep=num_new, mask=mask_B1TK)
+        position_BT = prefix.length_B[:, None] + depth_BT
+        return self._pass(prefix, ids_BT, position_BT, keep=num_new, mask=mask_B1TK, logits=logits)
+
+    def logprobs(self, read_KD: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities, float32 [C], of tokens after those of which the head reads the states at ``k_C``.
+
+        Only where :attr:`head_is_linear`. No logits [K, V] are held: they are summed up by tiles of the vocabulary.
+        """
+        weight_VD, bias_V = self._head.weight, self._head.bias
+        width, sums = max(1, TILES[self.device.type] // len(read_KD)), []
+        for begin in range(0, len(weight_VD), width):
+            tile = slice(begin, begin + width)
+            logits_Kt = linear(read_KD, weight_VD[tile], None if bias_V is None else bias_V[tile])
+            sums.append(logits_Kt.float().logsumexp(dim=-1))
+        logit_C = (read_KD[k_C].float() * weight_VD[token_C].float()).sum(dim=-1)
+        if bias_V is not None:
+            logit_C = logit_C + bias_V[token_C].float()
+        rounded_C = logit_C.to(weight_VD.dtype).float()  # as the head's own are
+        return rounded_C - torch.stack(sums).logsumexp(dim=0)[k_C]
+
+    @cached_property
+    def head_is_linear(self) -> bool:
+        """Whether logits are the head's linear product and no more, tried on a state that the head is given to read.
+
+        Its largest logit is 100, so that a cap shows as well as a scale. Adapted and quantised heads fail.
+        """
+        if type(self._head) is not torch.nn.Linear:
+            return False
+        weight_VD, eps = self._head.weight, torch.finfo(self._head.weight.dtype).eps
+        with torch.inference_mode():
+            state_11D = torch.randn((1, 1, weight_VD.shape[1]), generator=torch.Generator().manual_seed(0))
+            state_11D = state_11D.to(weight_VD)
+            state_11D = state_11D * (100 / linear(state_11D, weight_VD).abs().max())
+            hook = self._head.register_forward_pre_hook(lambda *_: (state_11D,))
+            try:
+                found_11V = self.start([[0]])[1].logits_BTV
+            finally:
+                hook.remove()
+            expected_11V = linear(state_11D, weight_VD, self._head.bias).float()
+        same_shape = found_11V.shape == expected_11V.shape
+        return same_shape and torch.allclose(found_11V, expected_11V, rtol=4 * eps, atol=400 * eps)
 
     @cached_property
     def takes_branches(self) -> bool:
@@ -184,8 +224,8 @@ class Forward:
             ids_BT = self.tensor([[first, third, second]] * 2)  # the first and its successor; the other one alone
             sees_TN = self.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]]).bool()
             found_BTD = self.branch(branched, ids_BT, self.tensor([[0, 1, 0]]), sees_TN.expand(2, 3, 3)).hidden_BTD
-            alone_B1D = self.states(plain, ids_BT[:, 2:])
-            after_BTD = self.states(misled, ids_BT)
+            alone_B1D = self.extend(plain, ids_BT[:, 2:], logits=False).hidden_BTD
+            after_BTD = self.extend(misled, ids_BT, logits=False).hidden_BTD
         change = (after_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
         errors = (found_BTD[:, :2] - after_BTD[:, :2]).abs().max(), (found_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
         return bool(max(errors) < change / 10)
@@ -202,16 +242,21 @@ class Forward:
         *,
         keep: int,
         mask: torch.Tensor | None = None,
+        logits: bool = True,
     ) -> ForwardPass:
-        output = self._model(
-            input_ids=ids_BT,
-            attention_mask=prefix.mask_BT if mask is None else mask,
-            position_ids=position_BT,
-            past_key_values=prefix.cache,
-            use_cache=True,
-            logits_to_keep=keep,
-            output_hidden_states=prefix.layers != (LAST,),
-        )
+        self._states_only = not logits
+        try:
+            output = self._model(
+                input_ids=ids_BT,
+                attention_mask=prefix.mask_BT if mask is None else mask,
+                position_ids=position_BT,
+                past_key_values=prefix.cache,
+                use_cache=True,
+                logits_to_keep=keep,
+                output_hidden_states=prefix.layers != (LAST,),
+            )
+        finally:
+            self._states_only = False
         last_BTD, self._hidden_BTD = self._hidden_BTD, None
         assert last_BTD is not None, "the language-model head was not called"
         kept = [last_BTD if layer == LAST else self._layer(output, layer) for layer in prefix.layers]

@@ -5,10 +5,13 @@ likeliest option is chosen, the first of equal ones; where an option came with t
 prompt is fed once: its last token's logits give the probability of each option's first token. The other probabilities
 come from the inner nodes of the options' trie (``trie``): they are fed after the prompt once each, as branches of one
 pass (``Forward.branch``). A model that cannot take branches is fed each path of inner nodes after a copy of the
-prompt's keys and values. In the end only those options are fed whose states are asked for: mostly the chosen one.
+prompt's keys and values. Where logits are the head's linear product alone, such a pass keeps what the head reads, and
+``Forward.logprobs`` goes on from there; elsewhere it keeps the logits. In the end only those options are fed whose
+states are asked for: mostly the chosen one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,18 +19,21 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig
-from curation.config.states import layers_of, parse
+from curation.config.states import LAST, layers_of, parse
 from curation.teachers import in_pairs
 from curation.teachers.completions import AnsweredRow, above, by_name, completion_batch, ranked
-from curation.teachers.forward import Forward, Prefix, batches
+from curation.teachers.forward import Forward, ForwardPass, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
-"""Logits of one pass over options (0.5 GiB in float32); what is longer is fed piece by piece."""
+"""Logits of one pass over options (0.5 GiB in float32), or numbers of its mask; what is longer is fed in pieces."""
 
 Nodes = list[tuple[int, int]]
 """Nodes of a batch: the row's place, and the node of its trie."""
+
+Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Log-probabilities [C] of tokens [C], each after the node, of K, that the first argument [C] tells."""
 
 
 class _Option(NamedTuple):
@@ -54,11 +60,11 @@ def score_options(
     prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], layers_of(config.states))
     tries = [row.trie for row in rows]
     logprobs = [[0.0] * len(trie.tokens) for trie in tries]  # of each node's token after its parent
-    _take(logprobs, tries, logits_B1V[:, 0], [(place, 0) for place in range(len(rows))])
+    _take(logprobs, tries, partial(_of_logits, logits_B1V[:, 0]), [(place, 0) for place in range(len(rows))])
     if width := max(len(trie.inner) for trie in tries):
         feed = _branches if prefix.has_room(width) and forward.takes_branches else _paths
-        for logits_KV, nodes in feed(forward, prefix, tries, config.batch_tokens):
-            _take(logprobs, tries, logits_KV, nodes)
+        for scorer, nodes in feed(forward, prefix, tries, config.batch_tokens):
+            _take(logprobs, tries, scorer, nodes)
 
     by_token = [trie.along(values) for trie, values in zip(tries, logprobs, strict=True)]
     scores = [[sum(values) for values in options] for options in by_token]
@@ -99,25 +105,30 @@ def score_options(
     )
 
 
-def _take(logprobs: list[list[float]], tries: Sequence[Trie], logits_KV: torch.Tensor, nodes: Nodes) -> None:
-    """Set the log-probabilities of the children of K nodes, given the logits after each."""
+def _of_logits(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [C] of tokens by the logits at ``k_C``."""
+    return logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
+
+
+def _take(logprobs: list[list[float]], tries: Sequence[Trie], scorer: Scorer, nodes: Nodes) -> None:
+    """Set the log-probabilities of the children of K nodes."""
     found = [
         (k, token, place, child)
         for k, (place, node) in enumerate(nodes)
         for token, child in tries[place].children[node].items()
     ]
-    k_C, token_C = torch.tensor([entry[:2] for entry in found], device=logits_KV.device).T
-    logprob_C = logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
+    logprob_C = scorer(*torch.tensor([entry[:2] for entry in found]).T)
     for (_, _, place, child), logprob in zip(found, logprob_C.tolist(), strict=True):
         logprobs[place][child] = logprob
 
 
 def _branches(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
-) -> Iterator[tuple[torch.Tensor, Nodes]]:
-    """Logits [K, V] after all inner nodes, which are fed as branches of one pass."""
+) -> Iterator[tuple[Scorer, Nodes]]:
+    """Scorers after all inner nodes, which are fed as branches of one pass."""
     places = [place for place, trie in enumerate(tries) if trie.inner]
     grown = prefix.select(forward.tensor(places)) if len(places) < len(tries) else prefix.fork()
+    grown.layers = (LAST,)  # what the head reads
     width = max(len(tries[place].inner) for place in places)
     ids_BT = np.full((len(places), width), forward.pad)
     depth_BT = np.zeros((len(places), width), dtype=np.int64)
@@ -131,19 +142,20 @@ def _branches(
             if (parent := trie.parents[node]) in column:
                 sees_BTT[b, t] |= sees_BTT[b, column[parent]]
     ids, depth, sees = (torch.from_numpy(array).to(forward.device) for array in (ids_BT, depth_BT, sees_BTT))
-    piece = max(1, MAX_LOGITS // (len(places) * forward.vocabulary_size))
+    linear = forward.head_is_linear
+    piece = max(1, MAX_LOGITS // (len(places) * (prefix.width + width if linear else forward.vocabulary_size)))
     for begin in range(0, width, piece):
         part = slice(begin, begin + piece)
-        logits_BTV, _ = forward.branch(grown, ids[:, part], depth[:, part], sees[:, part, : begin + piece])
+        seen = sees[:, part, : begin + piece]
+        passed = forward.branch(grown, ids[:, part], depth[:, part], seen, logits=not linear)
         fed = [(b, t, node) for b, place in enumerate(places) for t, node in enumerate(tries[place].inner[part])]
-        b_K, t_K = torch.tensor([entry[:2] for entry in fed], device=logits_BTV.device).T
-        yield logits_BTV[b_K, t_K], [(places[b], node) for b, _, node in fed]
+        yield _scorer(forward, passed, [[b, t] for b, t, _ in fed]), [(places[b], node) for b, _, node in fed]
 
 
 def _paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
-) -> Iterator[tuple[torch.Tensor, Nodes]]:
-    """Logits [K, V] after all inner nodes, by paths after copies of the prompts that together hold each node."""
+) -> Iterator[tuple[Scorer, Nodes]]:
+    """Scorers after all inner nodes, by paths after copies of the prompts that together hold each node."""
     to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
     for place, trie in enumerate(tries):
         given: set[int] = set()
@@ -157,17 +169,26 @@ def _paths(
         ids_BT = [[tries[place].tokens[node] for node in path] for place, path, _ in some]
         ids = forward.tensor([row + [forward.pad] * (width - len(row)) for row in ids_BT])
         copies = prefix.select(forward.tensor([place for place, _, _ in some]))
-        piece = max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
+        copies.layers = (LAST,)
+        linear = forward.head_is_linear
+        piece = width if linear else max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
         for begin in range(0, width, piece):
-            logits_BTV, _ = forward.extend(copies, ids[:, begin : begin + piece])
+            passed = forward.extend(copies, ids[:, begin : begin + piece], logits=not linear)
             fed = [
                 (b, t - begin, (place, path[t]))
                 for b, (place, path, num_given) in enumerate(some)
                 for t in range(max(begin, num_given), min(begin + piece, len(path)))
             ]
             if fed:
-                b_K, t_K = torch.tensor([entry[:2] for entry in fed], device=logits_BTV.device).T
-                yield logits_BTV[b_K, t_K], [node for _, _, node in fed]
+                yield _scorer(forward, passed, [[b, t] for b, t, _ in fed]), [node for _, _, node in fed]
+
+
+def _scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
+    """A scorer of tokens after K tokens of a pass, given the row and place [K, 2] of each."""
+    b_K, t_K = forward.tensor(taken).T
+    if forward.head_is_linear:
+        return partial(forward.logprobs, passed.hidden_BTD[b_K, t_K])
+    return partial(_of_logits, passed.logits_BTV[b_K, t_K])
 
 
 def _states(
@@ -209,7 +230,7 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
     places = [option.place for option in options]
     all_rows = places == list(range(len(prefix.length_B)))
     prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
-    return states_of(forward.states(prefix, ids_BT), length_B1)
+    return states_of(forward.extend(prefix, ids_BT, logits=False).hidden_BTD, length_B1)
 
 
 def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:

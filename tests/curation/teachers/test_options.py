@@ -23,10 +23,11 @@ QWEN = {
     "max_position_embeddings": 128,
     "initializer_range": 0.1,  # logits that differ enough for the choices to vary
 }
-# Mistral's window is shorter than the prompts; GPT-2 has learned positions, none beyond the last.
+# Mistral's window is shorter than the prompts; GPT-2 has learned positions, none beyond the last; Gemma 2 caps logits.
 SHAPES = {
     "qwen3": QWEN,
     "mistral": QWEN | {"sliding_window": 12},
+    "gemma2": QWEN | {"final_logit_softcapping": 1.0},
     "gpt2": {
         "n_embd": 32,
         "n_layer": 2,
@@ -178,7 +179,7 @@ def test_mcqa_results_do_not_depend_on_the_batch(qwen, monkeypatch):
 def test_mcqa_prompts_are_fed_once(qwen, style, states, expected):
     """No second pass over the prompts; options of one token cost one more step, and none without states."""
     teacher = make(qwen, states=states, batch_tokens=100_000)
-    assert teacher._forward.takes_branches  # tried before the passes are counted
+    assert teacher._forward.takes_branches and teacher._forward.head_is_linear  # tried before the passes are counted
     fed = []
     teacher._model.register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
@@ -195,16 +196,15 @@ def test_mcqa_prompts_are_fed_once(qwen, style, states, expected):
     assert fed == [shapes[name] for name in expected]
 
 
-def test_mcqa_the_head_computes_no_position_for_states_alone_but_the_last(qwen):
+def test_mcqa_the_heads_module_computes_one_position_a_pass(qwen):
+    """Branches are scored from what the head reads; of the chosen options the states alone are kept."""
     teacher = make(qwen, states=("output_mean",), batch_tokens=100_000)
-    assert teacher._forward.takes_branches
+    assert teacher._forward.takes_branches and teacher._forward.head_is_linear
     computed = []
     head = teacher._model.get_output_embeddings()
     head.register_forward_hook(lambda module, inputs, logits: computed.append(logits.shape[1]))
-    requests = mcqa_requests("texts")
-    rows_of(teacher.label(requests, SUM, seed=0))
-    inner = max(len({few[:k] for few in request.options for k in range(1, len(few))}) for request in requests)
-    assert computed == [1, inner, 1]
+    rows_of(teacher.label(mcqa_requests("texts"), SUM, seed=0))
+    assert computed == [1, 1, 1]
 
 
 def test_mcqa_forced_scoring_of_a_generated_answer(qwen):
