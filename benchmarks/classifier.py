@@ -2,10 +2,10 @@
 
     python -m benchmarks.classifier --model FOLDER --data FOLDER [--work build/classifier] [--write-docs]
 
-The rows are BANKING77 (77 intents of a bank's customers): 500 with their class, 2,000 without, and 300 that come later. The configuration and
-the commands are those of the page; the seconds of each command are printed. Then the 2,000 rows, whose classes the
-run never saw, are ranked by trust and by what could take its place, all on the teacher's labels of this one run: AUC
-of right before wrong labels, and purity of the best tenth.
+The rows are BANKING77 (77 intents of a bank's customers): 500 with their class, 2,000 without, and 300 that come later.
+The configuration and the commands are those of the page; the seconds of each command are printed. Then the 2,000 rows,
+whose classes the run never saw, are ranked by trust and by what could take its place, all on the teacher's labels of
+this one run: AUC of right before wrong labels, and purity of the best tenth.
 
 - Plain confidence: the share of the likeliest class among the scored ones. autolabel's mean log-probability: that of
   the label's tokens.
@@ -219,7 +219,8 @@ def table(rows: Rows, seconds: Mapping[str, float]) -> str:
         shown = f"**{name}**" if name == "trust" else name
         lines.append(f"| {shown} | {auc_value(score_N, rows.right_N):.3f} | {100 * rows.right_N[best].mean():.1f} % |")
     lines += [
-        f"| the run's selection by {arm}, with places by class | | {100 * right_N.mean():.1f} % of {len(right_N)} |"
+        f"| the run's selection by {arm}{'' if arm == 'naive' else ', with places by class'} | "
+        f"| {100 * right_N.mean():.1f} % of {len(right_N)} |"
         for arm, right_N in rows.selected.items()
     ]
     if PEER:
