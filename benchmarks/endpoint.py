@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,6 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     flags += [word for key, value in ENGINE.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     with serving(model.base, directory / "log", *flags) as url:
         endpoint = EndpointConfig(url=url, model=NAME, kind="vllm", concurrency=options.concurrency)
-        served: Any = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
         config = TeacherConfig(
             model=ModelConfig(path=model.base),
             backend="vllm",
@@ -171,17 +170,23 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         )
         here: Any = load_teacher(config.ask.model_copy(update={"states": ()}), model)
 
+        def buying() -> Any:
+            """A teacher that has no answer yet: one that has does not ask for it again."""
+            return load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
+
         def rate(teacher: Teacher) -> float:
             begun = time.perf_counter()
             labelled(teacher, requests, decoding)
             return len(requests) / (time.perf_counter() - begun)
 
-        try:
-            found = compared(labelled(served, requests, decoding), labelled(here, requests, decoding))
-            print(f"  {json.dumps(found)}", flush=True)
-            rates = measure(lambda pair: rate(served), lambda pair: rate(here), options.pairs)
-        finally:
-            served.close()
+        def rate_served(_: int) -> float:
+            with closing(buying()) as teacher:
+                return rate(teacher)
+
+        with closing(buying()) as teacher:
+            found = compared(labelled(teacher, requests, decoding), labelled(here, requests, decoding))
+        print(f"  {json.dumps(found)}", flush=True)
+        rates = measure(rate_served, lambda pair: rate(here), options.pairs)
     return {
         **found,
         "pairs": options.pairs,
