@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NUM_POOL, NUM_TEST, SHARES = 900, 20, 3
 GENERATION = {"student": {"init": {"hidden_size": 16, "num_layers": 1}}}
-PATH = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+TESTS = Path(__file__).parent
+PATH = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])}
+"""The tests' own modules, and the package before the tests' folder of its name."""
 
 
 def make_run(directory: Path, num: int, **chain: Any) -> SumsRun:
