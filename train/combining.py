@@ -4,11 +4,12 @@ A labelled row's logit comes from weights that have not seen it; a new row's fro
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
 from curation.arrays import Float64s
@@ -33,10 +34,12 @@ NEGLIGIBLE = 0.05
 LEARNED = 0.1
 """A member's logits of at least this deviation are a column of deviation 1; smaller ones, of a member that has learned
 little, stay as much smaller, as they would be noise of full size otherwise."""
-LINE_ROWS, BEND_ROWS = 300, 1_000
-"""From so many labelled rows on a line makes logits those of a probability, and from so many one with a bend. Lines
+LINE_ROWS, BEND_ROWS = 300, 500
+"""From so many labelled rows on a line makes logits those of a probability, and from so many one with bends. Lines
 that draw logits of fewer rows to a constant were tried (100 rows of four sets, 12 to 16 draws): where the teacher is
 hardly better than a guess they gain less in Brier score (.0005) than they lose elsewhere (.002 to .005)."""
+KNEES = (0.5, 0.75)
+"""Quantiles of the logits at which a line may bend (docs/log.md: others, and beta calibration, were tried)."""
 TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
 """Settings of the combination's trees: small ones, as the members have read the states."""
 
@@ -126,20 +129,41 @@ def folds_of(row_ids_M: Ints, correct_M: Flags, folds: int, seed: int) -> Ints:
 
 
 def calibrated(raw_M: Float64s, correct_M: Flags) -> Bent:
-    """The rising line, of many rows with a bend at the median, that makes out-of-fold logits those of a probability.
+    """The rising line, of many rows with bends, that makes out-of-fold logits those of a probability.
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
     """
     if len(raw_M) < LINE_ROWS:
         return Bent()
-    knee = float(np.median(raw_M))
-    both_M2 = np.stack([raw_M, np.maximum(raw_M - knee, 0)], axis=1)
-    for columns in ((0, 1), (0,)) if len(raw_M) >= BEND_ROWS else ((0,),):
-        model = LogisticRegression(max_iter=1000).fit(both_M2[:, columns], correct_M.astype(int))
-        slope, bend = (*model.coef_[0].tolist(), 0.0)[:2]
-        if slope > 0 and slope + bend > 0:
-            return Bent(float(model.intercept_[0]), slope, bend, knee)
-    return Bent()
+    bent = averaged_lines(raw_M, correct_M) if len(raw_M) >= BEND_ROWS else None
+    return bent or line_of(raw_M, correct_M) or Bent()
+
+
+def averaged_lines(raw_M: Float64s, correct_M: Flags) -> Bent | None:
+    """The mean of the rising lines with a bend at one of ``KNEES``, each weighed by its likelihood, if there is one."""
+    found = [line_of(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
+    lines = [line for line in found if line is not None]
+    if not lines:
+        return None
+    sign_M = np.where(correct_M, -1.0, 1.0)
+    share_L = softmax([-np.logaddexp(0, sign_M * line(raw_M)).sum() for line in lines]).tolist()
+    weighed = list(zip(share_L, lines, strict=True))
+    return Bent(
+        sum(share * line.intercept for share, line in weighed),
+        sum(share * line.slope for share, line in weighed),
+        tuple(share * bend for share, line in weighed for bend in line.bends),
+        tuple(knee for line in lines for knee in line.knees),
+    )
+
+
+def line_of(raw_M: Float64s, correct_M: Flags, *knees: float) -> Bent | None:
+    """The likeliest line with these knees, ascending, if it rises everywhere."""
+    columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
+    model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
+    slope, *bends = model.coef_[0].tolist()
+    if min(accumulate([slope, *bends])) <= 0:
+        return None
+    return Bent(float(model.intercept_[0]), slope, tuple(bends), knees)
 
 
 def varies(column_M: Float64s) -> bool:

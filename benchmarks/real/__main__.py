@@ -217,10 +217,13 @@ def _promised(found: dict[str, Any] | None) -> list[str]:
     deals = f"Over {found['deals']} deals of these rows, {found['labelled']:,} labelled,"
     if "mean" not in found:
         return [f"{deals} {'no' if not found['rows'] else 'hardly a'} row's trust is above .9."]
-    mean, error = 100 * found["mean"], 196 * found["error"]
+    by_deals, by_rows = (
+        f"{100 * found[of]:+.1f} ± {196 * found[error]:.1f}"
+        for of, error in (("mean", "error"), ("of_rows", "of_rows_error"))
+    )
     return [
-        f"{deals} trust above .9 promises {mean:+.1f} ± {error:.1f} points more than is right "
-        f"({found['rows']:.0f} rows a deal)."
+        f"{deals} trust above .9 promises {by_deals} points more than is right, each deal as much as another, and "
+        f"{by_rows} of all such rows together ({found['rows']:.0f} rows a deal)."
     ]
 
 

@@ -4,22 +4,38 @@ A set may have a hundred such rows, whose share of right ones is known to six po
 whether the promise is off on the whole, which one deal cannot.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.real.arms import fitted
+from benchmarks.real.arms import Floats, fitted
+from curation.arrays import Bools
 from curation.trust.parts import FIT, VALIDATION
 from train.trust_loop import LabelledRows
 
 LABELLED, SURE = 1_000, 0.9
 
 
-def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], *, deals: int) -> dict[str, Any]:
-    """The promise less the share right of rows with trust above ``SURE``, mean over deals, and its standard error.
+class Sure(NamedTuple):
+    """The rows of a deal whose trust is above ``SURE``."""
 
-    A deal gives ``LABELLED`` of all rows a label; the others are measured.
-    """
+    num: int
+    promised: float
+    """The sum of their trust."""
+    right: int
+
+    @classmethod
+    def of(cls, trust_N: Floats, correct_N: Bools) -> "Sure":
+        """Those among rows that were not labelled."""
+        sure_N = trust_N > SURE
+        return cls(int(sure_N.sum()), float(trust_N[sure_N].sum()), int(correct_N[sure_N].sum()))
+
+
+def dealt(
+    source: LabelledRows, pool: LabelledRows, *, deals: int, labelled: int = LABELLED
+) -> Iterator[tuple[int, LabelledRows, LabelledRows]]:
+    """All rows of a set, dealt again and again into ``labelled`` ones and others; number of the deal, and both."""
     used = np.flatnonzero(source.part_N >= 0)
     hidden_ND = np.concatenate([source.hidden_ND[used], pool.hidden_ND])
     numbers_NK = np.concatenate([source.numbers_NK[used], pool.numbers_NK])
@@ -28,37 +44,54 @@ def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], 
     if source.gold_N is not None and pool.gold_N is not None:
         gold_N = np.concatenate([source.gold_N[used], pool.gold_N])
     ids_N = np.arange(len(correct_N), dtype=np.int64)
-    labelled = min(LABELLED, len(used))
-    part_N = np.full(labelled, FIT, dtype=np.int8)
-    part_N[: labelled // 5] = VALIDATION
-    score = fitted("stacked", states)
-    num_sure, off = [], []
+    labelled = min(labelled, len(used))
+
+    def rows(taken: np.ndarray[Any, np.dtype[np.int64]], num_validation: int) -> LabelledRows:
+        part_N = np.full(len(taken), FIT, dtype=np.int8)
+        part_N[:num_validation] = VALIDATION
+        return source._replace(
+            hidden_ND=hidden_ND[taken],
+            numbers_NK=numbers_NK[taken],
+            correct_N=correct_N[taken],
+            row_ids_N=ids_N[taken],
+            gold_N=None if gold_N is None else gold_N[taken],
+            part_N=part_N,
+        )
+
     for deal in range(deals):
         order = np.random.default_rng(deal).permutation(len(ids_N))
-        given, rest = (
-            source._replace(
-                hidden_ND=hidden_ND[taken],
-                numbers_NK=numbers_NK[taken],
-                correct_N=correct_N[taken],
-                row_ids_N=ids_N[taken],
-                gold_N=None if gold_N is None else gold_N[taken],
-                part_N=part_N if len(taken) == labelled else np.full(len(taken), FIT, dtype=np.int8),
-            )
-            for taken in (order[:labelled], order[labelled:])
-        )
+        yield deal, rows(order[:labelled], labelled // 5), rows(order[labelled:], 0)
+
+
+def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], *, deals: int) -> dict[str, Any]:
+    """The promise of the default's surest rows less the share that is right, over deals; see :func:`summed`.
+
+    A deal gives ``LABELLED`` of all rows a label; the others are measured.
+    """
+    score, found, labelled = fitted("stacked", states), [], 0
+    for deal, given, rest in dealt(source, pool, deals=deals):
         trust_N = score(given, rest, deal).trust_N
         assert trust_N is not None, "a stack gives probabilities"
-        sure_N = trust_N > SURE
-        num_sure.append(int(sure_N.sum()))
-        if sure_N.any():
-            off.append(float(trust_N[sure_N].mean() - rest.correct_N[sure_N].mean()))
-    if len(off) < 2:  # no interval
-        return {"deals": deals, "labelled": labelled, "rows": float(np.mean(num_sure))}
-    error = float(np.std(off, ddof=1) / len(off) ** 0.5)
-    return {
-        "deals": deals,
-        "labelled": labelled,
-        "rows": float(np.mean(num_sure)),
-        "mean": float(np.mean(off)),
-        "error": error,
-    }
+        found.append(Sure.of(trust_N, rest.correct_N))
+        labelled = len(given.correct_N)
+    return {"deals": deals, "labelled": labelled, **summed(found)}
+
+
+def summed(deals: Sequence[Sure]) -> dict[str, float]:
+    """Sure rows a deal, and of their promise less the share right two estimates, each with its standard error.
+
+    ``mean``: of the deals that have such rows, each as much as another: what a run has to expect. ``of_rows``: of all
+    such rows together (error by the jackknife over deals): a deal with two rows weighs less than one with a hundred.
+    With fewer than two deals that have such rows both are left out.
+    """
+    num_D, promised_D, right_D = (np.array(column, dtype=np.float64) for column in zip(*deals, strict=True))
+    found = {"rows": float(num_D.mean())}
+    some = num_D > 0
+    if some.sum() < 2:
+        return found
+    gap_D = ((promised_D - right_D)[some]) / num_D[some]
+    found |= {"mean": float(gap_D.mean()), "error": float(gap_D.std(ddof=1) / some.sum() ** 0.5)}
+    gaps, num = (promised_D - right_D).sum(), num_D.sum()
+    without_D = (gaps - promised_D[some] + right_D[some]) / (num - num_D[some])
+    error = np.sqrt((some.sum() - 1) / some.sum() * ((without_D - without_D.mean()) ** 2).sum())
+    return found | {"of_rows": float(gaps / num), "of_rows_error": float(error)}

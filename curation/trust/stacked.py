@@ -9,7 +9,7 @@ fewer inputs, down to one number alone, where those do as well.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
@@ -84,18 +84,32 @@ class Trees:
 
 @dataclass(frozen=True)
 class Bent:
-    """A rising line with one bend, from a model's logit to that of a probability."""
+    """A rising line with B bends, from a model's logit to that of a probability."""
 
     intercept: float = 0.0
     slope: float = 1.0
-    bend: float = 0.0
-    """The change of the slope from ``knee`` on."""
-    knee: float = 0.0
+    bends: tuple[float, ...] = ()
+    """The change of the slope at each knee."""
+    knees: tuple[float, ...] = ()
 
     def __call__(self, raw_N: Float64s) -> Float64s:
         """The logits, float64 [N]."""
-        logit_N: Float64s = self.intercept + self.slope * raw_N + self.bend * np.maximum(raw_N - self.knee, 0)
+        logit_N: Float64s = self.intercept + self.slope * raw_N
+        for bend, knee in zip(self.bends, self.knees, strict=True):
+            logit_N = logit_N + bend * np.maximum(raw_N - knee, 0)
         return logit_N
+
+    @property
+    def weights(self) -> Tensor:
+        """All numbers, float64 [2 + 2B]."""
+        return torch.tensor([self.intercept, self.slope, *self.bends, *self.knees], dtype=torch.float64)
+
+    @classmethod
+    def made(cls, weights: Tensor) -> Self:
+        """The line of :attr:`weights`."""
+        intercept, slope, *rest = weights.tolist()
+        num_bends = len(rest) // 2
+        return cls(intercept, slope, tuple(rest[:num_bends]), tuple(rest[num_bends:]))
 
 
 @dataclass(frozen=True)
@@ -268,8 +282,7 @@ class StackedTrust(StateTrust):
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """The combination's, the probes', the networks' and the class probe's, each under its name."""
-        bent = torch.tensor(astuple(self.combination.bent), dtype=torch.float64)
-        found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent_4": bent}
+        found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent": self.combination.bent.weights}
         found |= {f"combination.{name}": of for name, of in self.combination.model.weights.items()}
         if self.probes is not None:
             found |= {f"probes.{name}": of for name, of in self.probes.weights.items()}
@@ -301,7 +314,7 @@ class StackedTrust(StateTrust):
             model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
         probes, networks, class_probe = description["probes"], description["networks"], description.get("class_probe")
         return cls(
-            Combination(columns, weights["mean_K"].numpy(), model, Bent(*weights["bent_4"].tolist())),
+            Combination(columns, weights["mean_K"].numpy(), model, Bent.made(weights["bent"])),
             description["fit"],
             states=description["read_by_members"],
             probes=None if probes is None else Probes(probes, **_under(weights, "probes.")),

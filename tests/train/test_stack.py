@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.special import expit
-from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from curation.config import TrustConfig
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
@@ -17,7 +18,7 @@ from curation.metrics import auc
 from curation.stages.fit import check_settings
 from curation.trust import load_fitted
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
-from curation.trust.stacked import NETWORKS, Combination, Logistic, StackedTrust, Trees
+from curation.trust.stacked import NETWORKS, Bent, Combination, Logistic, StackedTrust, Trees
 from train import rounding
 from train.choice import Candidate, chosen
 from train.combining import calibrated, folds_of
@@ -400,15 +401,34 @@ def test_a_line_with_a_bend_makes_logits_those_of_a_probability() -> None:
     correct_N = rng.random(20_000) < expit(logit_N)
     shrunk_N = np.where(logit_N > 0.5, 0.2 * logit_N + 0.05, 0.3 * logit_N)
     found = calibrated(shrunk_N, correct_N)
-    assert found.slope > 0 and found.slope + found.bend > 0
+    knees = np.quantile(shrunk_N, [0.5, 0.75])
+    assert found.knees == pytest.approx(knees)
     for low, high in ((-4.0, -2.0), (-1.0, 1.0), (2.0, 4.0)):
         of_N = (logit_N > low) & (logit_N < high)
         assert expit(found(shrunk_N[of_N])).mean() == pytest.approx(correct_N[of_N].mean(), abs=0.02)
     few = calibrated(shrunk_N[:200], correct_N[:200])
     np.testing.assert_array_equal(few(shrunk_N), shrunk_N)  # too few rows for a line
-    assert calibrated(shrunk_N[:900], correct_N[:900]).bend == 0  # and too few for a bend
+    assert not calibrated(shrunk_N[:400], correct_N[:400]).bends  # and too few for a bend
     turned = calibrated(-shrunk_N, correct_N)
     np.testing.assert_array_equal(turned(shrunk_N), shrunk_N)  # none that falls
+
+
+def test_lines_with_other_knees_are_averaged_by_their_likelihood() -> None:
+    """Each line is scikit-learn's regression on the logit and the hinge, and weighs as its likelihood."""
+    rng = np.random.default_rng(1)
+    raw_N = rng.standard_normal(600)
+    correct_N = rng.random(600) < expit(np.where(raw_N > 0.5, 2 * raw_N - 0.5, raw_N))
+    logits, log_likelihoods = [], []
+    for knee in np.quantile(raw_N, [0.5, 0.75]):
+        columns_N2 = np.c_[raw_N, np.maximum(raw_N - knee, 0)]
+        model = LogisticRegression().fit(columns_N2, correct_N)
+        logits.append(model.decision_function(columns_N2))
+        log_likelihoods.append(-log_loss(correct_N, model.predict_proba(columns_N2)[:, 1], normalize=False))
+    share = expit(log_likelihoods[1] - log_likelihoods[0])
+    assert 0.01 < share < 0.99
+    found = calibrated(raw_N, correct_N)
+    np.testing.assert_allclose(found(raw_N), (1 - share) * logits[0] + share * logits[1], rtol=1e-4, atol=1e-4)
+    assert Bent.made(found.weights) == found
 
 
 # Of many rows.
