@@ -116,8 +116,9 @@ def stacked(given: LabelledRows, rest: LabelledRows, states: tuple[str, ...], se
     assert trust.held_out is not None, "a fit keeps its out-of-fold scores"
     raw_N = trust.raw_with(torch.from_numpy(np.asarray(rest.hidden_ND)), rest.numbers_NK, rest.numbers)
     straight, known_M = straightened(trust), ~np.isnan(trust.held_out.raw_N)
-    labelled_M = given.correct_N[np.argsort(given.row_ids_N)]  # as held-out rows are ordered
-    return Dealt(straight(trust.held_out.raw_N[known_M]), labelled_M[known_M], straight(raw_N), rest.correct_N)
+    of_row = dict(zip(given.row_ids_N.tolist(), given.correct_N.tolist(), strict=True))
+    labelled_M = np.array([of_row[row_id] for row_id in trust.held_out.row_ids_N[known_M].tolist()])
+    return Dealt(straight(trust.held_out.raw_N[known_M]), labelled_M, straight(raw_N), rest.correct_N)
 
 
 def straightened(trust: StackedTrust) -> Callable[[np.ndarray], Float64s]:
