@@ -215,7 +215,7 @@ def _promised(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return []
     deals = f"Over {found['deals']} deals of these rows, {found['labelled']:,} labelled,"
-    if "mean" not in found:
+    if found["rows"] < 1:
         return [f"{deals} {'no' if not found['rows'] else 'hardly a'} row's trust is above .9."]
     by_deals, by_rows = (
         f"{100 * found[of]:+.1f} ± {196 * found[error]:.1f}"
