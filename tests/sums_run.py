@@ -75,7 +75,7 @@ class SumsRun:
         return [str(Path(sys.executable).with_name("curate")), "run", str(self.config)]
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A driver; it looks in ``PYTHONPATH`` after the project's folder, as ``tests/curation`` would hide the package."""
+        """A driver. The project's folder comes first in ``PYTHONPATH``: ``tests/curation`` would hide the package."""
         path = (str(ROOT), environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         with self._stderr.open("a") as stderr:
