@@ -50,6 +50,7 @@ REDUCED = {
         "trust.max_steps=100",
         "signals.self_consistency.num_samples=2",
         "selection.budget={n: 10}",
+        "selection.gold_rollouts.source=answers",  # of its own it has too few right ones
     ),
     "chess": (
         "teacher.adapt=null",

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import lance
 import numpy as np
@@ -15,11 +14,9 @@ import pyarrow as pa
 import pytest
 import ray
 import yaml
-from click.testing import CliRunner
 from object_store import ObjectStore, object_store
 
 from curation import models, run
-from curation.cli import main
 from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import storage
 from curation.commands.inspect import find, list_tables
@@ -117,13 +114,11 @@ class Driver:
 
 
 def curate(*arguments: str) -> str:
-    """The command within this process, on the Ray that runs here."""
-    result = CliRunner().invoke(main, [*arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    command = [Path(sys.executable).with_name("curate"), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_killed_driver_is_resumed_and_a_second_one_refused(local_ray: Any, s3: ObjectStore, tmp_path: Path):
+def test_a_killed_driver_is_resumed_and_a_second_one_refused(s3: ObjectStore, tmp_path: Path):
     driver = Driver(tmp_path, s3.url("killed"), seconds_per_row=0.01)
     until = ("--until", "label-pool")
     first = driver.start(*until)
@@ -135,7 +130,8 @@ def test_a_killed_driver_is_resumed_and_a_second_one_refused(local_ray: Any, s3:
     first.wait()
     committed, length = driver.pool(), len(driver.labelled())
     assert 0 < len(committed) == len(set(committed)) < NUM_POOL
-    curate("run", str(driver.config), *until)
+    last = driver.start(*until)
+    assert last.wait(timeout=300) == 0, driver.errors()
     assert Counter(driver.pool()) == Counter(driver.expected()) and len(driver.expected()) == NUM_POOL
     assert not set(committed).intersection(driver.labelled()[length:]), "committed rows were labelled again"
     told = curate("status", str(driver.place))  # the run directory holds the configuration, too
