@@ -19,7 +19,7 @@ from curation.stages.answers import TOLD
 from curation.tables import io
 
 ROOT = Path(__file__).parents[1]
-NUM_TEST = 60
+NUM_TEST = 120
 SMALL = {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4}
 CONFIG = {
     "name": "tested",
@@ -27,7 +27,7 @@ CONFIG = {
     "splits": {
         "source": {"from": "puzzles", "rows": 600},
         "test": {"from": "puzzles", "rows": NUM_TEST},
-        "pool": {"from": "puzzles", "rows": 200},
+        "pool": {"from": "puzzles", "rows": 300},
     },
     "teacher": {
         "model": {"path": str(ROOT / "examples/bases/teacher")},
