@@ -92,7 +92,14 @@ def commands() -> list[list[str]]:
     return [line.split()[1:] for block in blocks for line in block.splitlines() if line.startswith("curate ")]
 
 
-def run_page(folder: Path, model: Path, *, anyway: bool = False) -> dict[str, float]:
+def in_a_process(words: list[str], folder: Path) -> None:
+    """Call ``curate`` with these words in a folder."""
+    subprocess.run([sys.executable, "-m", "curation.cli", *words], cwd=folder, check=True)
+
+
+def run_page(
+    folder: Path, model: Path, *, anyway: bool = False, curate: Callable[[list[str], Path], None] = in_a_process
+) -> dict[str, float]:
     """Run the section's commands in a folder with the three files; the seconds of each.
 
     ``anyway`` filters whatever the verdict of the run is.
@@ -104,7 +111,7 @@ def run_page(folder: Path, model: Path, *, anyway: bool = False) -> dict[str, fl
         begun = time.monotonic()
         if anyway and words[0] == "filter":
             words = [*words, "--anyway"]
-        subprocess.run([sys.executable, "-m", "curation.cli", *words], cwd=folder, check=True)
+        curate(words, folder)
         seconds[words[0]] = time.monotonic() - begun
     return seconds
 

@@ -1,7 +1,6 @@
 """A chain whose driver is killed in the second generation, that gets a third one, or that loses its signal."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -21,9 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NUM_POOL, NUM_TEST, SHARES = 900, 20, 3
 GENERATION = {"student": {"init": {"hidden_size": 16, "num_layers": 1}}}
-TESTS = Path(__file__).parent
-PATH = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])}
-"""The tests' own modules, and the package before the tests' folder of its name."""
+PATH = {"PYTHONPATH": str(Path(__file__).parent)}
+"""The tests' own modules."""
 
 
 def make_run(directory: Path, num: int, **chain: Any) -> SumsRun:

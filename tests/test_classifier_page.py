@@ -4,11 +4,14 @@ import csv
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tiny_shape import TINY
 
 from benchmarks import classifier
+from curation.cli import main
 from curation.models import create
 
 pytestmark = pytest.mark.timeout(900)
@@ -27,14 +30,21 @@ def write(path: Path, num_rows: int, *, seed: int, labelled: bool) -> dict[str, 
     return found
 
 
-def test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter(tmp_path: Path) -> None:
+def test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter(
+    local_ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def curate(words: list[str], folder: Path) -> None:
+        monkeypatch.chdir(folder)
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+
     letters = ("\n", *map(chr, range(0x20, 0x7F)))
     create(tmp_path / "model", family="qwen3", shape=SHAPE, words=letters, pattern=r"[\s\S]", seed=2)
     write(tmp_path / "labelled.csv", 160, seed=0, labelled=True)
     gold = write(tmp_path / "unlabelled.csv", 100, seed=1, labelled=False)
     write(tmp_path / "later.csv", 100, seed=2, labelled=False)
     assert [words[0] for words in classifier.commands()] == ["validate", "run", "export-trust", "filter"]
-    seconds = classifier.run_page(tmp_path, tmp_path / "model", anyway=True)
+    seconds = classifier.run_page(tmp_path, tmp_path / "model", anyway=True, curate=curate)
     assert (tmp_path / "runs/tickets/report.html").is_file()
     assert sum(file["rows"] for file in json.loads((tmp_path / "tickets-kept/filter.json").read_text())["files"]) == 10
 

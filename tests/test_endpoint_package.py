@@ -73,13 +73,13 @@ def labels_of(folder: Path, name: str) -> dict[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path, str]]:
+def read(local_ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path, str]]:
     """A server, the package of a run whose answers a model read, and that model."""
     folder = tmp_path_factory.mktemp("read")
     reader = with_reader.made(folder, 1)
     with serving(answer=without_reader.answer, seconds=0.02) as server:
         run = with_reader.make_run(folder, server.url, reader)
-        assert run.start().wait(timeout=900) == 0, run.errors()
+        run.run()
         curate("export-trust", str(run.directory), "-o", str(folder / "package"))
         yield server, folder / "package", reader
 
@@ -173,10 +173,10 @@ def test_a_description_without_a_model_that_reads_is_refused(read: tuple[Server,
             kind.model_validate({**description, **changes})
 
 
-def test_a_package_of_a_server_alone_filters(tmp_path: Path) -> None:
+def test_a_package_of_a_server_alone_filters(local_ray: Any, tmp_path: Path) -> None:
     with serving(answer=without_reader.answer) as server:
         run = without_reader.make_run(tmp_path, server)
-        assert run.start().wait(timeout=900) == 0, run.errors()
+        run.run()
         curate("export-trust", str(run.directory), "-o", str(tmp_path / "package"))
         described = json.loads((tmp_path / "package" / "package.json").read_text())["description"]
         assert "bought" not in described and described["ask"]["endpoint"]["model"] == "m"

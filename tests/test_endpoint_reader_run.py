@@ -86,7 +86,7 @@ def states_by_hand(reader: str, prompt: str, completion: str) -> dict[str, np.nd
     return {**states, "mean_logprob": np.array(np.mean(own))}
 
 
-def test_answers_are_bought_once_and_read_once(tmp_path: Path) -> None:
+def test_answers_are_bought_once_and_read_once(local_ray: Any, tmp_path: Path) -> None:
     first, second = made(tmp_path, 1), made(tmp_path, 2)
     with serving(answer=answer, seconds=0.02) as server:
         run = make_run(tmp_path, server.url, first)
@@ -100,7 +100,7 @@ def test_answers_are_bought_once_and_read_once(tmp_path: Path) -> None:
         assert stage_of(run, "read-pool") is None
         assert len(server.paid) == NUM_SOURCE + NUM_POOL and max(server.paid.values()) == 1
         bought = stage_of(run, "label-pool")
-        assert run.start().wait(timeout=900) == 0, run.errors()
+        run.run()
         assert len(server.asked) == NUM_SOURCE + NUM_POOL, "nothing was asked after the kill"
         assert stage_of(run, "label-pool") == bought
 
@@ -124,21 +124,21 @@ def test_answers_are_bought_once_and_read_once(tmp_path: Path) -> None:
         raised = yaml.safe_load(run.config.read_text())
         raised["teacher"]["reader"]["model"]["path"] = second
         run.config.write_text(yaml.safe_dump(raised))
-        assert run.start().wait(timeout=900) == 0, run.errors()
+        run.run()
         assert len(server.asked) == NUM_SOURCE + NUM_POOL and stage_of(run, "label-pool") == bought
         again = rows_of(run, "read-pool")
         assert again.keys() == read.keys()
         assert not np.allclose(*(next(iter(rows.values()))["state_output_mean"] for rows in (again, read)))
 
 
-def test_a_server_without_log_probabilities_has_those_of_the_reader(tmp_path: Path) -> None:
+def test_a_server_without_log_probabilities_has_those_of_the_reader(local_ray: Any, tmp_path: Path) -> None:
     reader = made(tmp_path, 1)
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server.url, reader, top_logprobs=0)
         told = CliRunner().invoke(main, ["validate", str(run.config)])
         words = "its answers are read once by the reader (transformers), for states and log-probabilities"
         assert told.exit_code == 0 and words in told.output and f"reader: {reader}" in told.output
-        assert run.start("--until", "read-pool").wait(timeout=900) == 0, run.errors()
+        run.run("--until", "read-pool")
     domain = get_domain(config_of(yaml.safe_load(run.config.read_text())).domain_of("pool"))
     (uri,) = run.directory.glob("prepare-*/pool.lance")
     examples = {row["row_id"]: row for row in lance.dataset(str(uri)).to_table().to_pylist()}
@@ -149,7 +149,7 @@ def test_a_server_without_log_probabilities_has_those_of_the_reader(tmp_path: Pa
         assert row["mean_logprob"] == pytest.approx(float(expected["mean_logprob"]), abs=1e-4)
 
 
-def test_a_reader_s_states_need_not_be_stored(tmp_path: Path) -> None:
+def test_a_reader_s_states_need_not_be_stored(local_ray: Any, tmp_path: Path) -> None:
     """Scores, or a projection, in their place: read again, and nothing is bought."""
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server.url, made(tmp_path, 1))
@@ -158,7 +158,7 @@ def test_a_reader_s_states_need_not_be_stored(tmp_path: Path) -> None:
             raw = yaml.safe_load(run.config.read_text())
             raw["teacher"] |= teacher
             run.config.write_text(yaml.safe_dump(raw))
-            assert run.start("--until", "score-pool").wait(timeout=900) == 0, run.errors()
+            run.run("--until", "score-pool")
             assert len(server.asked) == NUM_SOURCE + NUM_POOL
             return rows_of(run, "score-pool")
 

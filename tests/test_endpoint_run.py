@@ -57,8 +57,9 @@ def money_of(server: Server) -> float:
     return sum(prompt * PRICE["input"] + output * PRICE["output"] for prompt, output in server.tokens) / 1e6
 
 
-def test_killed_drivers_pay_no_answer_twice_that_had_arrived(tmp_path: Path) -> None:
-    num_kills, chance = 2, random.Random(1)
+@pytest.mark.parametrize("num_kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_drivers_pay_no_answer_twice_that_had_arrived(local_ray: Any, tmp_path: Path, num_kills: int) -> None:
+    chance = random.Random(1)
     with serving(answer=answer, faults=faults, seconds=0.05) as server:
         run = make_run(tmp_path, server)
         for _ in range(num_kills):
@@ -71,8 +72,7 @@ def test_killed_drivers_pay_no_answer_twice_that_had_arrived(tmp_path: Path) -> 
             process.wait()
             committed = run.committed()
             assert len(committed) == len(set(committed))
-        final = run.start()
-        assert final.wait(timeout=900) == 0, run.errors()
+        run.run()
         assert run.committed() == run.pool() and len(run.pool()) == NUM_POOL
         assert len(server.paid) == NUM_SOURCE + NUM_POOL  # every row's question
         assert sum(server.paid.values()) - len(server.paid) <= num_kills * CONCURRENCY
@@ -87,11 +87,10 @@ def test_killed_drivers_pay_no_answer_twice_that_had_arrived(tmp_path: Path) -> 
     assert shown.exit_code == 0 and re.search(r"endpoint: \d+ questions", shown.output), shown.output
 
 
-def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(tmp_path: Path) -> None:
+def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(local_ray: Any, tmp_path: Path) -> None:
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server, limit=4.0)
-        process = run.start("--until", "label-pool")
-        assert process.wait(timeout=600) == 1
+        run.run("--until", "label-pool", code=1)
         assert "teacher.endpoint.limit: 4 would be passed" in run.errors(), run.errors()
         spent, num_paid = money_of(server), len(server.paid)
         one = (400 * PRICE["input"] + 16 * PRICE["output"]) / 1e6  # the most that an answer may cost
@@ -99,8 +98,7 @@ def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(tmp_path: 
         raised = yaml.safe_load(run.config.read_text())
         raised["teacher"]["endpoint"]["limit"] = 1000
         run.config.write_text(yaml.safe_dump(raised))
-        final = run.start("--until", "label-pool")
-        assert final.wait(timeout=600) == 0, run.errors()
+        run.run("--until", "label-pool")
         assert run.committed() == run.pool() and max(server.paid.values()) == 1
         assert len(server.paid) == NUM_POOL
 
@@ -125,17 +123,21 @@ def test_the_page_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         text = text.replace("https://api.openai.com/v1", server.url).replace("n: 300", "n: 20")
         (tmp_path / "served.yaml").write_text(text + f"run_dir: {tmp_path / 'run'}\n")
 
+        path = str(tmp_path / "served.yaml")
+
         def curate(*arguments: str) -> str:
-            command = [sys.executable, "-m", "curation.cli", *arguments, str(tmp_path / "served.yaml")]
+            command = [sys.executable, "-m", "curation.cli", *arguments, path]
             done = subprocess.run(command, capture_output=True, text=True, timeout=400)  # its Ray knows the key
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
-        assert "teacher: NAME of http://127.0.0.1" in curate("validate") and not server.asked
+        told = CliRunner().invoke(main, ["validate", path])
+        assert "teacher: NAME of http://127.0.0.1" in told.output and not server.asked and told.exit_code == 0
         planned = curate("plan")
         assert "USD for tokens of the teacher" in planned and 0 < len(server.paid) <= 64, planned
         curate("run")
         assert len(server.paid) == 160 and max(server.paid.values()) == 1 and server.keys == {"Bearer sk-of-a-test"}
-        assert re.search(r"endpoint: 160 questions, .* USD of 20\n", curate("status"))
+        told = CliRunner().invoke(main, ["status", path])
+        assert re.search(r"endpoint: 160 questions, .* USD of 20\n", told.output) and told.exit_code == 0
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"sk-of-a-test" not in path.read_bytes(), path

@@ -157,7 +157,7 @@ def test_a_test_split_that_is_added_tests_the_students_that_are_trained(tmp_path
             "decoding": {"max_tokens": 4},
         },
         "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
-        "selection": {"budget": {"n": 20}, "arms": ["naive", "trust"]},
+        "selection": {"budget": {"n": 20}, "arms": ["naive"]},
         "student": {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
         "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
@@ -170,16 +170,14 @@ def test_a_test_split_that_is_added_tests_the_students_that_are_trained(tmp_path
         return report, json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
 
     report, before = grown()
-    assert [arm["accuracy"] for arm in report["generations"][0]["arms"]] == [None, None]
+    assert [arm["accuracy"] for arm in report["generations"][0]["arms"]] == [None]
     assert "No student was tested." in (tmp_path / "run" / "report.html").read_text()
     config["splits"]["test"] = {"from": "puzzles", "rows": 50}
     report, after = grown()
     assert {name: after[name] for name in before} == before
-    tests = {
-        f"gen-0/{kind}-{model}" for model in ("teacher", "base", "naive", "trust") for kind in ("test", "grade-test")
-    }
+    tests = {f"gen-0/{kind}-{model}" for model in ("teacher", "base", "naive") for kind in ("test", "grade-test")}
     assert after.keys() - before.keys() == {"prepare-1", *tests}
-    assert [arm["accuracy"]["n"] for arm in report["generations"][0]["arms"]] == [50, 50]
+    assert [arm["accuracy"]["n"] for arm in report["generations"][0]["arms"]] == [50]
     assert report["generations"][0]["teacher"]["test"]["n"] == 50
 
 

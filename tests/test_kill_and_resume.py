@@ -4,6 +4,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sums_run import NUM_SOURCE, SumsRun
@@ -40,8 +41,7 @@ def kill_and_resume(directory: Path, num_kills: int) -> None:
         committed = run.committed()
         assert len(committed) == len(set(committed))
         marks.append((set(committed), len(run.labelled())))
-    final = run.start(*UNTIL)
-    assert final.wait(timeout=400) == 0, run.errors()
+    run.run(*UNTIL)
 
     assert run.committed() == run.pool() and len(run.pool()) == NUM_POOL
     labels = run.labels()
@@ -53,13 +53,13 @@ def kill_and_resume(directory: Path, num_kills: int) -> None:
     assert any(0 < len(committed) < NUM_POOL for committed, _ in marks)
 
 
-def test_driver_killed_twice(tmp_path: Path):
+def test_driver_killed_twice(local_ray: Any, tmp_path: Path):
     kill_and_resume(tmp_path, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_driver_killed_twenty_times(tmp_path: Path):
+def test_driver_killed_twenty_times(local_ray: Any, tmp_path: Path):
     kill_and_resume(tmp_path, 20)
 
 

@@ -1,6 +1,5 @@
 """A row for which its node has no memory: Ray ends the process, and the row is passed by as one that kills."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ def test_a_row_that_takes_all_memory_is_passed_by(tmp_path: Path):
     assert memory.available > 3 * ROOM, "this test takes 6 GiB for a moment"
     driver = run.start(
         *("--until", "label-pool"),
-        PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        PYTHONPATH=str(Path(__file__).parent),
         RAY_memory_usage_threshold=str((memory.total - memory.available + ROOM) / memory.total),
         RAY_memory_monitor_refresh_ms="50",
     )

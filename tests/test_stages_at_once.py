@@ -18,7 +18,7 @@ from sums_run import NUM_SOURCE, SumsRun
 from curation.cli import main
 
 ROOT = Path(__file__).parents[1]
-NUM_NODES, NODE_CPUS = 3, 2
+NODE_CPUS = 2
 """Beside the head, which has no CPUs and is never killed."""
 CHUNK_ROWS, SECONDS_PER_ROW = 25, 0.02
 CALIBRATION, PROBE = "gen-0/label-calibration", "gen-0/label-probe-late"
@@ -120,10 +120,12 @@ class Killer:
         self.driver = self._start()
 
 
-def kill_at_random(directory: Path, monkeypatch: pytest.MonkeyPatch, *, num_kills: int, num_pool: int) -> None:
+def kill_at_random(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, num_nodes: int, num_kills: int, num_pool: int
+) -> None:
     run = ManyStages(directory, num_pool=num_pool, num_other=num_pool // 4, seconds_per_row=SECONDS_PER_ROW)
     chance = random.Random(num_kills)
-    with cluster_of(NUM_NODES, monkeypatch, num_cpus=NODE_CPUS) as nodes:
+    with cluster_of(num_nodes, monkeypatch, num_cpus=NODE_CPUS) as nodes:
         killer = Killer(run, nodes, chance)
         kinds = ["driver", "node"] * (num_kills // 2)
         chance.shuffle(kinds)
@@ -194,13 +196,13 @@ def check_stages(run: ManyStages, ends: Collection[int]) -> None:
 
 @pytest.mark.timeout(600)
 def test_driver_and_nodes_killed_at_random_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    kill_at_random(tmp_path, monkeypatch, num_kills=2, num_pool=400)
+    kill_at_random(tmp_path, monkeypatch, num_nodes=2, num_kills=2, num_pool=240)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_driver_and_nodes_killed_at_random_twenty_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    kill_at_random(tmp_path, monkeypatch, num_kills=20, num_pool=3000)
+    kill_at_random(tmp_path, monkeypatch, num_nodes=3, num_kills=20, num_pool=3000)
 
 
 def test_one_that_fails_lets_the_others_end_and_is_alone_done_again(local_ray: Any, tmp_path: Path):

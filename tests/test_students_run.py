@@ -19,7 +19,7 @@ from curation.refs import TableRef
 from curation.telemetry.tracking.entry import entry_of
 
 ROOT = Path(__file__).parents[1]
-ARMS = ["naive", "trust", "ground_truth"]
+ARMS = ["naive", "trust"]
 NUM_TEST = 40
 CONFIG: dict[str, Any] = {
     "name": "several",

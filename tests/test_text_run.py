@@ -17,7 +17,7 @@ from curation.domains.checks import launch
 
 pytestmark = pytest.mark.timeout(900)
 
-NUM_LABELLED, NUM_POOL = 300, 500
+NUM_LABELLED, NUM_POOL = 90, 150
 ANSWERS = ["10", "It is 11.", "ten"]
 """Of the teacher, by row id; the program crashes on the last."""
 

@@ -403,7 +403,9 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     np.testing.assert_array_equal(load_fitted(again).raw_score(batch), raw_N)
 
 
-@pytest.mark.parametrize(("kind", "fit"), [("neural", fit_trust), ("attention", fit_attention)])
+@pytest.mark.parametrize(
+    ("kind", "fit"), [("neural", fit_trust), pytest.param("attention", fit_attention, marks=pytest.mark.slow)]
+)
 def test_two_ray_workers_fit_what_one_process_fits(
     kind: str, fit: Callable[..., TrustRef], local_ray: object, tmp_path: Path
 ) -> None:
@@ -431,12 +433,20 @@ def test_two_ray_workers_fit_what_one_process_fits(
     assert trust.fit["seed"] == 3
 
 
-def test_a_fit_tells_its_steps_and_the_validation_auc(local_ray: object, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def one_process(local_ray: object) -> Iterator[TrainProcess]:
+    """The process in which a run fits by one worker."""
+    process = TrainProcess(SMALL)
+    yield process
+    process.close()
+
+
+def test_a_fit_tells_its_steps_and_the_validation_auc(one_process: TrainProcess, tmp_path: Path) -> None:
     labels, grades = tables(tmp_path, separable(500))
     config = with_(SMALL, max_steps=40, patience=None)
     told: list[Standing] = []
     notes = tmp_path / "trust.progress"
-    with course.followed(notes, told.append), course.part(1, 2):
+    with trained_in(one_process), course.followed(notes, told.append), course.part(1, 2):
         ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     last, auc = told[-1], load_fitted(ref).fit["validation_aucs"][-1]
     assert (last.rows, last.total, last.unit) == (80, 80, "steps") and not notes.exists()
@@ -485,14 +495,6 @@ def test_a_fit_that_fails_names_the_cause(local_ray: object, tmp_path: Path) -> 
         RunFailedError, match=r"trust-\w+: training failed: .*the loss is nan; lower trust\.learning_rate"
     ):
         fit_trust(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
-
-
-@pytest.fixture(scope="module")
-def one_process(local_ray: object) -> Iterator[TrainProcess]:
-    """The process in which a run fits by one worker."""
-    process = TrainProcess(SMALL)
-    yield process
-    process.close()
 
 
 def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
