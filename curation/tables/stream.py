@@ -86,7 +86,7 @@ def commit_stream(
                 pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
     except CommitError:
         raise
-    except BaseException:
+    except BaseException:  # a signal too: what was written before is committed
         with suppress(CommitError):
             for row in rest():
                 take(row)

@@ -178,7 +178,7 @@ class Engine:
     def _add(self, name: str, tokens: list[int], params: object) -> None:
         try:
             self._ids[name] = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
-        except Exception as error:
+        except Exception as error:  # handed to whoever waits for the answer
             inbox, tag = self._inboxes.pop(name)
             inbox.append((name, tag, error))
 
