@@ -175,13 +175,7 @@ def read_pool(
     try:
         if left:
             written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put(job))))
-            commit_stream(
-                (row for table in written for row in table.to_pylist()),
-                [committer],
-                seconds=commit_seconds,
-                guard=guard,
-                on_commit=committed,
-            )
+            commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
     except ray.exceptions.RayError as error:
         raise cause(error, "reading the pool") from error
     ref = io.latest(uri)
