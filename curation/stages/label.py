@@ -12,8 +12,8 @@ from pyroaring import BitMap64
 
 from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError
-from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.hashing import hash64
+from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.passes.cutting import Bools, Int64s
 from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import run_pass
