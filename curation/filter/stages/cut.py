@@ -27,7 +27,7 @@ from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
+from curation.selection.bound import Bound, CountingPass, PassCounts, exact_bound, merged, tally
 from curation.selection.budget import GradedScores
 from curation.selection.class_scores import ClassScores
 from curation.selection.risk import calibrate
@@ -298,11 +298,11 @@ def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
 
 def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
     """The bound of the n highest raw scores of all tables together."""
-    step: CountingPass | Bound = question(n, seed)
-    while isinstance(step, CountingPass):
-        answer = partial(tally, step)
-        step = narrowed(step, merged(part for pool in pools for part in pool.mapped(answer)))
-    return step
+
+    def counted(asked: CountingPass) -> PassCounts:
+        return merged(part for pool in pools for part in pool.mapped(partial(tally, asked)))
+
+    return exact_bound(counted, n, seed)
 
 
 def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
