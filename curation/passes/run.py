@@ -10,11 +10,12 @@ from typing import Unpack
 
 import pyarrow as pa
 
+from curation.arrays import Bools, Int64s
 from curation.cluster import nodes
 from curation.config import AskConfig
 from curation.errors import CommitError
 from curation.heavy import ray
-from curation.passes.cutting import Bools, Int64s, OpenRows
+from curation.passes.cutting import OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.job import Job, PassOptions, PassResult
 from curation.passes.monitor import NOBODY, Tally

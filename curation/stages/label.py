@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from curation.arrays import Bools, Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
-from curation.passes.cutting import Bools, Int64s
 from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
