@@ -10,11 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from curation.arrays import Bools, Float32s
+from curation.arrays import Bools, Float32s, Int64s
 from curation.config import BudgetConfig
 from curation.config.base import rows_in
 from curation.errors import BudgetError
-from curation.hashing import Int64s
 from curation.json_types import Json
 from curation.selection.class_scores import ClassScores
 from curation.selection.class_shares import ClassShares

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curation.arrays import Floats
-from curation.hashing import Int64s
+from curation.arrays import Floats, Int64s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,8 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from curation.arrays import Float64s
-from curation.hashing import Int64s
+from curation.arrays import Float64s, Int64s
 
 Basis = Literal["confusion", "counts", "given", "certified"]
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.arms import ARMS, TOP, TRUST, Arm, Rule
-from curation.arrays import Float64s
+from curation.arrays import Float64s, Int64s
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.class_counts import Grouping
 from curation.domains.grading import read_grades
-from curation.hashing import Int64s, derive
+from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.registry import code
 from curation.rundir.graph import In, Inputs

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.errors import RunFailedError
-from curation.hashing import Int64s
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.domains.class_counts import Grouping, places
-from curation.hashing import Int64s, hash_unit
+from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, exact_bound, merged, tally

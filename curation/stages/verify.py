@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.arms import ARMS, Trust
+from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.domains import get_domain
 from curation.domains.grading import questions
 from curation.errors import RunFailedError, UserError
-from curation.hashing import Int64s, derive
+from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, In, Stage, plain
