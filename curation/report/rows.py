@@ -13,6 +13,7 @@ from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
+from curation.errors import kind_of
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
@@ -160,7 +161,7 @@ def graded_counts(grades: Sequence[TableRef]) -> Json:
     kinds: Counter[str] = Counter()
     for ref in grades:
         for batch in io.open_table(ref).to_batches(columns=["problem"], filter="problem IS NOT NULL"):
-            kinds.update(problem.split(":", 1)[0] for problem in batch.column("problem").to_pylist())
+            kinds.update(map(kind_of, batch.column("problem").to_pylist()))
     return {**counts, "problems": dict(kinds)}
 
 
