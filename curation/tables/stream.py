@@ -48,8 +48,7 @@ def commit_stream(
     """Consume tables of ``WRITTEN`` as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
     Where it fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` gives the tables that are done and had not arrived.
-
-    A stream that waits long for its next one yields None now and then, so that what has come is committed in time. Slow
+    One that waits long for its next table yields None now and then, so that what has come is committed in time. Slow
     commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
     A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
