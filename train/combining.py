@@ -138,7 +138,7 @@ def calibrated(raw_M: Float64s, correct_M: Bools) -> Bent:
     return bent or line_of(raw_M, correct_M) or Bent()
 
 
-def averaged_lines(raw_M: Float64s, correct_M: Flags) -> Bent | None:
+def averaged_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
     """The mean of the rising lines with a bend at one of ``KNEES``, each weighed by its likelihood, if there is one."""
     found = [line_of(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
     lines = [line for line in found if line is not None]
@@ -155,7 +155,7 @@ def averaged_lines(raw_M: Float64s, correct_M: Flags) -> Bent | None:
     )
 
 
-def line_of(raw_M: Float64s, correct_M: Flags, *knees: float) -> Bent | None:
+def line_of(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
     """The likeliest line with these knees, ascending, if it rises everywhere."""
     columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
     model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
