@@ -37,7 +37,7 @@ test-vllm: $(VLLM_INSTALLED)
 ## MLflow and W&B, which the tests do without where they are not installed.
 test-tracking: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow,wandb]"
-	$(BIN)/python -m pytest tests/curation/telemetry/tracking
+	$(BIN)/python -m pytest tests/curation/tracking
 
 ## Report, docs and the page for people who judge rows, in headless Chromium (.ci/browser installs it where it can be had).
 test-browser: $(BROWSER_INSTALLED)

@@ -33,6 +33,7 @@ import torch
 
 from benchmarks import worked_sums
 from benchmarks.pairs import measure
+from curation.arrays import Bools, Int64s
 from curation.config import RunConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config
 from curation.domains import get_domain
@@ -50,8 +51,6 @@ from train.trust import fit_rows, read_rows
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LOSSES, CONFIDENCE = (0.01, 0.05), 0.95
 TIMED_ROWS = 1024
-Bools = npt.NDArray[np.bool_]
-Int64s = npt.NDArray[np.int64]
 
 
 class Task(NamedTuple):

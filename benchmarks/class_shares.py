@@ -12,13 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
-from curation.arrays import Int64s
+from curation.arrays import Float64s, Int64s
 from curation.selection.class_shares import distance, estimated
-
-Floats = npt.NDArray[np.float64]
 
 SETTINGS = (
     (2, 100, 0.7),
@@ -34,16 +31,16 @@ LABELLED = ("as the pool", "others", "equal")
 POOL_ROWS, SEED = 100_000, 0
 
 
-def teacher_of(num_classes: int, accuracy: float, rng: np.random.Generator) -> Floats:
+def teacher_of(num_classes: int, accuracy: float, rng: np.random.Generator) -> Float64s:
     """The probability of each label, and of none that can be read, given the class, [C, C + 1]."""
     popular_T = rng.dirichlet(np.full(num_classes + 1, 0.5))
     right_C = np.clip(rng.normal(accuracy, 0.1, num_classes), 0.1, 0.95)
-    p_CT: Floats = (1 - right_C)[:, None] * popular_T
+    p_CT: Float64s = (1 - right_C)[:, None] * popular_T
     p_CT[np.arange(num_classes), np.arange(num_classes)] += right_C
     return p_CT / p_CT.sum(axis=1, keepdims=True)
 
 
-def dealt(share_C: Floats, p_CT: Floats, num_rows: int, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
+def dealt(share_C: Float64s, p_CT: Float64s, num_rows: int, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
     """Classes and labels of some rows, both int64 [N]; the label C cannot be read."""
     class_N = rng.choice(len(share_C), num_rows, p=share_C)
     label_N = (rng.random(num_rows)[:, None] > p_CT.cumsum(axis=1)[class_N]).sum(axis=1)
@@ -57,11 +54,11 @@ def counted(class_N: Int64s, label_N: Int64s, num_classes: int) -> Int64s:
     return counts
 
 
-def adjusted(given_T: Int64s, confusion_CT: Int64s) -> Floats:
+def adjusted(given_T: Int64s, confusion_CT: Int64s) -> Float64s:
     """Adjusted counts [C]; a class without a labelled row is taken to be always labelled right."""
     rows_C1 = confusion_CT.sum(axis=1, keepdims=True)
     matrix_CT = np.where(rows_C1 > 0, confusion_CT / np.maximum(rows_C1, 1), np.eye(*confusion_CT.shape))
-    solved_C: Floats = nnls(matrix_CT.T, given_T / given_T.sum())[0]
+    solved_C: Float64s = nnls(matrix_CT.T, given_T / given_T.sum())[0]
     return solved_C / solved_C.sum()
 
 

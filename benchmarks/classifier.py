@@ -33,11 +33,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from curation.arrays import Float64s
 from curation.metrics import auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
 
-Floats = npt.NDArray[np.float64]
 LABELLED, UNLABELLED, LATER = 500, 2_000, 300
 PAGE = Path(__file__).parents[1] / "docs" / "own-data.md"
 BEGIN, END = "<!-- table: python -m benchmarks.classifier --write-docs -->", "<!-- end of the classifier's table -->"
@@ -51,11 +51,11 @@ class Rows(NamedTuple):
     label_N: npt.NDArray[np.int64]
     """The class that the teacher gave."""
     right_N: npt.NDArray[np.bool_]
-    scores: Mapping[str, Floats]
+    scores: Mapping[str, Float64s]
     """By name; larger is surer."""
     selected: Mapping[str, npt.NDArray[np.bool_]]
     """By arm, whether each of its selected rows is right."""
-    probabilities: Mapping[str, Floats]
+    probabilities: Mapping[str, Float64s]
     """Class probabilities (N, number of classes) for cleanlab, by where they come from."""
 
 
@@ -165,7 +165,7 @@ def _selected(folder: Path, arm: str) -> list[int]:
     return [json.loads(line)["row_id"] for line in path.read_text().splitlines()]
 
 
-def _softmax(score_NC: Floats) -> Floats:
+def _softmax(score_NC: Float64s) -> Float64s:
     powers_NC = np.exp(score_NC - score_NC.max(axis=1, keepdims=True))
     return np.asarray(powers_NC / powers_NC.sum(axis=1, keepdims=True))
 
@@ -178,14 +178,14 @@ def _classifier() -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=1e-2, max_iter=1_000))
 
 
-def _spread(fitted: Any, states_ND: Floats, num_classes: int) -> Floats:
+def _spread(fitted: Any, states_ND: Float64s, num_classes: int) -> Float64s:
     """Probabilities of all classes; those that were not fitted have next to none."""
     found_NC = np.full((len(states_ND), num_classes), 1e-9)
     found_NC[:, fitted.classes_] = fitted.predict_proba(states_ND)
     return np.asarray(found_NC / found_NC.sum(axis=1, keepdims=True))
 
 
-def _cross_validated(states_ND: Floats, label_N: npt.NDArray[np.int64], num_classes: int) -> Floats:
+def _cross_validated(states_ND: Float64s, label_N: npt.NDArray[np.int64], num_classes: int) -> Float64s:
     from sklearn.model_selection import KFold
 
     found_NC = np.empty((len(states_ND), num_classes))
@@ -194,7 +194,7 @@ def _cross_validated(states_ND: Floats, label_N: npt.NDArray[np.int64], num_clas
     return found_NC
 
 
-def quality(rows: Rows, of: str) -> Floats:
+def quality(rows: Rows, of: str) -> Float64s:
     """Cleanlab's label quality scores."""
     rank = importlib.import_module("cleanlab.rank")
     return np.asarray(rank.get_label_quality_scores(rows.label_N, rows.probabilities[of]))

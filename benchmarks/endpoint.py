@@ -19,10 +19,10 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -42,6 +42,7 @@ LARGEST, TIES = 1e-3, 50
 """The largest difference of a number, and one in how many answers may differ by a tie."""
 START_SECONDS = 600
 NAME = "tiny"
+T = TypeVar("T")
 ENGINE = {"max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
 
@@ -170,23 +171,23 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         )
         here: Any = load_teacher(config.ask.model_copy(update={"states": ()}), model)
 
-        def buying() -> Any:
-            """A teacher that has no answer yet: one that has does not ask for it again."""
-            return load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
+        def rows(teacher: Teacher) -> dict[int, dict[str, Any]]:
+            return labelled(teacher, requests, decoding)
 
         def rate(teacher: Teacher) -> float:
             begun = time.perf_counter()
-            labelled(teacher, requests, decoding)
+            rows(teacher)
             return len(requests) / (time.perf_counter() - begun)
 
-        def rate_served(_: int) -> float:
-            with closing(buying()) as teacher:
-                return rate(teacher)
+        def served(work: Callable[[Teacher], T]) -> T:
+            """The work's outcome with a teacher that has no answer yet: one that has does not ask for it again."""
+            teacher: Any = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
+            with closing(teacher):
+                return work(teacher)
 
-        with closing(buying()) as teacher:
-            found = compared(labelled(teacher, requests, decoding), labelled(here, requests, decoding))
+        found = compared(served(rows), rows(here))
         print(f"  {json.dumps(found)}", flush=True)
-        rates = measure(rate_served, lambda pair: rate(here), options.pairs)
+        rates = measure(lambda _: served(rate), lambda _: rate(here), options.pairs)
     return {
         **found,
         "pairs": options.pairs,

@@ -123,15 +123,15 @@ def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
         seconds[name] = time.monotonic() - begun
         return found
 
-    def write(ids: range) -> list[dict[str, Any]]:
+    def write(ids: range) -> list[pa.Table]:
         tables = (pa.table({"row_id": np.array([row_id])}) for row_id in ids)
-        return [commits.write_fragment(table, uri, schema).to_pylist()[0] for table in tables]
+        return [commits.write_fragment(table, uri, schema) for table in tables]
 
     io.create(uri, schema)
     committer = commits.Committer(uri)
-    rows = timed("write the fragments", lambda: write(range(num_fragments)))
-    timed("commit them", lambda: commit_stream(iter(rows), [committer], seconds=2.0))
-    (last,) = write(range(num_fragments, num_fragments + 1))
+    written = timed("write the fragments", lambda: write(range(num_fragments)))
+    timed("commit them", lambda: commit_stream(written, [committer], seconds=2.0))
+    ((last,),) = (table.to_pylist() for table in write(range(num_fragments, num_fragments + 1)))
     committer.add(last["fragments"], last["row_ids"])
     timed("one more commit", committer.flush)
     ref = io.latest(uri)

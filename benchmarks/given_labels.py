@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.real.arms import fitted
+from curation.arrays import Float64s
 from curation.config import RunConfig, TrustConfig
 from curation.metrics import auc_value
 from curation.refs import TableRef
@@ -39,7 +40,6 @@ from train.class_probe import ClosedLabels, with_classes
 from train.trust import labelled_rows
 from train.trust_loop import LabelledRows
 
-Floats = npt.NDArray[np.float64]
 CLASSES = {"irony": "ironic", "non_irony": "not ironic"}
 FLIPPED, STATES = 0.25, ("prompt_last", "output_mean", "output_last")
 CONFIDENCE = "given_confidence"
@@ -55,7 +55,7 @@ class Rows(NamedTuple):
     trust: LabelledRows
     given_N: npt.NDArray[np.int64]
     """The class of the given label."""
-    before_ND: Floats
+    before_ND: Float64s
     """The reader's columns that do not know the label: states of the prompt's end, log-odds of the classes."""
 
     def part(self, places_M: npt.NDArray[np.int64], *, labelled: bool) -> "Rows":
@@ -146,12 +146,12 @@ def is_graded(directory: Path) -> bool:
     return bool(stages.get("gen-0/grade-source", {}).get("outputs"))
 
 
-def column(name: str) -> Callable[[Rows, Rows, int], Floats]:
+def column(name: str) -> Callable[[Rows, Rows, int], Float64s]:
     """A number alone, which needs no labelled row."""
     return lambda source, pool, seed: pool.trust.numbers_NK[:, pool.trust.numbers.index(name)]
 
 
-def trusted(*, states: bool, numbers: Callable[[str], bool]) -> Callable[[Rows, Rows, int], Floats]:
+def trusted(*, states: bool, numbers: Callable[[str], bool]) -> Callable[[Rows, Rows, int], Float64s]:
     """The default trust function on some of the inputs."""
 
     def some(rows: LabelledRows) -> LabelledRows:
@@ -173,7 +173,7 @@ def _classifier() -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=1e-3, max_iter=3000))
 
 
-def by_given(source: Rows, pool: Rows, seed: int) -> Floats:
+def by_given(source: Rows, pool: Rows, seed: int) -> Float64s:
     """Class probabilities of the pool, cross-validated on the given labels of all rows."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
@@ -183,13 +183,13 @@ def by_given(source: Rows, pool: Rows, seed: int) -> Floats:
     return np.asarray(found_N2[len(source.given_N) :])
 
 
-def by_gold(source: Rows, pool: Rows, seed: int) -> Floats:
+def by_gold(source: Rows, pool: Rows, seed: int) -> Float64s:
     """Class probabilities of the pool, fitted on the gold labels of the labelled rows: of two classes a grade tells."""
     gold_N = np.where(source.trust.correct_N, source.given_N, 1 - source.given_N)
     return np.asarray(_classifier().fit(source.before_ND, gold_N).predict_proba(pool.before_ND))
 
 
-def by_confidence(source: Rows, pool: Rows, seed: int) -> Floats:
+def by_confidence(source: Rows, pool: Rows, seed: int) -> Float64s:
     """Class probabilities of the pool by the confidence: it is that of the given label."""
     confidence_N = column(CONFIDENCE)(source, pool, seed)
     found_N2 = np.empty((len(confidence_N), 2))
@@ -198,13 +198,13 @@ def by_confidence(source: Rows, pool: Rows, seed: int) -> Floats:
     return found_N2
 
 
-Probabilities = Callable[[Rows, Rows, int], Floats]
+Probabilities = Callable[[Rows, Rows, int], Float64s]
 
 
-def quality(*probabilities: Probabilities) -> Callable[[Rows, Rows, int], Floats]:
+def quality(*probabilities: Probabilities) -> Callable[[Rows, Rows, int], Float64s]:
     """Cleanlab's label quality scores by class probabilities, of several kinds by its ensemble of them."""
 
-    def score(source: Rows, pool: Rows, seed: int) -> Floats:
+    def score(source: Rows, pool: Rows, seed: int) -> Float64s:
         rank = importlib.import_module("cleanlab.rank")
         found = [kind(source, pool, seed) for kind in probabilities]
         if len(found) == 1:
@@ -221,7 +221,7 @@ PEERS: Mapping[str, tuple[Probabilities, ...]] = {
     "cleanlab, reader's columns, fitted on gold": (by_gold,),
     "cleanlab, both, fitted on gold": (by_gold, by_confidence),
 }
-ARMS: Mapping[str, Callable[[Rows, Rows, int], Floats]] = {
+ARMS: Mapping[str, Callable[[Rows, Rows, int], Float64s]] = {
     "the confidence": column(CONFIDENCE),
     "trust without a reader": trusted(states=False, numbers=lambda name: name == CONFIDENCE),
     "reader's margin": column("margin"),
@@ -231,14 +231,14 @@ ARMS: Mapping[str, Callable[[Rows, Rows, int], Floats]] = {
 }
 
 
-def measured(raw_N: Floats, right_N: npt.NDArray[np.bool_]) -> dict[str, float]:
+def measured(raw_N: Float64s, right_N: npt.NDArray[np.bool_]) -> dict[str, float]:
     """AUC of a score, and purity of its best rows."""
     order = np.argsort(-raw_N, kind="stable")
     best = {f"purity_{share}": float(right_N[order[: len(order) * share // 100]].mean()) for share in (10, 25)}
     return {"auc": auc_value(raw_N, right_N), **best}
 
 
-def kept(pool: Rows, raw_N: Floats, probabilities_N2: Floats) -> dict[str, float]:
+def kept(pool: Rows, raw_N: Float64s, probabilities_N2: Float64s) -> dict[str, float]:
     """The rows in which ``find_label_issues`` sees none, beside as many by a score."""
     filtering = importlib.import_module("cleanlab.filter")
     kept_N = ~filtering.find_label_issues(pool.given_N, probabilities_N2, n_jobs=1)

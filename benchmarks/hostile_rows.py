@@ -161,7 +161,7 @@ def try_all(folder: Path) -> Counter[str]:
         except AssertionError as error:
             print(f"rows, {form}: failed: {error}")
             counts["failed"] += NUM_ROWS
-        except Exception as error:
+        except Exception as error:  # any other one is what is looked for
             print(f"rows, {form}: traceback: {type(error).__name__}: {error}")
             counts["traceback"] += NUM_ROWS
         else:

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from curation.passes.cutting import Chunk, Int64s, OpenRows
+from curation.arrays import Int64s
+from curation.passes.cutting import Chunk, OpenRows
 from curation.refs import TableRef
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import RowIds

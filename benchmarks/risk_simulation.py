@@ -19,9 +19,10 @@ from typing import NamedTuple, get_args
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from curation.arrays import Floats
 from curation.metrics import proportion
 from curation.selection.risk import calibrate
-from curation.selection.risk.problem import Floats, Kind, Rule
+from curation.selection.risk.problem import Kind, Rule
 
 ALPHAS = (0.1, 0.5)
 SIZES = (300, 3000)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,10 @@ from curation.selection import Candidates
 from curation.selection.bound import (
     SLICE_ROWS,
     Batch,
-    Bound,
     CountingPass,
+    PassCounts,
     exact_bound,
     merged,
-    narrowed,
-    question,
     tally,
 )
 from curation.selection.top_n import TopN
@@ -65,9 +64,29 @@ def slices(ids_N: Int64s, scores_N: Scores, size: int = BATCH_ROWS) -> Iterator[
         yield ids_N[start : start + size], scores_N[start : start + size]
 
 
+def in_threads(scan: Callable[[], Iterator[Batch]], threads: int) -> Callable[[CountingPass], PassCounts]:
+    """Passes over the rows of a scan; each thread takes the batch that is next."""
+
+    def counted(asked: CountingPass) -> PassCounts:
+        lock, source = Lock(), scan()
+
+        def taken() -> Iterator[Batch]:
+            while True:
+                with lock:
+                    batch = next(source, None)
+                if batch is None:
+                    return
+                yield batch
+
+        with ThreadPoolExecutor(threads) as pool:
+            return merged(pool.map(lambda _: tally(asked, taken()), range(threads)))
+
+    return counted
+
+
 def ours(ids_N: Int64s, scores_N: Scores, n: int, threads: int) -> Int64s:
     """The selected ids, in no order."""
-    bound = exact_bound(lambda: slices(ids_N, scores_N), n, SEED, threads=threads)
+    bound = exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
 
     selected_n, middle = np.empty(n, dtype=np.int64), len(ids_N) // 2 if threads > 1 else len(ids_N)
 
@@ -169,7 +188,7 @@ def against_peers(num_rows: int, n: int, num_pairs: int, threads: int, *, others
 def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None:
     """Seconds and bound of the same rows in other orders and partitions."""
     ids_N, scores_N = make_rows(num_rows)
-    wanted = exact_bound(lambda: slices(ids_N, scores_N), n, SEED, threads=threads)
+    wanted = exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
 
     def contiguous() -> Iterator[Batch]:
         edges = np.linspace(0, num_rows, num_parts + 1).astype(np.int64)
@@ -185,15 +204,15 @@ def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None
     ways = {f"{num_parts:,} parts in random order": contiguous, f"shuffled into {num_parts:,} parts": dealt}
     for name, scan in ways.items():
         begun = time.monotonic()
-        assert exact_bound(scan, n, SEED, threads=threads) == wanted, name
+        assert exact_bound(in_threads(scan, threads), n, SEED) == wanted, name
         print(f"{name}: the same bound, {time.monotonic() - begun:.2f} s with the dealing")
     begun = time.monotonic()
-    exact_bound(lambda: slices(ids_N, scores_N), n, SEED, threads=threads)
+    exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
     seconds = time.monotonic() - begun
     for name, order in (("ascending", 1), ("descending", -1)):  # ids as they were: other ties, the same score
         scores_N[:] = np.sort(scores_N)[::order]
         begun = time.monotonic()
-        found = exact_bound(lambda: slices(ids_N, scores_N), n, SEED, threads=threads)
+        found = exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
         assert found.score == wanted.score, name
         print(f"{name}: the same score, {time.monotonic() - begun:.2f} s; as drawn {seconds:.2f} s")
 
@@ -212,16 +231,16 @@ def generated(num_rows: int, share: float, threads: int) -> dict[str, Any]:
     begun, num_passes = time.monotonic(), 0
     with ThreadPoolExecutor(threads) as pool:
 
-        def asked(step: CountingPass) -> Bound | CountingPass:
-            def of_thread(number: int) -> Any:
-                return tally(step, (batch for start in starts[number::threads] for batch in part(start)))
+        def counted(asked: CountingPass) -> PassCounts:
+            nonlocal num_passes
+            num_passes += 1
 
-            return narrowed(step, merged(pool.map(of_thread, range(threads))))
+            def of_thread(number: int) -> PassCounts:
+                return tally(asked, (batch for start in starts[number::threads] for batch in part(start)))
 
-        step: CountingPass | Bound = question(n, SEED)
-        while isinstance(step, CountingPass):
-            step, num_passes = asked(step), num_passes + 1
-        bound = step
+            return merged(pool.map(of_thread, range(threads)))
+
+        bound = exact_bound(counted, n, SEED)
         seconds = time.monotonic() - begun
         counts = pool.map(lambda start: sum(int(bound.passes(*batch).sum()) for batch in part(start)), starts)
         num_passing = sum(counts)

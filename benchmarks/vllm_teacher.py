@@ -37,13 +37,13 @@ from curation import models
 from curation.cluster.session import local_or_cluster
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
 from curation.domains import Example, Vocabulary
+from curation.models.vllm_setup import set_environment
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import RowShare, count_labels, label
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import commits, io, schemas
 from curation.teachers import Request, Teacher, load_teacher
-from curation.teachers.vllm_engine import ENVIRONMENT
 
 STATES = ("prompt_last", "output_first", "output_last", "output_mean")
 NUM_WORDS, NUM_STOPS = 4_032, 64
@@ -190,9 +190,7 @@ class Peer:
     """``LLM.generate`` on the same prompts with the same engine arguments."""
 
     def __init__(self, ref: ModelRef, job: LabelJob, prompts: list[str], engine: dict[str, Any]) -> None:
-        import os
-
-        os.environ.update(ENVIRONMENT)
+        set_environment()
         from vllm import LLM, SamplingParams
 
         from curation.hashing import hash64

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from curation import given_columns
-from curation.given_columns import ORDER_AGREEMENT
+from curation import label_columns
+from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import Registry, instance_of
 
 REFERENCE_ARM = "trust"
@@ -97,8 +97,8 @@ def _trust(path: str, found: object) -> Trust:
 
 class _Trusts(Registry[Trust]):
     def find(self, name: str) -> Trust:
-        if given_columns.is_given(name):
-            return Column(given_columns.in_words(name), name)
+        if label_columns.is_given(name):
+            return Column(label_columns.in_words(name), name)
         return super().find(name)
 
 
@@ -175,17 +175,17 @@ TRUST: Registry[Trust] = _Trusts(
     groups=("curation.trust", "curation.signals"),
 )
 """Trust functions by name; all but a draw are arms of the same name, and so is each number that came with labels made
-elsewhere (``curation.given_columns``)."""
+elsewhere (``curation.label_columns``)."""
 
 
 def is_free(name: str) -> bool:
     """Whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
-    return name in FREE or given_columns.follows_from_domain(name)
+    return name in FREE or label_columns.follows_from_domain(name)
 
 
 def free_of(columns: Iterable[str]) -> tuple[str, ...]:
     """The free signals of a labels table with these columns, by name."""
-    return (*FREE, *filter(given_columns.follows_from_domain, columns))
+    return (*FREE, *filter(label_columns.follows_from_domain, columns))
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _arm(path: str, found: object) -> Arm:
 class _Arms(Registry[Arm]):
     def find(self, name: str) -> Arm:
         arm, at, rule = name.partition("@")
-        given = given_columns.is_given(arm)
+        given = label_columns.is_given(arm)
         found = Arm(words=TRUST.find(arm).words, trust=arm) if given else super().find(arm)
         if not at:
             return found

@@ -79,8 +79,8 @@ class RowError(CurationError):
 
     @property
     def kind(self) -> str:
-        """The part of the message before the first colon, e.g. ``bad_fen``."""
-        return str(self).split(":", 1)[0]
+        """The kind of the message, e.g. ``bad_fen``."""
+        return kind_of(str(self))
 
     @property
     def has_kind(self) -> bool:
@@ -124,6 +124,11 @@ _DAMAGED = re.compile(
 
 
 _PANIC = "PanicException"
+
+
+def kind_of(problem: str) -> str:
+    """The part of a row's problem before the first colon (:class:`RowError`)."""
+    return problem.partition(":")[0]
 
 
 def is_panic(error: BaseException) -> bool:

@@ -4,8 +4,7 @@ import hashlib
 
 import numpy as np
 
-from curation.arrays import Float64s, Uint64s
-from curation.arrays import Int64s as Int64s
+from curation.arrays import Float64s, Int64s, Uint64s
 
 
 def hash64(row_ids_N: Int64s, seed: int) -> Uint64s:

@@ -201,7 +201,7 @@ def arriving(items: Iterable[Item]) -> Iterator[Item]:
                 give(True, item)
                 if ended.is_set():
                     return
-        except BaseException as error:
+        except BaseException as error:  # raised again where the items are taken
             give(False, error)
         else:
             give(False, None)

@@ -47,7 +47,12 @@ class Floor(NamedTuple):
 def floors() -> list[Floor]:
     """The content of the picture, the roof first; modules that the contract does not name come last."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    light = {name for contract in contracts for name in contract.get("source_modules", ())}
+    light = {
+        name
+        for contract in contracts
+        if "ray" in contract.get("forbidden_modules", ())
+        for name in contract["source_modules"]
+    }
     steps = steps_of(PAGE.read_text())
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     named = [[name.strip() for name in layer.split("|")] for layer in layers]

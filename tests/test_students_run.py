@@ -16,7 +16,7 @@ from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
 from curation.refs import TableRef
-from curation.telemetry.tracking.entry import entry_of
+from curation.tracking.entry import entry_of
 
 ROOT = Path(__file__).parents[1]
 ARMS = ["naive", "trust"]

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from curation.arms import is_free
-from curation.arrays import Float64s
+from curation.arrays import Bools, Float64s
 from curation.json_types import Json
 from curation.metrics import auc_difference, auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.stacked import Combination
-from train.trust_loop import Flags
 
 
 class Candidate(NamedTuple):
@@ -22,7 +21,7 @@ class Candidate(NamedTuple):
     """The logits of the labelled rows that are used."""
 
 
-def chosen(simpler: Sequence[Candidate], stacked: Candidate, correct_M: Flags, proof: float) -> tuple[Candidate, Json]:
+def chosen(simpler: Sequence[Candidate], stacked: Candidate, correct_M: Bools, proof: float) -> tuple[Candidate, Json]:
     """The function that is taken, and why, as JSON.
 
     The whole stack, unless a simpler function is ahead of it in cross-validated AUC by more than ``proof`` standard

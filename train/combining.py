@@ -12,14 +12,13 @@ from scipy.optimize import minimize
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
-from curation.arrays import Float64s
+from curation.arrays import Bools, Float64s, Int64s
 from curation.config import TrustConfig
 from curation.hashing import derive, hash_unit
 from curation.json_types import JsonView
 from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.stacked import Bent, Combination, Logistic, Trees
 from train.choice import Candidate
-from train.trust_loop import Flags, Ints
 
 STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 """Inverse penalties of a logistic regression (scikit-learn's C): prior variances of the weights of columns of deviation
@@ -47,7 +46,7 @@ TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "mi
 class Folded:
     """The outcomes of M labelled rows and the fold of each, on which combinations are fitted."""
 
-    def __init__(self, correct_M: Flags, fold_M: Ints) -> None:
+    def __init__(self, correct_M: Bools, fold_M: Int64s) -> None:
         self.correct_M, self.fold_M = correct_M, fold_M
         self.num_rows, self.num_folds = len(correct_M), int(fold_M.max()) + 1
 
@@ -81,7 +80,7 @@ class Folded:
         scale_K[members] = np.minimum(columns_MK[:, members].std(axis=0) / LEARNED, 1.0)
         lead_places, rising_places = ([names.index(column) for column in columns] for columns in (leads, rising))
 
-        def fitted(taken_M: Flags) -> Logistic:
+        def fitted(taken_M: Bools) -> Logistic:
             taken_MK = _filled(columns_MK, taken_M)[taken_M]
             return _averaged(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
 
@@ -95,7 +94,7 @@ class Folded:
         filled_MK, out_M = _filled(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})
 
-        def fitted(taken_M: Flags) -> BoostedTrees:
+        def fitted(taken_M: Bools) -> BoostedTrees:
             return BoostedTrees.fitted(filled_MK[taken_M], self.correct_M[taken_M], settings, {}, **TREES)
 
         for fold in range(self.num_folds):
@@ -104,7 +103,7 @@ class Folded:
         bent, model = calibrated(out_M, self.correct_M), Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(out_M))
 
-    def _out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Flags], Logistic]) -> Float64s:
+    def _out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
         """Logits [M] of what is fitted on the rows of the other folds, without the level by which those differ."""
         out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
@@ -118,7 +117,7 @@ class Folded:
         return out_M
 
 
-def folds_of(row_ids_M: Ints, correct_M: Flags, folds: int, seed: int) -> Ints:
+def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int) -> Int64s:
     """The fold of each row, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn."""
     fold_M = np.empty(len(correct_M), dtype=np.int64)
     unit_M = hash_unit(row_ids_M, derive(seed, "stack folds"))
@@ -128,7 +127,7 @@ def folds_of(row_ids_M: Ints, correct_M: Flags, folds: int, seed: int) -> Ints:
     return fold_M
 
 
-def calibrated(raw_M: Float64s, correct_M: Flags) -> Bent:
+def calibrated(raw_M: Float64s, correct_M: Bools) -> Bent:
     """The rising line, of many rows with bends, that makes out-of-fold logits those of a probability.
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
@@ -139,7 +138,7 @@ def calibrated(raw_M: Float64s, correct_M: Flags) -> Bent:
     return bent or line_of(raw_M, correct_M) or Bent()
 
 
-def averaged_lines(raw_M: Float64s, correct_M: Flags) -> Bent | None:
+def averaged_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
     """The mean of the rising lines with a bend at one of ``KNEES``, each weighed by its likelihood, if there is one."""
     found = [line_of(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
     lines = [line for line in found if line is not None]
@@ -156,7 +155,7 @@ def averaged_lines(raw_M: Float64s, correct_M: Flags) -> Bent | None:
     )
 
 
-def line_of(raw_M: Float64s, correct_M: Flags, *knees: float) -> Bent | None:
+def line_of(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
     """The likeliest line with these knees, ascending, if it rises everywhere."""
     columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
     model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
@@ -178,7 +177,7 @@ def _deviations(columns_MK: Float64s) -> Float64s:
     return np.where(deviation_K > 1e-9 * np.maximum(1.0, np.abs(columns_MK).max(axis=0)), deviation_K, 0.0)
 
 
-def _filled(columns_MK: Float64s, taken_M: Flags | slice = slice(None)) -> Float64s:
+def _filled(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) -> Float64s:
     """The columns with the mean of the rows ``taken_M`` in place of missing values; 0 where those have none."""
     known_MK = ~np.isnan(columns_MK[taken_M])
     mean_K = np.nansum(columns_MK[taken_M], axis=0) / np.maximum(known_MK.sum(axis=0), 1)
@@ -186,7 +185,7 @@ def _filled(columns_MK: Float64s, taken_M: Flags | slice = slice(None)) -> Float
 
 
 def _averaged(
-    columns_MK: Float64s, correct_M: Flags, scale_K: Float64s, leads: Sequence[int] = (), rising: Sequence[int] = ()
+    columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int] = (), rising: Sequence[int] = ()
 ) -> Logistic:
     """The mean of logistic regressions under all priors, each weighed by its evidence (Bayesian model averaging).
 
@@ -216,7 +215,7 @@ def _averaged(
 
 
 def rising_regression(
-    columns_MK: Float64s, correct_M: Flags, strength: float, rising: Sequence[int]
+    columns_MK: Float64s, correct_M: Bools, strength: float, rising: Sequence[int]
 ) -> tuple[Float64s, float]:
     """Weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
 
@@ -250,7 +249,7 @@ def _scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
     return [scale_K, *(np.where(is_lead_K, size, scale_K) for is_lead_K in is_lead_LK for size in LEADS)]
 
 
-def log_evidences(columns_MK: Float64s, correct_M: Flags, priors: Sequence[tuple[float, Float64s]]) -> Float64s:
+def log_evidences(columns_MK: Float64s, correct_M: Bools, priors: Sequence[tuple[float, Float64s]]) -> Float64s:
     """The log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
 
     It is that of linear regression on columns of mean 0, whose weights are those of a logistic one times the outcomes'

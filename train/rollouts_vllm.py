@@ -20,9 +20,8 @@ from curation.errors import ConfigError, ModelError
 from curation.escaping import logger_of
 from curation.models import text_of
 from curation.models.loading import engine_arguments
+from curation.models.vllm_setup import is_installed, set_environment
 from curation.refs import ModelRef
-from curation.teachers.vllm_choice import is_installed
-from curation.teachers.vllm_engine import ENVIRONMENT, OFFLINE_BY_DEFAULT
 from train.rollouts import Rollout, Wanted, ended
 
 if TYPE_CHECKING:
@@ -124,9 +123,7 @@ class VllmRollouts:
         Raises:
             ModelError: the engine does not start.
         """
-        os.environ.update(ENVIRONMENT)
-        for name, value in {**OFFLINE_BY_DEFAULT, "VLLM_LOGGING_LEVEL": "WARNING"}.items():
-            os.environ.setdefault(name, value)
+        set_environment(VLLM_LOGGING_LEVEL="WARNING")
         # It warns at each push of heads that are the embeddings, as if they lacked weights.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)

@@ -15,6 +15,7 @@ import ray
 import torch
 
 from curation.arms import fitted_of
+from curation.arrays import Floats, Int64s
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, ModelError
@@ -37,7 +38,7 @@ from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train import course
 from train.launch import remove
 from train.rounding import rounded
-from train.trust_loop import Ends, Floats, Ints, LabelledRows, Shard, fit_arrays, never
+from train.trust_loop import Ends, LabelledRows, Shard, fit_arrays, never
 from train.trust_workers import fit_net
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ def _calibrated(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> S
     return trust.noted(num_repeats=rows.num_repeats)
 
 
-def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Ints) -> Scores:
+def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores:
     """The logit of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
     parts = [

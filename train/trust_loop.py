@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Self, cast
+from typing import Generic, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from curation.arrays import Bools, Floats, Int64s
 from curation.config import TrustConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
@@ -37,10 +38,6 @@ LEAST_STEPS, MOST_EVALUATIONS = 10, 20
 """Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
 ``TrustConfig.max_steps``."""
 
-Floats = npt.NDArray[np.floating[Any]]
-Flags = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-
 
 class SideBySide:
     """Arrays of the same rows, read as one matrix: only the rows that are asked for are copied."""
@@ -52,7 +49,7 @@ class SideBySide:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows_M: Ints) -> Floats:
+    def __getitem__(self, rows_M: Int64s) -> Floats:
         """The given rows, [M, D]."""
         parts = [array[rows_M] for array in self._arrays]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -64,12 +61,12 @@ class LabelledRows(NamedTuple):
     hidden_ND: Floats | SideBySide
     """Inputs that ``TrustConfig.inputs`` names, side by side: in the states' stored type, with scalar columns in
     float32."""
-    correct_N: Flags
+    correct_N: Bools
     part_N: npt.NDArray[np.int8]
     """The part of each row (``curation.trust.parts``); a row of another number is in none."""
     sizes: tuple[int, ...]
     """Numbers of each of ``TrustConfig.inputs``; D is their sum."""
-    row_ids_N: Ints
+    row_ids_N: Int64s
     """The rows' ids."""
     numbers_NK: npt.NDArray[np.float64]
     """The numbers of the answers that a stack reads, a column each, NaN for null; no column where none are read."""
@@ -85,14 +82,14 @@ class LabelledRows(NamedTuple):
         """The rows that repeat the question of an earlier one; no fit reads them."""
         return int((self.part_N == REPEAT).sum())
 
-    def held_out(self, places_M: Ints, raw_M: npt.NDArray[np.float32]) -> HeldOutScores:
+    def held_out(self, places_M: Int64s, raw_M: npt.NDArray[np.float32]) -> HeldOutScores:
         """The held-out scores of rows at these places; all other rows of the fit, and repeats, have none."""
         raw_N = np.full(len(self.part_N), np.nan, dtype=np.float32)
         raw_N[places_M] = raw_M
         listed_N = (self.part_N >= 0) | (self.part_N == REPEAT)
         return HeldOutScores(self.row_ids_N[listed_N], raw_N[listed_N])
 
-    def places(self, part: int) -> Ints:
+    def places(self, part: int) -> Int64s:
         """The positions of the rows of a part, ascending."""
         return np.flatnonzero(self.part_N == part)
 
@@ -117,7 +114,7 @@ class FitRecord:
     seconds: float = 0.0
 
     @classmethod
-    def begun(cls, rows: LabelledRows, fit_F: Ints, validation_V: Ints) -> Self:
+    def begun(cls, rows: LabelledRows, fit_F: Int64s, validation_V: Int64s) -> Self:
         """The record of a fit on these rows before its first step."""
         return cls(
             num_fit=len(fit_F),
@@ -232,7 +229,7 @@ def fit_arrays(
     return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
 
 
-def class_weights(correct_N: Flags, strength: float) -> tuple[float, float]:
+def class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
     """The loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
 
     This is our reading of the paper's "class reweighting coefficient": 0 gives all rows the same weight, 1 both
@@ -252,7 +249,7 @@ def shard_loss(
     return loss * num_shards / batch_size
 
 
-def moments(hidden_ND: Floats | SideBySide, rows_F: Ints) -> tuple[Tensor, Tensor]:
+def moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
     chunks = [rows_F[start : start + MOMENT_ROWS] for start in range(0, len(rows_F), MOMENT_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
@@ -264,13 +261,13 @@ def moments(hidden_ND: Floats | SideBySide, rows_F: Ints) -> tuple[Tensor, Tenso
 class _Batches:
     """The batches of all steps: the fit rows in a new order each epoch."""
 
-    def __init__(self, fit_F: Ints, batch_size: int, seed: int) -> None:
+    def __init__(self, fit_F: Int64s, batch_size: int, seed: int) -> None:
         self._fit_F, self._batch_size, self._seed = fit_F, batch_size, seed
         self._epoch, self._order_F = -1, fit_F
         self.an_epoch = -(-len(fit_F) // batch_size)
         """The number of steps in an epoch."""
 
-    def between(self, done: int, stop: int) -> Iterator[Ints]:
+    def between(self, done: int, stop: int) -> Iterator[Int64s]:
         """The rows of each step after ``done`` up to ``stop``."""
         for step in range(done, stop):
             epoch, place = divmod(step, self.an_epoch)
@@ -284,7 +281,7 @@ def _steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     rows: LabelledRows,
-    batches: Iterable[Ints],
+    batches: Iterable[Int64s],
     weights: tuple[float, float],
     shard: Shard,
 ) -> float:
@@ -306,7 +303,7 @@ def _steps(
 
 
 @torch.inference_mode()
-def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
+def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard: Shard) -> npt.NDArray[np.float32]:
     """The logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)

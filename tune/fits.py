@@ -245,7 +245,7 @@ class _Fit(ray.tune.Trainable):
             came = {"outcome": outcome.to_json()}
         except CurationError as error:
             came = {"error": str(error)}
-        except Exception as error:
+        except Exception as error:  # a failed fit is a row of the table, and the search goes on
             came = {"error": f"{type(error).__name__}: {error} ({_where(error)})"}
         return {"came": json.dumps(came), "done": True}
 

@@ -8,11 +8,12 @@ sees a row of it. All trials read the same rows, those that have every input tha
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools, Floats, Int64s
 from curation.config import RiskConfig, TrustConfig
 from curation.config.tune import Metric
 from curation.domains.grading import read_grades
@@ -33,19 +34,15 @@ from train.trust_loop import LabelledRows, SideBySide, never
 from tune.halving import Bar, rungs_of
 from tune.space import Point, Space
 
-Floats = npt.NDArray[np.floating[Any]]
-Flags = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-
 
 class TrialRows(NamedTuple):
     """The labelled source rows that all trials read, ascending by row id; arrays that processes can share."""
 
-    row_ids_N: Ints
-    group_N: Ints
+    row_ids_N: Int64s
+    group_N: Int64s
     """The number that decides a row's fold: its question, or a number of its group."""
-    correct_N: Flags
-    parsed_N: Flags
+    correct_N: Bools
+    parsed_N: Bools
     inputs: dict[str, Floats]
     """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
     numbers_NK: npt.NDArray[np.float64]
@@ -67,7 +64,7 @@ class TrialRows(NamedTuple):
             numbers=self.numbers,
         )
 
-    def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> LabelledRows:
+    def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
         part_N = part_of(self.row_ids_N, all_rows, seed)
@@ -85,7 +82,7 @@ class TrialRows(NamedTuple):
             numbers=self.numbers,
         )
 
-    def fold_N(self, folds: int, seed: int) -> Ints:
+    def fold_N(self, folds: int, seed: int) -> Int64s:
         """The fold of each row."""
         unit_N = hash_unit(self.group_N, derive(seed, "tune folds"))
         return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
@@ -211,7 +208,7 @@ class Objective:
             width = sum(source.inputs[name].shape[1] for name in states)
             check_size(size, width=width, num_rows=num_fit, key=key)
 
-    def value(self, raw_N: Floats, trust_N: Floats, correct_N: Flags, parsed_N: Flags) -> float:
+    def value(self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools) -> float:
         """The metric of scored rows; of rows that could not be parsed only purity and certified take notice."""
         raw_P, correct_P = raw_N[parsed_N], correct_N[parsed_N]
         if self.metric == "auc":

@@ -4,18 +4,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import expit
 
 from curation.arms import FREE, TRUST, Column
+from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.states import SCORE_ROWS
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
-Floats = npt.NDArray[np.float64]
 BASELINE = "ten numbers and a probe (scikit-learn)"
 PAPER = {"learning_rate": 5e-5, "class_weight": 1.0}
 """The paper's settings for multiple choice (``trust.preset: world_knowledge``), with the steps that this rate needs."""
@@ -27,8 +26,8 @@ TEN = (*TEN, "last_logprob", "num_output_tokens", "num_prompt_tokens")
 class Scored(NamedTuple):
     """A score of the pool's rows."""
 
-    raw_N: Floats
-    trust_N: Floats | None
+    raw_N: Float64s
+    trust_N: Float64s | None
     """As a probability; ``None`` where the arm gives none."""
     taken: str | None = None
     """What a stack took."""

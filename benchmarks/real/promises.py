@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.real.arms import Floats, fitted
-from curation.arrays import Bools
+from benchmarks.real.arms import fitted
+from curation.arrays import Bools, Float64s
 from curation.trust.parts import FIT, VALIDATION
 from train.trust_loop import LabelledRows
 
@@ -26,7 +26,7 @@ class Sure(NamedTuple):
     right: int
 
     @classmethod
-    def of(cls, trust_N: Floats, correct_N: Bools) -> "Sure":
+    def of(cls, trust_N: Float64s, correct_N: Bools) -> "Sure":
         """Those among rows that were not labelled."""
         sure_N = trust_N > SURE
         return cls(int(sure_N.sum()), float(trust_N[sure_N].sum()), int(correct_N[sure_N].sum()))

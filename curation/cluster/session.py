@@ -65,11 +65,13 @@ def _start_ray(settings: RayConfig) -> None:
                     **(_memory() if address == capacity.LOCAL else {}),
                 )
             return
-        except Exception as error:  # Ray has no exception class for processes that do not start in time
+        except Exception as error:  # Ray raises plain ones where its processes do not start, or not in time
             if address != capacity.LOCAL:
                 ray.shutdown()  # if the versions differ, it has partly joined
                 raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
-            if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
+            if "timed out" not in str(error):
+                raise RunFailedError(f"Ray did not start: {type(error).__name__}: {error}") from error
+            if attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from curation import models
+from curation import models, tracking
 from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig
 from curation.config.resolved import resolved, warnings
@@ -26,7 +26,6 @@ from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
 from curation.stages.source_columns import check_columns
 from curation.storage.paths import require_reachable
-from curation.telemetry import tracking
 
 
 class CheckedLine(NamedTuple):

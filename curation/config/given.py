@@ -5,12 +5,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from curation import given_columns
+from curation import label_columns
 from curation.arms import FREE
 from curation.config.base import Section
 from curation.config.models import ModelConfig
-from curation.given_columns import ORDER_AGREEMENT, given_column
 from curation.json_types import Json, JsonView
+from curation.label_columns import ORDER_AGREEMENT, given_column
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
@@ -203,7 +203,7 @@ def unknown_number(columns: Sequence[str], given: GivenConfig | None, *, both_or
             "answers; leave it out"
         )
     known = {} if given is None else given.numbers
-    unknown = [name for name in columns if given_columns.is_given(name) and name not in known.values()]
+    unknown = [name for name in columns if label_columns.is_given(name) and name not in known.values()]
     if not unknown:
         return None
     there = ", ".join(known.values()) if given is not None else "none"

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapVa
 from curation.arms import TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
-from curation.given_columns import is_given
 from curation.json_types import Json, JsonView
+from curation.label_columns import LabelNumber, is_given
 
 
 def _trust_state(name: str) -> str:
@@ -25,28 +25,7 @@ def _fitted(name: str) -> str:
     return name
 
 
-Number = Literal[
-    "mean_logprob",
-    "min_logprob",
-    "first_logprob",
-    "last_logprob",
-    "margin",
-    "negentropy",
-    "option_share",
-    "option_lead",
-    "num_options",
-    "min_margin",
-    "first_margin",
-    "last_margin",
-    "min_negentropy",
-    "first_negentropy",
-    "last_negentropy",
-    "num_prompt_tokens",
-    "num_output_tokens",
-    "truncated",
-    "token_logprobs",
-    "order_agreement",
-]
+Number = Literal[LabelNumber, "token_logprobs", "order_agreement"]
 """``schemas.completions`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
 
 

@@ -323,5 +323,5 @@ def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, s
         return function(*arguments), ""
     except RowError as error:
         return None, message(error) if error.has_kind else message(RowError(f"domain_failed: RowError: {error}"))
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # users' code
         return None, message(RowError(f"domain_failed: {type(error).__name__}: {error}"))

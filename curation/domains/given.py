@@ -11,8 +11,8 @@ from curation.domains import Domain, Example, attempt, cell
 from curation.domains.formats import is_bare
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
-from curation.given_columns import WEAK_COMPLETION
 from curation.json_types import Json
+from curation.label_columns import WEAK_COMPLETION
 from curation.tables.schemas import GIVEN_TYPE
 
 RIGHT, WRONG = "grade: right", "grade: wrong"

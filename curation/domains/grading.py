@@ -68,7 +68,7 @@ def checked(
         ]
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # users' code
         return [RowError(f"domain_failed: {type(error).__name__}: {message(error)}")] * len(labels)
     if len(found) != len(labels):
         problem = f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows"

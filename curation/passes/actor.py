@@ -175,7 +175,7 @@ def _pickled(error: Exception) -> bytes:
     try:
         found: bytes = ray.cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
         ray.cloudpickle.loads(found)
-    except Exception:
+    except Exception:  # a stranger's exception may hold what cannot be pickled, or read again
         return _pickled(RunFailedError(f"{type(error).__name__}: {error}"))
     return found
 

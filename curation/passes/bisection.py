@@ -1,7 +1,7 @@
 """Which row of a chunk kills the process that works on it: found by cutting up what a process died in.
 
 A process that dies takes its chunk along, and Ray has another one begin it anew. What was under way outlives it in
-:mod:`curation.passes.recovery`: :class:`Narrowing`, which the actor keeps there before it begins a piece of the chunk.
+:mod:`curation.passes.desk`: :class:`Narrowing`, which the actor keeps there before it begins a piece of the chunk.
 Who finds a piece under way that nobody ended cuts it into parts, to be worked on one by one; a row that its process
 died on alone is tried again, and is poison when that happens again.
 

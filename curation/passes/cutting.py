@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap64
 
+from curation.arrays import Bools, Int64s
 from curation.config import AskConfig
 from curation.refs import TableRef, fingerprint
 from curation.tables import io
 from curation.tables.row_ids import SCAN_ROWS, in_order, missing
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 GROWTH = 4
 """The most by which a chunk is larger than the largest one that came back: a small one says little of a row."""

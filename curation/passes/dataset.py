@@ -179,7 +179,7 @@ class ModelDataset:
                     mine = self._passes.get(row["pass_id"])
                 if mine is not None:
                     mine.done.put(row)
-        except BaseException as error:
+        except BaseException as error:  # raised again in each pass that waits
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:

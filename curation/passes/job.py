@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Required, TypedDict, Type
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.errors import RowError
+from curation.errors import kind_of
 from curation.json_types import Json
 from curation.passes.models import Models
 from curation.passes.monitor import ChunkSpent
@@ -101,7 +101,7 @@ class ChunkWorker(ABC, Generic[Part]):
 
 def failed(telemetry: Telemetry, problems: Iterable[str]) -> Json:
     """The error rows of a chunk for its note: how many of each kind."""
-    kinds = Counter(RowError(problem).kind for problem in problems)
+    kinds = Counter(map(kind_of, problems))
     for kind, number in kinds.items():
         telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
     return {"errors": dict(kinds)} if kinds else {}

@@ -4,18 +4,18 @@ Shared by the label stage and the signals.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Unpack
 
 import pyarrow as pa
 
+from curation.arrays import Bools, Int64s
 from curation.cluster import nodes
 from curation.config import AskConfig
 from curation.errors import CommitError
 from curation.heavy import ray
-from curation.json_types import Json
-from curation.passes.cutting import Bools, Int64s, OpenRows
+from curation.passes.cutting import OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.job import Job, PassOptions, PassResult
 from curation.passes.monitor import NOBODY, Tally
@@ -60,13 +60,13 @@ def run_pass(
                 running = stack.enter_context(dataset.passing(uri, job, nodes.installed()(), rows, memory.read()))
                 stack.enter_context(tally.telling(memory.keeping(running.look)))
                 commit_stream(
-                    _rows(running),
+                    running,
                     [committer],
                     seconds=how["commit_seconds"],
                     guard=guard,
                     on_commit=tally.committed,
                     on_written=tally.wrote,
-                    rest=lambda: [row for table in running.rest() for row in table.to_pylist()],
+                    rest=running.rest,
                 )
             except ray.exceptions.RayError as error:
                 raise cause(error, name) from error
@@ -87,11 +87,6 @@ def run_pass(
         spent=tally.spent,
         of_chunks=tally.of_chunks,
     )
-
-
-def _rows(written: Iterable[pa.Table | None]) -> Iterator[Json | None]:
-    for table in written:
-        yield from [None] if table is None else table.to_pylist()
 
 
 def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = True) -> ModelDataset:

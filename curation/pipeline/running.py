@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from curation import report
+from curation import report, tracking
 from curation.cluster.versions import versions
 from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
@@ -27,7 +27,6 @@ from curation.rundir.status import statuses
 from curation.stages.search import check as check_search
 from curation.storage import lease
 from curation.storage.paths import Place
-from curation.telemetry import tracking
 from curation.telemetry.console import say
 
 

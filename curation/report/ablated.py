@@ -14,12 +14,13 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.arrays import Int64s
 from curation.domains.grading import read_grades
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.report.measures import finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import FunctionScores, Ints, Judged, arm_order, filled
+from curation.report.rows import FunctionScores, Judged, arm_order, filled
 from curation.report.tested import accuracy, differences
 from curation.tables import io
 from curation.trust import saved
@@ -156,7 +157,7 @@ def _compared(rows: Judged, others: Judged, share: float, seed: int) -> dict[str
     }
 
 
-def _best(rows: Judged, share: float, seed: int) -> Ints:
+def _best(rows: Judged, share: float, seed: int) -> Int64s:
     """The places of the best-ranked share of the rows, as the select stage ranks."""
     order_N = arm_order(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
     return order_N[: max(1, round(share * len(order_N)))]

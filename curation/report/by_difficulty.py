@@ -11,11 +11,11 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
+from curation.arrays import Bools, Float64s, Int64s
 from curation.domains.grading import Graded
 from curation.json_types import Json
 from curation.report.measured import GradedSet
 from curation.report.measures import num_bins
-from curation.report.rows import Bools, Floats, Ints
 from curation.report.tested import Tests, accuracy
 
 MOST_BINS = 10
@@ -24,12 +24,12 @@ ROWS_A_BIN = 25
 STEPS = (1, 2, 2.5, 5)
 """Possible widths of bins, times a power of ten."""
 
-Difficulties = tuple[Ints, Floats]
+Difficulties = tuple[Int64s, Float64s]
 """Row ids, and the difficulty of each row, NaN if unknown."""
 
 
 def purity_by_difficulty(
-    rows: GradedSet | None, selected: Mapping[str, Ints], difficulties: Difficulties
+    rows: GradedSet | None, selected: Mapping[str, Int64s], difficulties: Difficulties
 ) -> Json | None:
     """Share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
 
@@ -79,7 +79,7 @@ def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | N
     return {"edges": edges.tolist(), "num_unknown": int(np.isnan(difficulties[1]).sum()), "models": models}
 
 
-def bin_edges(values_N: Floats, num_rows: int) -> Floats | None:
+def bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
     """Round edges of bins of one width, [low, high), over all values; ``None`` without any.
 
     There are at most ``MOST_BINS``, and fewer for fewer than ``ROWS_A_BIN`` times as many rows. Up to ``MOST_BINS``
@@ -97,12 +97,12 @@ def bin_edges(values_N: Floats, num_rows: int) -> Floats | None:
     for size in sizes:
         first, last = math.floor(levels[0] / size + 1e-9), math.floor(levels[-1] / size + 1e-9)
         if size >= width * (1 - 1e-9) and last - first < most:
-            edges: Floats = np.arange(first, last + 2) * size
+            edges: Float64s = np.arange(first, last + 2) * size
             return edges
     raise AssertionError("some width covers the values")
 
 
-def _bins(row_ids_N: Ints, difficulties: Difficulties, edges: Floats) -> Ints:
+def _bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int64s:
     """The bin of each row, int64 [N]; -1 if its difficulty is unknown."""
     order_M = np.argsort(difficulties[0])
     ids_M, values_M = difficulties[0][order_M], difficulties[1][order_M]
@@ -110,7 +110,7 @@ def _bins(row_ids_N: Ints, difficulties: Difficulties, edges: Floats) -> Ints:
     value_N = np.where(ids_M[slot_N] == row_ids_N, values_M[slot_N], np.nan)
     # A value that rounding puts just below its edge belongs above it.
     slack = 1e-9 * (edges[1] - edges[0])
-    bin_N: Ints = np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)
+    bin_N: Int64s = np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)
     return bin_N
 
 

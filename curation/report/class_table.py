@@ -13,9 +13,9 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
+from curation.arrays import Int64s
 from curation.config.selection import CUTS
 from curation.domains import class_counts
-from curation.hashing import Int64s
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.record import GenerationRecord, RunRecord

@@ -9,6 +9,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.arrays import Bools, Int64s
 from curation.config.given import GIVEN
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json, JsonView
@@ -28,16 +29,7 @@ from curation.report.passes import of_pass, starts
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunRecord
 from curation.report.risk_curves import risk_curves
-from curation.report.rows import (
-    Bools,
-    Ints,
-    difficulties,
-    free_signals,
-    graded_counts,
-    judge,
-    selected_rows,
-    without_constant,
-)
+from curation.report.rows import difficulties, free_signals, graded_counts, judge, selected_rows, without_constant
 from curation.report.samples import samples
 from curation.report.student_findings import with_students
 from curation.report.students import further, learned, model
@@ -167,7 +159,7 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
 
 def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
-    selected: dict[str, Ints] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
+    selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
     ranked = dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in selected if ARMS[arm].ranked)])
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
     functions = dict.fromkeys([REFERENCE_ARM, *_always(run), *ranked, *ruling])
@@ -254,7 +246,7 @@ def _always(run: RunRecord) -> list[str]:
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
 
 
-def verified(record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:
+def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json | None:
     """The rows that a check passed, and how many of an arm's selection are among them; ``None``: none was checked.
 
     The rows that pass rank before those that were not checked; how many of them are selected is not known where other
@@ -322,7 +314,7 @@ def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
 def _labelled_difficulties(run: RunRecord, record: GenerationRecord, num_pool: int) -> Difficulties:
     """Difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
 
-    def drawn(row_ids_N: Ints) -> Bools:
+    def drawn(row_ids_N: Int64s) -> Bools:
         found: Bools = hash_unit(row_ids_N, derive(run.seed, SAMPLE)) < SAMPLE_ROWS / num_pool
         return found
 
@@ -343,7 +335,7 @@ def _test_difficulties(run: RunRecord) -> Difficulties:
     return difficulties(run.prepared["test"], run.domain)
 
 
-def _difficulty(found: Difficulties, selected: Mapping[str, Ints]) -> Json | None:
+def _difficulty(found: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
     row_ids_N, values_N = found
     marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
     return measures.difficulty(row_ids_N, values_N, marks)

@@ -22,11 +22,11 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
+from curation.arrays import Int64s
 from curation.json_types import Json
 from curation.report.collect import collect
 from curation.report.measures import finite
 from curation.report.record import GROUND_TRUTH, TEACHER, RunRecord
-from curation.report.rows import Ints
 from curation.report.tested import Tests, common_rows, compared, differences, read_tests
 
 MEASURES = ("auc", "ece", "brier")
@@ -189,7 +189,7 @@ def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared:
     return dict(zip(AGAINST_GROUND_TRUTH, values, strict=True))
 
 
-def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Ints:
+def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Int64s:
     """The pooled differences from ground truth, summed over the runs that share a row of a benchmark.
 
     ``rows`` come from :func:`_pooled`, in the order of the runs.
@@ -200,7 +200,7 @@ def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_R
     codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
     keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
     _, place_N = np.unique(keys, axis=1, return_inverse=True)
-    sums: Ints = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
+    sums: Int64s = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
     np.add.at(sums, place_N.ravel(), rows.steps_N)
     return sums
 

@@ -7,6 +7,7 @@ seen its label.
 
 import numpy as np
 
+from curation.arrays import Bools, Float64s
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
 from curation.metrics import Estimate, proportion
@@ -14,7 +15,7 @@ from curation.refs import TableRef
 from curation.report.evidence import Control, Evidence, difference
 from curation.report.headline import percent
 from curation.report.levels import CARE, Finding
-from curation.report.rows import Bools, Floats, Judged
+from curation.report.rows import Judged
 from curation.tables import io
 
 MOST_ROWS = 2_000
@@ -56,7 +57,7 @@ def control(
     right_N, sure_N = out_of_fold(texts, np.array(gold), derive(seed, "control folds"))
     num_top = max(1, round(share * len(held)))
 
-    def best(score_N: Floats, correct_N: Bools) -> Estimate:
+    def best(score_N: Float64s, correct_N: Bools) -> Estimate:
         first_M = np.argsort(-score_N, kind="stable")[:num_top]
         return proportion(int(correct_N[first_M].sum()), num_top, confidence=confidence)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
+from curation.arrays import Float64s
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
@@ -20,7 +21,7 @@ from curation.report.measured import GradedSet, View
 from curation.report.option_lengths import OptionLengths
 from curation.report.people import ReviewedPurity
 from curation.report.rivals import Rival, rivals_of
-from curation.report.rows import Floats, Judged
+from curation.report.rows import Judged
 
 CONFIDENCE = 0.99
 """Confidence of the intervals that decide."""
@@ -168,7 +169,7 @@ class Material:
     """The graded pool; ``None`` without an audit set."""
     source: Judged
     """Parsed rows of the source, one a question."""
-    selected_trust_M: Floats
+    selected_trust_M: Float64s
     num_pool: int
     chance: float | None
     shift: JsonView | None
@@ -247,7 +248,7 @@ def quality(rows: View, function: str, num_top: int, constant: float, seed: int)
     )
 
 
-def brier_excess(trust_N: Floats, judged: Judged, constant: float) -> Estimate:
+def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
     """The mean of the rows' squared error of trust less that of a constant, with its normal interval."""
     correct_N = judged.correct_N.astype(np.float64)
     weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
@@ -259,7 +260,7 @@ def brier_excess(trust_N: Floats, judged: Judged, constant: float) -> Estimate:
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
 
 
-def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: Floats) -> Foreseen | None:
+def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: Float64s) -> Foreseen | None:
     """The purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
 
     The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
@@ -315,7 +316,7 @@ def _top(cells_2G: Any, num_top: int) -> tuple[int, int]:
     return num_top - right, right
 
 
-def _mean_of_first(trust_N: Floats, raw_N: Floats, weights_N: Floats, num_top: int) -> float:
+def _mean_of_first(trust_N: Float64s, raw_N: Float64s, weights_N: Float64s, num_top: int) -> float:
     """The mean trust of the first ``num_top`` rows by raw score."""
     order = np.argsort(-raw_N, kind="stable")
     reached_N = np.minimum(np.cumsum(weights_N[order]), num_top)

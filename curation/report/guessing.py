@@ -2,17 +2,17 @@
 
 import numpy as np
 
+from curation.arrays import Int64s
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef
-from curation.report.rows import Ints
 from curation.tables import io
 
 MOST_ROWS = 2000
 """The most rows that are read; of more, as many are drawn at random."""
 
 
-def chance(examples: TableRef, domain: Domain, row_ids_N: Ints, seed: int) -> float | None:
+def chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
     """The mean over rows of one divided by the number of answers; ``None`` if the domain does not know it."""
     names = ["row_id", *domain.columns.names]
     if not len(row_ids_N) or not set(names) <= set(io.open_table(examples).schema.names):

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from curation.arrays import Float64s, Int64s
 from curation.hashing import hash_unit
-from curation.report.rows import LOWEST, Floats, Ints, Judged, arm_order
+from curation.report.rows import LOWEST, Judged, arm_order
 
 
 class View(Protocol):
@@ -26,11 +27,11 @@ class View(Protocol):
         """The rows with this function's scores; an entry may stand for several (``Judged.weight_N``)."""
         ...
 
-    def ranked(self, arm: str) -> Ints:
+    def ranked(self, arm: str) -> Int64s:
         """Wrong and right rows in cells, int64 [2, G], by an arm's preference: what it selected first, by rank."""
         ...
 
-    def by_score(self, function: str) -> Ints:
+    def by_score(self, function: str) -> Int64s:
         """Wrong and right rows in cells, int64 [2, G], the highest score first."""
         ...
 
@@ -57,7 +58,7 @@ class GradedSet(Protocol):
         """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
         ...
 
-    def ranked(self, arm: str) -> Ints:
+    def ranked(self, arm: str) -> Int64s:
         """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
         ...
 
@@ -65,7 +66,7 @@ class GradedSet(Protocol):
         """How many of an arm's rows are graded, and how many of those are right."""
         ...
 
-    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
 
         Unparsed rows and those of ``out_M`` are left out.
@@ -77,7 +78,7 @@ class GradedSet(Protocol):
         """All rows or, of a large pool, about ``curation.report.pool_grid.SAMPLE_ROWS``."""
         ...
 
-    def raw(self, function: str) -> Floats:
+    def raw(self, function: str) -> Float64s:
         """The raw scores of the parsed rows of ``sample``, float64 [N]."""
         ...
 
@@ -87,7 +88,7 @@ class InMemory:
     """Rows that are held; ``selected`` are the arms' row ids by rank, of arms that selected from these rows."""
 
     judged: Judged
-    selected: Mapping[str, Ints]
+    selected: Mapping[str, Int64s]
     seed: int
 
     def __len__(self) -> int:
@@ -108,7 +109,7 @@ class InMemory:
         """See :class:`GradedSet`."""
         return InMemoryView(self.judged.unparsed_last, self.selected, self.seed)
 
-    def ranked(self, arm: str) -> Ints:
+    def ranked(self, arm: str) -> Int64s:
         """See :class:`GradedSet`."""
         return InMemoryView(self.judged, self.selected, self.seed).ranked(arm)
 
@@ -117,7 +118,7 @@ class InMemory:
         among_N = np.isin(self.judged.row_ids_N, self.selected[arm])
         return int(among_N.sum()), int(self.judged.correct_N[among_N].sum())
 
-    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """See :class:`GradedSet`."""
         rows = self.judged
         raw_N = rows.scores[function].raw_N
@@ -130,9 +131,9 @@ class InMemory:
         """All rows."""
         return self.judged
 
-    def raw(self, function: str) -> Floats:
+    def raw(self, function: str) -> Float64s:
         """See :class:`GradedSet`."""
-        found: Floats = self.judged.scores[function].raw_N[self.judged.parsed_N]
+        found: Float64s = self.judged.scores[function].raw_N[self.judged.parsed_N]
         return found
 
 
@@ -141,7 +142,7 @@ class InMemoryView:
     """A view of rows that are held: each row is a cell."""
 
     judged: Judged
-    selected: Mapping[str, Ints]
+    selected: Mapping[str, Int64s]
     seed: int
 
     @property
@@ -156,16 +157,16 @@ class InMemoryView:
         """All rows; they have every function's scores."""
         return self.judged
 
-    def ranked(self, arm: str) -> Ints:
+    def ranked(self, arm: str) -> Int64s:
         """See :class:`View`."""
         order = arm_order(self.judged, arm, self.selected.get(arm, np.zeros(0, dtype=np.int64)), self.seed)
         return self._cells(order)
 
-    def by_score(self, function: str) -> Ints:
+    def by_score(self, function: str) -> Int64s:
         """See :class:`View`."""
         draw_N = hash_unit(self.judged.row_ids_N, self.seed)
         return self._cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
 
-    def _cells(self, order: Ints) -> Ints:
+    def _cells(self, order: Int64s) -> Int64s:
         right_N = self.judged.correct_N[order]
         return np.stack([~right_N, right_N]).astype(np.int64)

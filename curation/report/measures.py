@@ -8,10 +8,11 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import REFERENCE_ARM
+from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
 from curation.metrics.inputs import as_weights
 from curation.report.measured import GradedSet, View
-from curation.report.rows import Bools, Floats, Ints, Judged
+from curation.report.rows import Judged
 
 ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
@@ -65,7 +66,7 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     }
 
 
-def purity_at(ranked_2G: Ints, num_top: int) -> Json | None:
+def purity_at(ranked_2G: Int64s, num_top: int) -> Json | None:
     """The share of right rows among the first ``num_top``; ``None`` for no rows."""
     return metrics.purity_of_cells(ranked_2G, [num_top])[0].to_json() if num_top else None
 
@@ -107,7 +108,7 @@ def _calibration(judged: Judged, function: str, seed: int) -> Json:
     }
 
 
-def _auc(raw_N: Floats | Bools, judged: Judged, seed: int) -> Json | None:
+def _auc(raw_N: Float64s | Bools, judged: Judged, seed: int) -> Json | None:
     if not 0 < judged.num_right < len(judged):
         return None
     return metrics.auc(raw_N.astype(np.float64), judged.correct_N, seed=seed, weights_N=judged.weight_N).to_json()
@@ -159,7 +160,7 @@ def num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
     return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
 
 
-def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools]) -> Json | None:
+def difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Bools]) -> Json | None:
     """Quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
 
     ``selected`` marks an arm's rows among ``row_ids_N``. All arms share the bins.

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from curation.arrays import Int64s
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
 from curation.metrics import Estimate
 from curation.refs import TableRef
-from curation.report.rows import Ints
 from curation.tables import io
 
 MOST_ROWS = 2_000
@@ -31,7 +31,7 @@ class OptionLengths:
 
 
 def option_lengths(
-    examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Ints, seed: int
+    examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Int64s, seed: int
 ) -> OptionLengths | None:
     """Statistics of rows that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.arms import ARMS, is_free
+from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import hash_unit
 from curation.refs import TableRef
-from curation.report.rows import LOWEST, Bools, Floats, FunctionScores, Ints, Judged, filled
+from curation.report.rows import LOWEST, FunctionScores, Judged, filled
 from curation.selection.score_keys import keys, scores
 from curation.tables import io, scans
 from curation.tables.row_ids import bitmap, include, missing
@@ -32,11 +33,11 @@ SAMPLE_ROWS = 1 << 20
 class GridCounts:
     """Counts of a pass over some rows; axes of length 2 are no and yes."""
 
-    rows_22: Ints
+    rows_22: Int64s
     """Rows by whether they are parsed, and right."""
-    cells: Mapping[str, Ints]
+    cells: Mapping[str, Int64s]
     """Parsed rows by trust function: by whether its own arm selected them, whether they are right, and cell."""
-    trust: Mapping[str, Floats]
+    trust: Mapping[str, Float64s]
     """The sum of the trust of these rows, by whether they are right, and cell."""
     sample: pa.Table
     """``row_id``, ``parsed`` and ``correct`` of the sampled rows, and their raw scores by trust function."""
@@ -68,7 +69,7 @@ class GridTables:
 
     def batches(
         self, functions: Sequence[str], fragments: Sequence[int] | None
-    ) -> Iterator[tuple[Ints, Bools, Bools, pa.RecordBatch]]:
+    ) -> Iterator[tuple[Int64s, Bools, Bools, pa.RecordBatch]]:
         """Ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
         features = {feature for name in functions for feature in get_trust(name, 0).features}
         columns = {name: f"`{name}`" for name in sorted({"row_id", *features})} | {"is parsed": "label IS NOT NULL"}
@@ -103,7 +104,7 @@ class GridTables:
                 trust[name] += np.bincount(cell_P, trust_P, minlength=2 * NUM_CELLS).reshape(2, -1)
         return GridCounts(rows_22=rows_22, cells=cells, trust=trust, sample=pa.concat_tables(sample))
 
-    def above(self, function: str, threshold_G: Floats, out_M: Ints, fragments: Sequence[int] | None) -> Ints:
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s, fragments: Sequence[int] | None) -> Int64s:
         """Wrong and right rows of some fragments at or above each of ascending thresholds, int64 [2, G]."""
         found = np.zeros((2, len(threshold_G) + 1), dtype=np.int64)
         trust: TrustFunction = get_trust(function, 0)
@@ -176,16 +177,16 @@ class OnGrid:
         ids_N, parsed_N, correct_N = (rows[name].to_numpy() for name, _ in _FACTS)
         return Judged(row_ids_N=ids_N, correct_N=correct_N, parsed_N=parsed_N, scores={})
 
-    def raw(self, function: str) -> Floats:
+    def raw(self, function: str) -> Float64s:
         """The raw scores of the parsed rows of ``sample``, float64 [N]."""
         rows = self.counts.sample.select(["row_id", "parsed", f"raw {function}"]).sort_by("row_id")
         return filled(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
-    def ranked(self, arm: str) -> Ints:
+    def ranked(self, arm: str) -> Int64s:
         """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
         return self.in_order(arm, with_unparsed=True)
 
-    def in_order(self, arm: str, *, with_unparsed: bool) -> Ints:
+    def in_order(self, arm: str, *, with_unparsed: bool) -> Int64s:
         """The order of :meth:`ranked`, of all rows or the parsed ones."""
         flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
         among_M = flags.parsed_M | with_unparsed
@@ -205,7 +206,7 @@ class OnGrid:
         """How many of an arm's rows are graded, and how many of those are right."""
         return len(self._flags[arm].correct_M), int(self._flags[arm].correct_M.sum())
 
-    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G]: exact counts.
 
         Unparsed rows and those of ``out_M`` are left out. This is a further pass.
@@ -213,7 +214,7 @@ class OnGrid:
         parts = scans.mapped(
             self._source.labels, lambda fragments: self._source.above(function, threshold_G, out_M, fragments)
         )
-        found: Ints = np.sum([*parts], axis=0)
+        found: Int64s = np.sum([*parts], axis=0)
         return found
 
 
@@ -251,11 +252,11 @@ class GridView:
             weight_N=weight,
         )
 
-    def ranked(self, arm: str) -> Ints:
+    def ranked(self, arm: str) -> Int64s:
         """Wrong and right rows in cells, int64 [2, G], by an arm's preference."""
         return self.rows.in_order(arm, with_unparsed=self.with_unparsed)
 
-    def by_score(self, function: str) -> Ints:
+    def by_score(self, function: str) -> Int64s:
         """Wrong and right rows in cells, int64 [2, G], the highest score first."""
         cells_2G = self.rows.counts.cells[function].sum(axis=0)[:, ::-1]
         return np.append(cells_2G, self.rows.counts.rows_22[0][:, None], axis=1) if self.with_unparsed else cells_2G
@@ -307,12 +308,12 @@ def on_grid(
     return OnGrid(source, counts, flags)
 
 
-def cells_of(raw_N: Scores) -> Ints:
+def cells_of(raw_N: Scores) -> Int64s:
     """The cell of each raw score, int64 [N]; NaN is below all."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return (keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)
 
 
-def _scores(cell_M: Ints) -> Floats:
+def _scores(cell_M: Int64s) -> Float64s:
     """The smallest score of each cell, float64 [M]."""
     return scores((cell_M << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)

@@ -11,12 +11,13 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
+from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
 from curation.report.record import GenerationRecord, RunRecord
-from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged
+from curation.report.rows import LOWEST, Judged
 from curation.selection.order import Batch, Streamed
 from curation.selection.risk import curve
 from curation.tables import io, scans
@@ -79,16 +80,16 @@ def risk_curves(
     }
 
 
-def _too_long(record: GenerationRecord, split: str) -> Ints:
+def _too_long(record: GenerationRecord, split: str) -> Int64s:
     """The ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
     table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
-    ids_M: Ints = table["row_id"].to_numpy()
+    ids_M: Int64s = table["row_id"].to_numpy()
     return ids_M
 
 
-def _ranked(rows: Judged, trust: str, out_M: Ints) -> tuple[Floats, Bools]:
+def _ranked(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Bools]:
     """Raw scores (-inf for a row that may not be selected), and which labels are right."""
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
@@ -101,7 +102,7 @@ class _Passes:
 
     labels: TableRef
     trust: str
-    out_M: Ints
+    out_M: Int64s
     """Rows that may not be selected, as those may not whose label could not be read."""
 
     def mapped(self, function: Callable[[Iterable[Batch]], Any]) -> Iterator[Any]:
@@ -115,7 +116,7 @@ class _Passes:
         least_G = np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:]
         return dict(zip(threshold_G.tolist(), least_G.tolist(), strict=True))
 
-    def _least(self, threshold_G: Floats, fragments: Sequence[int] | None) -> Floats:
+    def _least(self, threshold_G: Float64s, fragments: Sequence[int] | None) -> Float64s:
         """The least trust between each threshold and the next, below the first one at the start, float64 [G + 1]."""
         least = np.full(len(threshold_G) + 1, np.inf)
         for _, raw_B, trust_B in self._batches(fragments):
@@ -123,7 +124,7 @@ class _Passes:
             np.minimum.at(least, np.searchsorted(threshold_G, raw_B[may_M], side="right"), trust_B[may_M])
         return least
 
-    def _batches(self, fragments: Sequence[int] | None) -> Iterator[tuple[Ints, Floats, Floats]]:
+    def _batches(self, fragments: Sequence[int] | None) -> Iterator[tuple[Int64s, Float64s, Float64s]]:
         function = get_trust(self.trust, 0)
         columns = {name: f"`{name}`" for name in dict.fromkeys(["row_id", *function.features])}
         columns["is parsed"] = "label IS NOT NULL"
@@ -139,7 +140,7 @@ def _noise(num_wrong: int, num_rows: int) -> Json | None:
 
 
 def _deployed(
-    pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Ints
+    pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Int64s
 ) -> Callable[[float], Json | None]:
     """A function from one of the thresholds to the noise among the graded pool rows at or above it."""
     if pool is None:

@@ -14,12 +14,12 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import free_of, is_free
+from curation.arrays import Float64s, Int64s
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
 from curation.report.headline import in_words
 from curation.report.measured import GradedSet
-from curation.report.rows import Floats, Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +145,9 @@ def _free(rows: GradedSet) -> list[str]:
     return [name for name in free_of(present) if name in present]
 
 
-def _first(raw_N: Floats, draw_N: Floats, num_top: int) -> Ints:
+def _first(raw_N: Float64s, draw_N: Float64s, num_top: int) -> Int64s:
     """The places of the first rows, the highest score first, ties in the order of the draw."""
-    found: Ints = np.lexsort((draw_N, -raw_N))[:num_top]
+    found: Int64s = np.lexsort((draw_N, -raw_N))[:num_top]
     return found
 
 

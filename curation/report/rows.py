@@ -10,18 +10,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
+from curation.arrays import Bools, Float64s, Int64s
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
+from curation.errors import kind_of
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
 from curation.trust.parts import first_of_each
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 DOMAIN_ROWS = 8192
 """The number of rows that are Python objects at a time."""
@@ -35,21 +33,21 @@ UNPARSED = "unparsed rows beside the held-out ones"
 class FunctionScores:
     """One trust function's scores: ``raw_N`` ranks, ``trust_N`` lies in [0, 1]."""
 
-    raw_N: Floats
-    trust_N: Floats
+    raw_N: Float64s
+    trust_N: Float64s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """Rows labelled without error whose gold label is known, ascending by row id; their scores by trust function."""
 
-    row_ids_N: Ints
+    row_ids_N: Int64s
     correct_N: Bools
     parsed_N: Bools
     scores: dict[str, FunctionScores]
-    weight_N: Ints | None = None
+    weight_N: Int64s | None = None
     """How many rows an entry stands for; then ``row_ids_N`` only number the entries. None: one each."""
-    question_N: Ints | None = None
+    question_N: Int64s | None = None
     """The question that each row asks (``curation.domains.grading.Graded``). None: one of its own."""
 
     def __len__(self) -> int:
@@ -163,22 +161,22 @@ def graded_counts(grades: Sequence[TableRef]) -> Json:
     kinds: Counter[str] = Counter()
     for ref in grades:
         for batch in io.open_table(ref).to_batches(columns=["problem"], filter="problem IS NOT NULL"):
-            kinds.update(problem.split(":", 1)[0] for problem in batch.column("problem").to_pylist())
+            kinds.update(map(kind_of, batch.column("problem").to_pylist()))
     return {**counts, "problems": dict(kinds)}
 
 
-def positions(ids_N: Ints, wanted_M: Ints) -> Ints:
+def positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
     """The position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.int64)
     order_N = np.argsort(ids_N, kind="stable")
     slots_M = np.minimum(np.searchsorted(ids_N, wanted_M, sorter=order_N), len(ids_N) - 1)
     places_M = order_N[slots_M]
-    found: Ints = places_M[ids_N[places_M] == wanted_M]
+    found: Int64s = places_M[ids_N[places_M] == wanted_M]
     return found
 
 
-def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
+def arm_order(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
     """All judged rows in an arm's order of preference, as positions, int64 [N].
 
     First come the rows that it selected, by rank; then the others by its raw score, with unparsed ones last, because
@@ -188,17 +186,17 @@ def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
     rest_N = np.ones(len(judged), dtype=np.bool_)
     rest_N[first] = False
     rest = np.flatnonzero(rest_N)
-    order_N: Ints = np.concatenate([first, rest[_ranking(judged.subset(rest_N), arm, seed)]])
+    order_N: Int64s = np.concatenate([first, rest[_ranking(judged.subset(rest_N), arm, seed)]])
     return order_N
 
 
-def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
+def _ranking(judged: Judged, arm: str, seed: int) -> Int64s:
     draw_N = hash_unit(judged.row_ids_N, seed)
     score = judged.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
     keys: list[npt.NDArray[Any]] = [draw_N, *([] if score is None else [-score.raw_N])]
     if ARMS[arm].parsed and (score is not None or not ARMS[arm].ranked):
         keys.append(~judged.parsed_N)
-    ranking: Ints = np.lexsort(keys)
+    ranking: Int64s = np.lexsort(keys)
     return ranking
 
 
@@ -209,8 +207,8 @@ def selected_rows(selection: TableRef) -> pa.Table:
 
 
 def difficulties(
-    examples: TableRef, domain: Domain, keep: Callable[[Ints], Bools] | None = None
-) -> tuple[Ints, Floats]:
+    examples: TableRef, domain: Domain, keep: Callable[[Int64s], Bools] | None = None
+) -> tuple[Int64s, Float64s]:
     """Row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
@@ -224,7 +222,7 @@ def difficulties(
     return np.concatenate(ids), np.concatenate(values)
 
 
-def filled(raw_N: Scores) -> Floats:
+def filled(raw_N: Scores) -> Float64s:
     """Raw scores in float64; rows without one get ``LOWEST``."""
-    filled_N: Floats = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
+    filled_N: Float64s = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return filled_N

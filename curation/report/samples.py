@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from curation.arrays import Int64s
 from curation.domains import attempt
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet, InMemory
 from curation.report.record import GenerationRecord, RunRecord
-from curation.report.rows import Ints
 from curation.tables import io, schemas
 from curation.trust import get_trust
 
@@ -41,7 +41,7 @@ def samples(
     record: GenerationRecord,
     arm: str,
     function: str,
-    selected_M: Ints,
+    selected_M: Int64s,
     measured: Mapping[str, GradedSet],
 ) -> Json | None:
     """Rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if none are wanted.
@@ -71,7 +71,7 @@ def samples(
     return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
-def _others(pool: Drawing, selected_M: Ints, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+def _others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
     """Ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
     table = io.open_table(pool.labels)
     total = table.count_rows()

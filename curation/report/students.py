@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from curation import metrics
+from curation.arrays import Int64s
 from curation.config.given import GIVEN
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.report.comparable import asked_unlike, withheld, withhold
 from curation.report.decodings import by_decoding
 from curation.report.record import BASE, GenerationRecord, RunRecord
-from curation.report.rows import Ints
 from curation.report.tested import (
     accuracy,
     compared,
@@ -23,7 +23,9 @@ from curation.report.tested import (
 from curation.report.trained import trainings
 
 
-def learned(run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Ints]) -> Json:
+def learned(
+    run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
+) -> Json:
     """The students of one base: each arm's training and results, their base, and what they may be compared by.
 
     ``chosen``: the facts of each arm's selection, by arm; ``selected``: its row ids.
@@ -53,7 +55,7 @@ def learned(run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json]
 
 
 def further(
-    run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Ints]
+    run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> list[Json]:
     """The further students by ``name``, each with the keys of :func:`learned`.
 

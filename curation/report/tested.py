@@ -9,6 +9,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
+from curation.arrays import Bools, Int64s
 from curation.domains.grading import Graded, read_grades
 from curation.json_types import Json
 from curation.metrics.estimates import NORMAL_QUANTILE
@@ -17,7 +18,6 @@ from curation.report.comparable import withheld
 from curation.report.headline import apart
 from curation.report.measures import share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import Bools, Ints
 
 Tests = Mapping[str, Sequence[Graded]]
 """The graded test rows of each model, one entry per run."""
@@ -85,7 +85,7 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | N
     }
 
 
-def decomposed(arms: Sequence[Json], selected: Mapping[str, Ints], tests: Tests, *, seed: int) -> Json | None:
+def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Tests, *, seed: int) -> Json | None:
     """The gap of the method's student to ground truth, in two parts by a student of the same rows with gold labels.
 
     ``choice`` is ground truth minus that student: what the choice of rows costs. ``labels`` is that student minus the
@@ -117,9 +117,9 @@ def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences
     return metrics.row_differences(*_by_row(tests, (first, second)))
 
 
-def common_rows(tests: Tests, *names: str) -> Ints:
+def common_rows(tests: Tests, *names: str) -> Int64s:
     """The ids of the rows that all models answered in all their runs, ascending."""
-    ids: Ints = reduce(np.intersect1d, [run.row_ids_N for name in names for run in tests[name]])
+    ids: Int64s = reduce(np.intersect1d, [run.row_ids_N for name in names for run in tests[name]])
     return ids
 
 
@@ -173,5 +173,5 @@ def _by_row(tests: Tests, names: Sequence[str]) -> list[Bools]:
 
 def _aligned(runs: Sequence[Graded]) -> list[Bools]:
     """The grades of each run on the rows common to all; ids are unique and ascending."""
-    common: Ints = reduce(np.intersect1d, [run.row_ids_N for run in runs])
+    common: Int64s = reduce(np.intersect1d, [run.row_ids_N for run in runs])
     return [run.correct_N[np.isin(run.row_ids_N, common)] for run in runs]

@@ -10,7 +10,7 @@ from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from curation.report.rows import Bools, Floats
+from curation.arrays import Bools, Float64s
 
 NUM_FOLDS = 5
 MOST_WORDS = 50_000
@@ -20,7 +20,7 @@ WORD = r"(?u)\b\w+\b"
 """A word; scikit-learn's own pattern leaves out those of one letter."""
 
 
-def out_of_fold(texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int) -> tuple[Bools, Floats]:
+def out_of_fold(texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int) -> tuple[Bools, Float64s]:
     """Whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N]."""
     right_N, sure_N = np.zeros(len(texts), dtype=np.bool_), np.zeros(len(texts))
     folds = KFold(NUM_FOLDS, shuffle=True, random_state=seed % (1 << 32))

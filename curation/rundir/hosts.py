@@ -68,7 +68,7 @@ class Hosts:
             kept.takes = {name: max(kept.takes.get(name, 0), takes.get(name, 0)) for name in {*kept.takes, *takes}}
         try:
             yield kept.held
-        except BaseException:
+        except BaseException:  # whatever ended the work, the process may be broken
             with self._lock:
                 kept.is_sound = False
             raise

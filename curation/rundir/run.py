@@ -190,7 +190,7 @@ class Run:
                 working.pop(end.stage.name).thread.join()
                 try:
                     known[end.stage.name] = self._recorded(end)
-                except Exception as error:
+                except Exception as error:  # whatever ended the stage, those beside it end first
                     if failed is None and working:
                         say(f"{end.stage.name} failed; waiting for the running stages: {', '.join(working)}")
                     failed = failed or self._failed(end.stage.name, error)

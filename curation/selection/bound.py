@@ -9,14 +9,12 @@ four if all tie. Whatever the number of rows, a pass holds 2 MB of counts and, w
 most 4,194,304 rows (twice that while they are joined).
 
 Passes over parts of the rows (fragments, files) can run anywhere and in any order: :func:`tally` is the work of one
-part, :func:`merged` adds the results, :func:`narrowed` decides how to go on.
+part, :func:`merged` adds the results, :func:`exact_bound` goes on from them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from threading import Lock
 
 import numpy as np
 
@@ -27,8 +25,6 @@ from curation.selection.top_n import check
 
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]."""
-Scan = Callable[[], Iterable[Batch]]
-"""Reads all rows anew at each call, in any order and partition."""
 
 STRIDE = 256
 SAMPLE_BITS = 18
@@ -99,30 +95,26 @@ class PassCounts:
     row_ids_M: Int64s
 
 
-def exact_bound(scan: Scan, n: int, seed: int, *, threads: int = 1) -> Bound:
+def exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed: int) -> Bound:
     """The bound that selects the same n rows as :class:`curation.selection.top_n.TopN`.
 
     The result does not depend on the order of the rows, or on how they are divided into batches. All scores have one
-    type: float64 is compared as such, in up to three passes more, float16 as float32. ``threads`` share a pass.
+    type: float64 is compared as such, in up to three passes more, float16 as float32.
+
+    Args:
+        counted: makes a pass over all rows: :func:`tally` of them, or :func:`merged` tallies of their parts.
+        n: how many rows are to be selected.
+        seed: of the hash that orders rows of one score.
 
     Raises:
         BudgetError: n is not positive, or larger than the number of rows with a score.
         ValueError: batches of float32 and of float64 are mixed.
     """
-    step: CountingPass | Bound = question(n, seed)
-    while isinstance(step, CountingPass):
-        step = narrowed(step, _in_threads(step, scan(), threads))
-    return step
-
-
-def question(n: int, seed: int) -> CountingPass:
-    """The subject of the first counting pass.
-
-    Raises:
-        BudgetError: n is not positive.
-    """
     check(n, num_eligible=n, num_rows=n)
-    return CountingPass(n=n, seed=seed)
+    step: CountingPass | Bound = CountingPass(n=n, seed=seed)
+    while isinstance(step, CountingPass):
+        step = _narrowed(step, counted(step))
+    return step
 
 
 def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
@@ -179,7 +171,7 @@ def merged(tallies: Iterable[PassCounts]) -> PassCounts:
     return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
 
 
-def narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
+def _narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
     """The next question, or the bound, by the answer for all rows.
 
     Raises:
@@ -281,21 +273,3 @@ def _one_width(bits: int, other: int) -> int:
     if bits and other and bits != other:
         raise ValueError(f"scores of {bits} bits and of {other} bits in one search: convert them to one type")
     return bits or other
-
-
-def _in_threads(asked: CountingPass, batches: Iterable[Batch], threads: int) -> PassCounts:
-    """One pass; each thread takes the batch that is next."""
-    if threads == 1:
-        return tally(asked, batches)
-    lock, source = Lock(), iter(batches)
-
-    def taken() -> Iterator[Batch]:
-        while True:
-            with lock:
-                batch = next(source, None)
-            if batch is None:
-                return
-            yield batch
-
-    with ThreadPoolExecutor(threads) as pool:
-        return merged(pool.map(lambda _: tally(asked, taken()), range(threads)))

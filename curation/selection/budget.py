@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Bools, Float32s, Int64s
 from curation.config import BudgetConfig
 from curation.config.base import rows_in
 from curation.errors import BudgetError
-from curation.hashing import Int64s
 from curation.json_types import Json
 from curation.selection.class_scores import ClassScores
 from curation.selection.class_shares import ClassShares
@@ -22,20 +22,17 @@ from curation.selection.order import Streamed
 ACCEPTED = 0.5
 """The trust from which on a row counts as accepted, where the purity on the fit set or a probe is asked for (ours)."""
 
-Scores = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
-
 
 class GradedScores(NamedTuple):
     """The graded rows of a labelled split, by the reference arm; NaN for one that is never selected."""
 
-    raw_M: Scores
-    trust_M: Scores
-    correct_M: Flags
+    raw_M: Float32s
+    trust_M: Float32s
+    correct_M: Bools
     label_M: npt.NDArray[np.object_] | None = None
     """The weak labels, None for one that could not be read; not known in a package without them."""
 
-    def subset(self, keep_M: Flags) -> "GradedScores":
+    def subset(self, keep_M: Bools) -> "GradedScores":
         """The rows where ``keep_M`` is set."""
         label_M = None if self.label_M is None else self.label_M[keep_M]
         return GradedScores(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M], label_M)
@@ -50,11 +47,11 @@ class GradedScores(NamedTuple):
 class ReferenceScores(Protocol):
     """The reference arm's scores of the pool, read anew at each call."""
 
-    def raw(self) -> Scores:
+    def raw(self) -> Float32s:
         """The raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
         ...
 
-    def trust_of_all(self) -> Scores:
+    def trust_of_all(self) -> Float32s:
         """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
         ...
 
@@ -94,13 +91,13 @@ class Pool:
     seed: int
 
     @property
-    def raw_N(self) -> Scores:
+    def raw_N(self) -> Float32s:
         """``scores``: see :meth:`ReferenceScores.raw`."""
         assert self.scores is not None, "declared"
         return self.scores.raw()
 
     @property
-    def trust_N(self) -> Scores:
+    def trust_N(self) -> Float32s:
         """``scores``: see :meth:`ReferenceScores.trust_of_all`."""
         assert self.scores is not None, "declared"
         return self.scores.trust_of_all()

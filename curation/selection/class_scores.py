@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from curation.hashing import Int64s
-
-Floats = npt.NDArray[np.floating[Any]]
+from curation.arrays import Floats, Int64s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

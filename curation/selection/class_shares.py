@@ -16,9 +16,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from curation.hashing import Int64s
+from curation.arrays import Float64s, Int64s
 
-Floats = npt.NDArray[np.float64]
 Basis = Literal["confusion", "counts", "given", "certified"]
 
 FEW_ROWS, FEW_A_CLASS = 20, 3
@@ -73,7 +72,7 @@ def estimated(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> 
     )
 
 
-def label_probabilities(confusion_CT: Int64s) -> Floats:
+def label_probabilities(confusion_CT: Int64s) -> Float64s:
     """The probability of each label given the class, [C, T], smoothed by ``PRIOR_ROWS`` rows a class.
 
     These rows are right as often as all labelled rows are; their errors are as frequent as those of all.
@@ -86,17 +85,17 @@ def label_probabilities(confusion_CT: Int64s) -> Floats:
     prior_CT = np.tile((1 - right) * wrong_T / wrong_T.sum(), (num_classes, 1))
     prior_CT[np.arange(num_classes), np.arange(num_classes)] += right
     rows_C1 = confusion_CT.sum(axis=1, keepdims=True)
-    found: Floats = (confusion_CT + PRIOR_ROWS * prior_CT) / (rows_C1 + PRIOR_ROWS)
+    found: Float64s = (confusion_CT + PRIOR_ROWS * prior_CT) / (rows_C1 + PRIOR_ROWS)
     return found
 
 
-def _most_probable(given_T: Floats, confusion_CT: Int64s) -> Floats:
+def _most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
     """The most probable shares [C]: the labelled rows' own shares count as one row a class beside all of them."""
     probability_CT, num_labelled = label_probabilities(confusion_CT), confusion_CT.sum()
     num_classes = len(confusion_CT)
-    prior_C: Floats = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
+    prior_C: Float64s = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
     weight = num_classes / (num_classes + num_labelled)
-    share_C: Floats = prior_C
+    share_C: Float64s = prior_C
     for _ in range(MOST_STEPS):
         # the pool's rows by class, if the shares were these
         known_T = given_T / np.maximum(share_C @ probability_CT, 1e-300)

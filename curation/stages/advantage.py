@@ -11,7 +11,7 @@ from curation.arrays import Int64s
 from curation.config import DomainConfig, EngineConfig
 from curation.domains import attempt, get_domain, position_of
 from curation.domains.uci import UciEngine, Value
-from curation.errors import RowError
+from curation.errors import RowError, kind_of
 from curation.hashing import first_by_hash
 from curation.json_types import Json
 from curation.metrics.advantage import compared, values
@@ -127,7 +127,7 @@ def advantages(
 
 def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> Json:
     asked = io.take(table, rows.drawn_M)
-    kinds = [error.split(":", 1)[0] for error in asked["error"].to_pylist() if error is not None]
+    kinds = [kind_of(error) for error in asked["error"].to_pylist() if error is not None]
     healthy = asked.filter(asked["error"].is_null())
     gold_N, chosen_N = (
         values(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curation.arrays import Int64s
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
-from curation.hashing import Int64s
 from curation.json_types import Json, JsonView
 from curation.passes.job import PassResult
 from curation.refs import TableRef, fingerprint

@@ -13,8 +13,8 @@ import pyarrow as pa
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.given import given_numbers
-from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.hashing import derive
+from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.signals import label_request
 from curation.teachers import Teacher
 

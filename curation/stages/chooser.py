@@ -6,16 +6,16 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.arms import ARMS, TOP, TRUST, Arm, Rule
+from curation.arrays import Float64s, Int64s
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.class_counts import Grouping
 from curation.domains.grading import read_grades
-from curation.hashing import Int64s, derive
+from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.registry import code
 from curation.rundir.graph import In, Inputs
@@ -33,8 +33,6 @@ from curation.stages.selected import PART_ROWS
 from curation.stages.signal import missed, unread
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing
-
-Floats = npt.NDArray[np.float64]
 
 
 class ChoiceInputs(Inputs):
@@ -331,7 +329,7 @@ class Chooser:
         assert self._job.classes is not None, "places are divided"
         return self._job.classes.groups(get_domain(self._job.domain).label_sets)
 
-    def _accuracy_of_bins(self, num_strata: int) -> Floats:
+    def _accuracy_of_bins(self, num_strata: int) -> Float64s:
         """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""
         assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
         graded = read_grades(self._job.grades)
@@ -341,7 +339,7 @@ class Chooser:
         return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
 
 
-def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
+def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Float64s:
     """The difficulty of each row, NaN if it is unknown, float64 [N]."""
     domain = get_domain(job.domain)
     found_N = np.full(len(row_ids_N), np.nan)

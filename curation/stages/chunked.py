@@ -57,8 +57,7 @@ def in_chunks(
 
     num_cpus, num_gpus = resources.get("num_cpus", 1), resources.get("num_gpus", 0)
     written = in_tasks(_write, calls(), num_cpus=num_cpus, num_gpus=num_gpus)
-    rows = (row for table in written for row in table.to_pylist())
-    commit_stream(rows, seconds=COMMIT_SECONDS, guard=guard, on_commit=committed)
+    commit_stream(written, seconds=COMMIT_SECONDS, guard=guard, on_commit=committed)
     if (found := commits.committed_ids(uri)) != wanted:
         raise CommitError(f"{uri}: {len(wanted)} rows in, {len(found)} rows out")
     return io.latest(uri)

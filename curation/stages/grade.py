@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
 from curation.domains.grading import grade_pairs, questions
 from curation.errors import ConfigError
-from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task

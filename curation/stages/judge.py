@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.errors import RunFailedError
-from curation.hashing import Int64s
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In
@@ -90,15 +90,24 @@ class JudgeByChoice(Judge):
         asked_N = np.intersect1d(labelled["row_id"].to_numpy(), graded["row_id"].to_numpy())
         verdicts, record = self._verdicts(task, "chosen_verdict", options, asked_N)
         num_asked, num_failed = io.count(verdicts), io.count(verdicts, filter="value IS NULL")
+        refuse_silence(num_asked, num_failed)
         if num_failed:
-            if num_failed == num_asked:
-                raise RunFailedError(
-                    f"the judge gave no verdict on any of {num_asked:,} rows; look at its prompt (domain.check.judge), "
-                    "which may be too long for judge.model"
-                )
             task.say(f"the judge gave no verdict on {num_failed:,} of {num_asked:,} rows: they are graded wrong")
         grades = by_choice(self.grades, verdicts, str(task.directory / "grades.lance"))
         return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
+
+
+def refuse_silence(num_asked: int, num_failed: int) -> None:
+    """Refuse a judge without a verdict on any row.
+
+    Raises:
+        RunFailedError: it was asked about some, and gave none.
+    """
+    if num_asked and num_failed == num_asked:
+        raise RunFailedError(
+            f"the judge gave no verdict on any of {num_asked:,} rows; look at its prompt (domain.check.judge), which "
+            "may be too long for judge.model"
+        )
 
 
 def problem_of(error: str | None) -> str:

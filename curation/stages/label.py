@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from curation.arrays import Bools, Int64s
 from curation.config import AskConfig, DomainConfig
-from curation.errors import RunFailedError
-from curation.given_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
+from curation.errors import RunFailedError, kind_of
 from curation.hashing import hash64
-from curation.passes.cutting import Bools, Int64s
+from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
@@ -217,7 +217,7 @@ def count_labels(ref: TableRef) -> LabelCounts:
         if cut:  # an error row may have a score, if its answer failed
             nulls = (batch.column(name).is_null() for name in (schemas.FIRST_CUT_RAW, "error"))
             unasked += pc.sum(pc.and_(*nulls)).as_py() or 0
-        errors.update(text.split(":", 1)[0] for text in failed.to_pylist())
+        errors.update(map(kind_of, failed.to_pylist()))
         unparsed += batch.column("label").null_count - len(failed) - num_dropped
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
@@ -260,7 +260,7 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
         asked_N = missing(batch.column("row_id").to_numpy(), unread)
         texts = batch.column("error").filter(pa.array(asked_N)).drop_null().to_pylist()
         rows, failed = rows + int(asked_N.sum()), failed + len(texts)
-        kinds.update(text.split(":", 1)[0] for text in texts)
+        kinds.update(map(kind_of, texts))
     if rows and failed / rows > max_error_rate:
         ((kind, number),) = kinds.most_common(1)
         raise RunFailedError(

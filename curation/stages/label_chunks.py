@@ -19,8 +19,8 @@ from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.given import given_numbers
 from curation.errors import ConfigError
-from curation.given_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.json_types import Json
+from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import SignalMethod, Weak, get_signal, label_request

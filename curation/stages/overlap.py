@@ -24,7 +24,7 @@ from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Identity, attempt, get_domain
 from curation.domains.identity import RULES, SHARED_PARTS
-from curation.errors import SourceError
+from curation.errors import SourceError, kind_of
 from curation.heavy import ray
 from curation.refs import TableRef
 from curation.tables import io
@@ -223,7 +223,7 @@ def _known(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
     sets: list[bytes] = []
     for _, identity, problem in _identities(part, domain):
         if identity is None:
-            problems[problem.split(":", 1)[0]] += 1
+            problems[kind_of(problem)] += 1
             continue
         digests = Digests(domain.name, identity)
         near += digests.near()
@@ -252,7 +252,7 @@ def _matched(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any,
         questions = []
         for row_id, identity, problem in held:
             if identity is None:
-                problems[problem.split(":", 1)[0]] += 1
+                problems[kind_of(problem)] += 1
             else:
                 questions.append((row_id, Digests(domain.name, identity)))
         if questions:

@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.domains.class_counts import Grouping, places
-from curation.hashing import Int64s, hash_unit
+from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
-from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
+from curation.selection.bound import Bound, exact_bound, merged, tally
 from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
 from curation.selection.class_scores import ClassScores
 from curation.selection.external_sort import ranked
@@ -110,10 +111,7 @@ class PoolScores:
         Raises:
             BudgetError: n is not positive, or larger than the number of rows with a score.
         """
-        step: CountingPass | Bound = question(n, seed)
-        while isinstance(step, CountingPass):
-            step = narrowed(step, merged(self.mapped(partial(tally, step))))
-        return step
+        return exact_bound(lambda asked: merged(self.mapped(partial(tally, asked))), n, seed)
 
     def top(self, n: int, seed: int) -> Cut:
         """The n rows with the highest raw scores in rank order, as ``TopN`` cuts them.

@@ -1,34 +1,20 @@
 """The selected rows of a domain of pairs as prompts with a chosen and a rejected answer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curation.config import DomainConfig
 from curation.domains import get_domain, preference_of
-from curation.refs import ListDigest, TableRef
+from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
 from curation.stages.select import absent_arms
-from curation.stages.selected import PART_ROWS, in_both_forms
-from curation.storage.cache import staged
-from curation.storage.paths import Place
+from curation.stages.selected import PART_ROWS, RowFiles, write_forms
 from curation.tables import io, schemas
 
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceFiles:
-    """The pairs of one arm (schema ``schemas.PREFERENCES``)."""
-
-    table: TableRef
-    parquet: str
-    jsonl: str
-    num_rows: int
-    digest: str
-    """A digest of row ids and texts: equal pairs train equal students."""
+TAUGHT = ("chosen", "prompt", "rejected", "row_id")
 
 
 class WritePreferences(Stage):
@@ -37,8 +23,8 @@ class WritePreferences(Stage):
     class Made(NamedTuple):
         """The outputs."""
 
-        arms: dict[str, PreferenceFiles]
-        """The pairs of the arms that did not drop out."""
+        arms: dict[str, RowFiles]
+        """The pairs of the arms that did not drop out (schema ``schemas.PREFERENCES``)."""
         rows_of: dict[str, TableRef | None]
         """The arms' tables once more, null where an arm selected nothing: it has no student."""
         absent: dict[str, str]
@@ -53,7 +39,7 @@ class WritePreferences(Stage):
     def run(self, task: Task) -> Done:
         """Look up the answers, and write each arm's files."""
         found = {
-            arm: write_preferences(_parts(table, self.pool, self.domain), task.directory / arm)
+            arm: write_forms(_parts(table, self.pool, self.domain), schemas.PREFERENCES, task.directory / arm, TAUGHT)
             for arm, table in self.selected.items()
             if table is not None
         }
@@ -62,23 +48,6 @@ class WritePreferences(Stage):
         rows_of = {arm: files.table if files.num_rows else None for arm, files in found.items()}
         made = self.Made(arms=found, rows_of=rows_of, absent=absent_arms(self.dropped))
         return Done(outputs=made, rows=sum(files.num_rows for files in found.values()))
-
-
-def write_preferences(parts: Iterator[pa.Table], stem: Place) -> PreferenceFiles:
-    """Write pairs as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``; replaces what an interrupted run left."""
-    parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
-    digest, taught = ListDigest(), ("chosen", "prompt", "rejected", "row_id")
-    with staged(parquet) as path, staged(jsonl) as text:
-        for _, texts in in_both_forms(parts, schemas.PREFERENCES, path, text):
-            rows = zip(*(texts[name] for name in taught), strict=True)
-            named = (zip(taught, row, strict=True) for row in rows)
-            digest.extend_texts(["{" + ",".join(f'"{name}":{value}' for name, value in row) + "}" for row in named])
-        with pq.ParquetFile(path) as written:
-            batches = (batch.cast(schemas.PREFERENCES) for batch in written.iter_batches(PART_ROWS))
-            table = io.write_batches(batches, schemas.PREFERENCES, str(lance))
-    return PreferenceFiles(
-        table=table, parquet=str(parquet), jsonl=str(jsonl), num_rows=digest.num_items, digest=digest.hexdigest
-    )
 
 
 def _parts(selection: TableRef, pool: TableRef, config: DomainConfig) -> Iterator[pa.Table]:

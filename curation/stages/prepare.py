@@ -192,8 +192,7 @@ def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writ
     committed(CommitRound({}, 0.0))
     if left:
         written = in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
-        rows = (row for table in written for row in table.to_pylist())
-        commit_stream(rows, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
+        commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
 class _Planned(NamedTuple):

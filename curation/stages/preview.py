@@ -10,7 +10,7 @@ import numpy as np
 from curation.arrays import Int64s
 from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.errors import RowError, SourceError
+from curation.errors import SourceError, kind_of
 from curation.escaping import quoted
 from curation.json_types import Json
 from curation.metrics import proportion
@@ -96,9 +96,9 @@ def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Dom
     """Rows of a split of ``size`` rows, read as examples."""
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
     errors = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])["error"].to_pylist()
-    looked.errors.update(RowError(text).kind for text in errors if text is not None)
+    looked.errors.update(kind_of(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
-        if text is not None and (kind := RowError(text).kind) not in looked.first:
+        if text is not None and (kind := kind_of(text)) not in looked.first:
             looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
     return looked
 

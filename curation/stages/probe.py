@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.given_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.hashing import first_by_hash
+from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.metrics import Estimate, proportion
 from curation.metrics.totals import population_mean, ratio
 from curation.passes.dataset import ModelDataset

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from curation import memory
 from curation.arms import ARMS, Arm
+from curation.arrays import Int64s
 from curation.config.selection import beside_a_cut
 from curation.domains import get_domain
 from curation.domains.formats import Format
 from curation.errors import BudgetError, RunFailedError
-from curation.hashing import Int64s, derive
+from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task

@@ -5,7 +5,7 @@ up together.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +32,21 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenSelection:
-    """The rows that were written of an arm."""
+class RowFiles:
+    """Rows that were written as a table, as Parquet and as JSON lines."""
 
     table: TableRef
     parquet: str
     jsonl: str
     num_rows: int
     digest: str
-    """A digest of row ids and completions: equal selections train equal students."""
+    """A digest of row ids and of the texts that are taught: equal rows train equal students."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenSelection(RowFiles):
+    """The rows that were written of an arm."""
+
     median_characters: float | None
     """The median length of its completions."""
 
@@ -121,29 +127,36 @@ class SelectedRows:
 
 
 def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
-    """Write a selection as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``, each part once.
+    """Write a selection as :func:`write_forms`."""
+    lengths = Lengths()
 
-    Replaces what an interrupted run left there.
+    def measured() -> Iterator[pa.Table]:
+        for part in parts:
+            lengths.add(part["completion"])
+            yield part
+
+    files = write_forms(measured(), schemas.SELECTION, stem, ("completion", "row_id"))
+    return WrittenSelection(**vars(files), median_characters=lengths.median)
+
+
+def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taught: Sequence[str]) -> RowFiles:
+    """Write rows as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``, each part once.
+
+    Replaces what an interrupted run left there. ``taught``: the columns of the digest.
     """
     # an arm of one's own has a dot in its name
     parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
     digest = ListDigest()
-    lengths = Lengths()
     with staged(parquet) as path, staged(jsonl) as text:
-        for part, texts in in_both_forms(parts, schemas.SELECTION, path, text):
-            pairs = zip(texts["completion"], texts["row_id"], strict=True)
-            digest.extend_texts([f'{{"completion":{completion},"row_id":{row_id}}}' for completion, row_id in pairs])
-            lengths.add(part["completion"])
+        for _, texts in in_both_forms(parts, schema, path, text):
+            rows = zip(*(texts[name] for name in taught), strict=True)
+            named = (zip(taught, row, strict=True) for row in rows)
+            digest.extend_texts(["{" + ",".join(f'"{name}":{value}' for name, value in row) + "}" for row in named])
         with pq.ParquetFile(path) as written:
-            batches = (batch.cast(schemas.SELECTION) for batch in written.iter_batches(PART_ROWS))
-            table = io.write_batches(batches, schemas.SELECTION, str(lance))
-    return WrittenSelection(
-        table=table,
-        parquet=str(parquet),
-        jsonl=str(jsonl),
-        num_rows=digest.num_items,
-        digest=digest.hexdigest,
-        median_characters=lengths.median,
+            batches = (batch.cast(schema) for batch in written.iter_batches(PART_ROWS))
+            table = io.write_batches(batches, schema, str(lance))
+    return RowFiles(
+        table=table, parquet=str(parquet), jsonl=str(jsonl), num_rows=digest.num_items, digest=digest.hexdigest
     )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from curation.errors import RowError, SourceError
+from curation.errors import SourceError, kind_of
 from curation.refs import TableRef
 from curation.stages.deal import AUDIT
 from curation.tables import io
@@ -91,5 +91,5 @@ def count_split(ref: TableRef, name: str) -> SplitCounts:
         rows += batch.num_rows
         if name == AUDIT and (num_unknown := batch.column("gold").null_count):
             errors["no_gold"] += num_unknown
-        errors.update(RowError(text).kind for text in batch.column(problems).drop_null().to_pylist())
+        errors.update(map(kind_of, batch.column(problems).drop_null().to_pylist()))
     return SplitCounts(rows=rows, errors=dict(errors.most_common()))

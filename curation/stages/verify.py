@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.arms import ARMS, Trust
+from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.domains import get_domain
 from curation.domains.grading import questions
-from curation.errors import RunFailedError, UserError
-from curation.hashing import Int64s, derive
+from curation.errors import UserError
+from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, In, Stage, plain
@@ -31,7 +32,7 @@ from curation.stages.asking import AskModel
 from curation.stages.asks import Ask
 from curation.stages.chunked import in_chunks
 from curation.stages.grade import BATCH_ROWS, checked_rows, say_failed
-from curation.stages.judge import problem_of
+from curation.stages.judge import problem_of, refuse_silence
 from curation.stages.pool_scores import PoolScores
 from curation.stages.signal import SignalJob, measure_table
 from curation.storage.paths import place
@@ -158,11 +159,7 @@ class VerifyByJudge(AskModel):
         )
         verdicts, record = measure_table(self, task, job, asked_N)
         found = io.take(verdicts, best_n, ["row_id", "value", "error"])
-        if found["value"].null_count == len(best_n):
-            raise RunFailedError(
-                f"the judge gave no verdict on any of {len(best_n):,} rows; look at its prompt (domain.check.judge), "
-                "which may be too long for judge.model"
-            )
+        refuse_silence(len(best_n), found["value"].null_count)
         made = io.write(self._grades(found, best_n), str(task.directory / "verdicts.lance"))
         counts = _counted(task, self.arm, made, num_new)
         return Done(outputs=self.Made(verdicts=made, counts=counts, pass_=record), rows=len(best_n))

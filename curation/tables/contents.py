@@ -10,6 +10,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from curation.errors import TableError, of_lance
+from curation.escaping import message
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stopping import Stopped
@@ -50,7 +51,8 @@ def readable(ref: TableRef) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, Stopped, TableError):
         raise
     except BaseException as error:
-        raise TableError(f"{ref.uri}: version {ref.version}: {of_lance(error) or 'it cannot be read'}") from error
+        reason = of_lance(error) or f"it cannot be read ({type(error).__name__}: {message(error)})"
+        raise TableError(f"{ref.uri}: version {ref.version}: {reason}") from error
 
 
 def manifest_names(version: int) -> tuple[str, str]:

@@ -4,15 +4,17 @@
 """
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.given_columns import (
+from curation.label_columns import (
     ORDER_AGREEMENT,
     ORDER_OUTPUT_TOKENS,
     ORDER_PROMPT_TOKENS,
+    LabelNumber,
     follows_from_domain,
     is_given,
 )
@@ -44,26 +46,7 @@ def state_column(state: str) -> str:
     return f"state_{state}"
 
 
-NUMBERS = (
-    "mean_logprob",
-    "min_logprob",
-    "first_logprob",
-    "last_logprob",
-    "margin",
-    "negentropy",
-    "option_share",
-    "option_lead",
-    "num_options",
-    "min_margin",
-    "first_margin",
-    "last_margin",
-    "min_negentropy",
-    "first_negentropy",
-    "last_negentropy",
-    "num_prompt_tokens",
-    "num_output_tokens",
-    "truncated",
-)
+NUMBERS: tuple[str, ...] = get_args(LabelNumber)
 """The columns of :func:`completions` with a number a row, that a trust function may read beside the states."""
 
 TOKEN_LOGPROBS = "token_logprobs"
@@ -178,7 +161,7 @@ def labels(
     """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed).
 
     ``added`` numbers that follow from the domain: those that came with labels made elsewhere
-    (``curation.given_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
+    (``curation.label_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
     asked about in both orders: the probability that the teacher gives to the same answer where the two stand in the
     other order. Below a half its preference follows the order; null where the second question has no answer.
     ``order_prompt_tokens`` and ``order_output_tokens`` are what that question took, null where it was not asked.

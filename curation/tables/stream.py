@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from curation.errors import CommitError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.storage.lease import Guard, unguarded
 from curation.tables.commits import Committer
 
@@ -34,20 +36,19 @@ class CommitRound(NamedTuple):
 
 
 def commit_stream(
-    written: Iterable[JsonView | None],
+    written: Iterable[pa.Table | None],
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
     guard: Guard = unguarded,
     on_commit: Callable[[CommitRound], None] | None = None,
     on_written: Callable[[WrittenFragment], None] | None = None,
-    rest: Callable[[], Iterable[JsonView]] = tuple,
+    rest: Callable[[], Iterable[pa.Table]] = tuple,
 ) -> None:
-    """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
+    """Consume tables of ``WRITTEN`` as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
-    Where it fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` gives the rows that are done and had not arrived.
-
-    A stream that waits long for its next row yields None now and then, so that what has come is committed in time. Slow
+    Where it fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` gives the tables that are done and had not arrived.
+    One that waits long for its next table yields None now and then, so that what has come is committed in time. Slow
     commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
     A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
@@ -59,13 +60,14 @@ def commit_stream(
     of = {committer.uri: committer for committer in committers}
     last, pause, is_due = time.monotonic(), seconds, False
 
-    def take(row: JsonView) -> None:
-        if row["uri"] not in of:
-            of[row["uri"]] = Committer(row["uri"], guard)
-        of[row["uri"]].add(row["fragments"], row["row_ids"])
-        if on_written is not None:
-            note = {} if row["note"] is None else json.loads(row["note"])
-            on_written(WrittenFragment(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
+    def take(table: pa.Table) -> None:
+        for row in table.to_pylist():
+            if row["uri"] not in of:
+                of[row["uri"]] = Committer(row["uri"], guard)
+            of[row["uri"]].add(row["fragments"], row["row_ids"])
+            if on_written is not None:
+                note = {} if row["note"] is None else json.loads(row["note"])
+                on_written(WrittenFragment(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
 
     def commit() -> None:
         begun = time.monotonic()
@@ -76,20 +78,20 @@ def commit_stream(
             on_commit(CommitRound(rows, time.monotonic() - begun))
 
     try:
-        for row in written:
-            if row is not None:
-                is_due = True
-                take(row)
+        for table in written:
+            if table is not None:
+                is_due = is_due or len(table) > 0
+                take(table)
             if is_due and (begun := time.monotonic()) - last > pause:
                 commit()
                 last, is_due = time.monotonic(), False
                 pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
     except CommitError:
         raise
-    except BaseException:
+    except BaseException:  # a signal too: what was written before is committed
         with suppress(CommitError):
-            for row in rest():
-                take(row)
+            for table in rest():
+                take(table)
             commit()
         raise
     commit()

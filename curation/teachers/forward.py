@@ -79,7 +79,7 @@ class Forward:
     """Feeds prompts, and what follows them, to a model."""
 
     def __init__(self, model: PreTrainedModel, *, pad: int) -> None:
-        """Hook the head of ``model``; ``pad`` is the token that fills rows up.
+        """Passes of ``model``; ``pad`` is the token that fills rows up.
 
         Raises:
             ModelError: a model without a language-model head.
@@ -94,14 +94,6 @@ class Forward:
         self.max_positions: int | None = getattr(text_config, "max_position_embeddings", None)
         self.num_layers = int(text_config.num_hidden_layers)
         self._model, self._head = model, head
-        self._hidden_BTD: torch.Tensor | None = None
-        self._states_only = False
-        head.register_forward_pre_hook(self._keep_hidden)
-
-    def _keep_hidden(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor] | None:
-        """The head's input, which is kept: all of it, or where only states are asked for, that of the last token."""
-        self._hidden_BTD = inputs[0]
-        return (inputs[0][:, -1:],) if self._states_only else None
 
     def start(self, prompts: Sequence[list[int]], layers: tuple[int, ...] = (LAST,)) -> tuple[Prefix, ForwardPass]:
         """Feed the prompts, padded on the left; the pass is that of their last tokens."""
@@ -244,7 +236,13 @@ class Forward:
         mask: torch.Tensor | None = None,
         logits: bool = True,
     ) -> ForwardPass:
-        self._states_only = not logits
+        read: list[torch.Tensor] = []
+
+        def keep_state(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor] | None:
+            read.append(inputs[0])
+            return None if logits else (inputs[0][:, -1:],)
+
+        hook = self._head.register_forward_pre_hook(keep_state)
         try:
             output = self._model(
                 input_ids=ids_BT,
@@ -256,9 +254,9 @@ class Forward:
                 output_hidden_states=prefix.layers != (LAST,),
             )
         finally:
-            self._states_only = False
-        last_BTD, self._hidden_BTD = self._hidden_BTD, None
-        assert last_BTD is not None, "the language-model head was not called"
+            hook.remove()
+        assert read, "the language-model head was not called"
+        last_BTD = read[-1]
         kept = [last_BTD if layer == LAST else self._layer(output, layer) for layer in prefix.layers]
         hidden_BTD = kept[0] if len(kept) == 1 else torch.cat([layer_BTD[:, -keep:] for layer_BTD in kept], dim=-1)
         return ForwardPass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])

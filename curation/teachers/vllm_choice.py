@@ -4,7 +4,6 @@ The probe is a process of its own, since importing vLLM proves little (its CUDA 
 much behind. Run it where the teacher is to run: a driver without a GPU says nothing about its workers.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError
+from curation.models.vllm_setup import is_installed
 from curation.refs import ModelRef
 
 PROBE_SECONDS = 180
@@ -45,12 +45,6 @@ def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
     if "lacks" in found:
         return BackendChoice("transformers", f"vLLM cannot run here: {found['lacks']}")
     return BackendChoice("vllm", found["runs"])
-
-
-def is_installed() -> bool:
-    """Whether vLLM can be imported, which proves nothing about the machine."""
-    spec = importlib.util.find_spec("vllm")
-    return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
 
 
 def probe(engine: Mapping[str, object], model: ModelRef | None, *, gpus: bool, layers: bool = False) -> dict[str, str]:

@@ -31,17 +31,10 @@ from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
 from curation.models import load_model, load_tokenizer
 from curation.models.loading import engine_arguments, from_pretrained, saved_from
+from curation.models.vllm_setup import set_environment
 from curation.refs import ModelRef
 from curation.teachers.vllm_tap import Collected
 from curation.teachers.vllm_versions import TESTED
-
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
-    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled at the start, by nvcc; rows with seeds of their own bypass it
-}
-OFFLINE_BY_DEFAULT = {"VLLM_NO_USAGE_STATS": "1"}
 
 OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_extension_cls", "disable_log_stats")
 REFUSED = {
@@ -125,9 +118,7 @@ class Engine:
             ModelError: vLLM cannot run the model as asked, on whichever node, or this version of vLLM lacks what the
                 tap reads.
         """
-        os.environ.update(ENVIRONMENT)
-        for name, value in OFFLINE_BY_DEFAULT.items():
-            os.environ.setdefault(name, value)
+        set_environment()
         check_arguments(config.vllm.engine)
         began = time.monotonic()
         self._log = tempfile.TemporaryFile(prefix="vllm-", suffix=".log")  # noqa: SIM115 (open while workers write to it)
@@ -187,7 +178,7 @@ class Engine:
     def _add(self, name: str, tokens: list[int], params: object) -> None:
         try:
             self._ids[name] = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
-        except Exception as error:
+        except Exception as error:  # handed to whoever waits for the answer
             inbox, tag = self._inboxes.pop(name)
             inbox.append((name, tag, error))
 

@@ -1,1 +1,1 @@
-"""Telemetry of a run: its standing, progress lines, Ray metrics, experiment trackers."""
+"""Telemetry of a run: its standing, progress lines, Ray metrics."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.hostile_case import write_config
+from curation import tracking
 from curation.cli import main
 from curation.config import TrackingConfig
 from curation.config.load import load_config
@@ -17,7 +18,6 @@ from curation.errors import ConfigError
 from curation.pipeline.opened import open_run
 from curation.redaction import redacted, redacted_in, secrets_in
 from curation.rundir.manifest import Manifest
-from curation.telemetry import tracking
 from curation.telemetry.console import say
 
 URI = "postgresql://mlflow:planted@db.internal/mlflow"

@@ -12,9 +12,9 @@ from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
+from curation.models.vllm_setup import ENVIRONMENT
 from curation.teachers import load_teacher
 from curation.teachers.vllm_choice import choose_backend
-from curation.teachers.vllm_engine import ENVIRONMENT
 from curation.teachers.vllm_versions import missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options

@@ -55,6 +55,6 @@ def found(check: str, look: Callable[P, CheckResult], *args: P.args, **kwargs: P
         verdict = look(*args, **kwargs)
     except CurationError as error:  # its message says how to fix the problem
         verdict = fail(str(error), "")
-    except Exception as error:
+    except Exception as error:  # what is examined may be broken in any way
         verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
     return Finding(check=check, state=verdict.state, finding=verdict.finding, fix=verdict.fix)

@@ -8,6 +8,7 @@ from curation.commands.doctor.finding import CheckResult, fail, ok, warn
 from curation.config import RunConfig
 from curation.heavy import torch
 from curation.json_types import JsonView
+from curation.models.vllm_setup import is_installed
 from curation.refs import ModelRef
 
 
@@ -70,7 +71,7 @@ def look(question: VllmQuestion) -> VllmAnswer:
     from curation.teachers import vllm_choice
     from curation.teachers.vllm_versions import TESTED
 
-    if not vllm_choice.is_installed():
+    if not is_installed():
         return VllmAnswer(version=None, tested=TESTED, probed=None)
     probed = vllm_choice.probe(question.engine, question.model, gpus=question.gpus) if question.probe else None
     return VllmAnswer(version=_version(), tested=TESTED, probed=probed)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from curation.arrays import Bools, Int64s
 from curation.commands.export.fit import Fit
 from curation.commands.export.trust_rows import has_held_out_score, inputs_of, is_of
 from curation.config import TrustConfig
@@ -32,9 +32,6 @@ HELD_OUT = 0.3
 KIND = "linear_probe"
 MOST_ROWS = 20_000
 """About so many rows it is fitted on at most: a probe of 4,096 numbers takes a minute or two."""
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class PackagedCut(NamedTuple):
@@ -91,7 +88,7 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
     setting = _setting(fit, labels)
     share = MOST_ROWS / max(1, io.count(labels))
 
-    def fitted_on(ids_N: Ints) -> Bools:
+    def fitted_on(ids_N: Int64s) -> Bools:
         taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
         return taken_N & ~setting(ids_N)
 
@@ -112,21 +109,21 @@ def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut
     return "source", held_out(labels, first, fit.trust, setting) if setting(_answered_ids(labels)).any() else None
 
 
-def _setting(fit: Fit, labels: TableRef) -> Callable[[Ints], Bools]:
+def _setting(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
     """Which source rows set the threshold: those with a held-out score, of many about ``HELD_OUT`` of all rows."""
     function, ids_N = load_fitted(fit.trust), _answered_ids(labels)
     num_held_out = int(has_held_out_score(function, ids_N).sum())
     share = HELD_OUT * len(ids_N) / max(num_held_out, 1)
 
-    def sets(row_ids_N: Ints) -> Bools:
+    def sets(row_ids_N: Int64s) -> Bools:
         taken_N: Bools = hash_unit(row_ids_N, derive(fit.seed, "first cut held out")) < share
         return taken_N & has_held_out_score(function, row_ids_N)
 
     return sets
 
 
-def _answered_ids(labels: TableRef) -> Ints:
-    ids_N: Ints = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+def _answered_ids(labels: TableRef) -> Int64s:
+    ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
     return ids_N
 
 

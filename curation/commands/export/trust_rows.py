@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Int64s
 from curation.commands.export.fit import Fit
 from curation.config import DecodingConfig
 from curation.domains import get_domain
@@ -29,8 +30,7 @@ SAMPLE_ROWS = 500
 NUM_READ = 50
 """Rows among which the stored questions are looked for."""
 
-Ints = npt.NDArray[np.int64]
-Keep = Callable[[Ints], npt.NDArray[np.bool_]]
+Keep = Callable[[Int64s], npt.NDArray[np.bool_]]
 Reference = Mapping[str, npt.NDArray[np.floating[Any]]]
 
 
@@ -109,7 +109,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None
     )
 
 
-def has_held_out_score(function: FittedTrust, row_ids_N: Ints) -> npt.NDArray[np.bool_]:
+def has_held_out_score(function: FittedTrust, row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
     """Which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
     held_out = getattr(function, "held_out", None)
     if held_out is None:
@@ -130,7 +130,7 @@ def _graded_by(grades: StageRecord, labelled: StageRecord) -> bool:
     return bool(grades.inputs["labels"] == labelled.outputs["labels"])
 
 
-def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
+def _every(row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
     return np.ones(len(row_ids_N), dtype=np.bool_)
 
 

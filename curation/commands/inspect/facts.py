@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import lance
 import pyarrow as pa
 
-from curation.errors import RowError, TableError, of_lance
+from curation.errors import TableError, kind_of, of_lance
 from curation.json_types import Json
 from curation.tables.schemas import ERROR
 
@@ -173,7 +173,7 @@ def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
     examples: dict[str, str] = {}
     for batch in scanner.to_batches():
         for text in batch.column(ERROR.name).to_pylist():
-            kind = RowError(text).kind
+            kind = kind_of(text)
             counts[kind] += 1
             examples.setdefault(kind, text)
     return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]

@@ -166,7 +166,7 @@ def _verify(gold: str, label: str) -> bool:
         return not _apart(left, right) and bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
     except (MemoryError, RecursionError):
         raise
-    except Exception:  # latex2sympy raises a bare Exception for unreadable input
+    except Exception:  # latex2sympy raises a bare Exception for unreadable input, sympy whatever its terms meet
         return False
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curation.errors import CurationError, PackageError
 from curation.filter.package.folder import TrustPackage
-from curation.given_columns import follows_from_domain
+from curation.label_columns import follows_from_domain
 from curation.refs import TrustRef
 from curation.tables import schemas
 from curation.trust import load_fitted

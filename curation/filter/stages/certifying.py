@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curation.arrays import Float32s
 from curation.config.filter import CertifiedConfig
 from curation.domains import get_domain
 from curation.errors import PackageError, SourceError
@@ -17,7 +17,6 @@ from curation.selection.budget import GradedScores
 from curation.sources.paths import filesystem
 
 CALIBRATION = ("raw", "trust", "correct")
-Scores = npt.NDArray[np.float32]
 
 
 class CertifyingRows(NamedTuple):
@@ -105,6 +104,6 @@ def calibration_digest(path: str) -> str:
         raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
 
 
-def floats(values: pa.Array) -> Scores:
+def floats(values: pa.Array) -> Float32s:
     """The numbers of a column, float32 [N]; NaN for null."""
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32)

@@ -12,22 +12,22 @@ from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arrays import Bools, Float32s
 from curation.config.base import rows_in
 from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.domains.class_counts import places
 from curation.errors import BudgetError
 from curation.filter.package import TrustPackage
-from curation.filter.stages.certifying import CertifyingRows, Scores, certifying_rows, floats
+from curation.filter.stages.certifying import CertifyingRows, certifying_rows, floats
 from curation.filter.stages.packaged import Packaged
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.selection.bound import Bound, CountingPass, merged, narrowed, question, tally
+from curation.selection.bound import Bound, CountingPass, PassCounts, exact_bound, merged, tally
 from curation.selection.budget import GradedScores
 from curation.selection.class_scores import ClassScores
 from curation.selection.risk import calibrate
@@ -38,8 +38,6 @@ from curation.tables import io, schemas
 ALL_TIES = 2**64 - 1
 """The ``tie`` of a bound that every row with exactly its score passes."""
 _READ = ("row_id", "label", "error")
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +288,7 @@ def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
     return number, highest
 
 
-def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
+def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Float32s:
     """The scores of about ``SAMPLE_ROWS`` of ``num_rows`` rows, of each row by a hash of its id."""
     parts = [score_N[hash_unit(ids_N, seed) * num_rows < SAMPLE_ROWS] for ids_N, score_N in batches]
     return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
@@ -298,11 +296,11 @@ def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
 
 def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
     """The bound of the n highest raw scores of all tables together."""
-    step: CountingPass | Bound = question(n, seed)
-    while isinstance(step, CountingPass):
-        answer = partial(tally, step)
-        step = narrowed(step, merged(part for pool in pools for part in pool.mapped(answer)))
-    return step
+
+    def counted(asked: CountingPass) -> PassCounts:
+        return merged(part for pool in pools for part in pool.mapped(partial(tally, asked)))
+
+    return exact_bound(counted, n, seed)
 
 
 def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
@@ -314,7 +312,7 @@ def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust
                 yield float(passing_N.min())
 
 
-def _scores(labels: pa.RecordBatch, column: str) -> Scores:
+def _scores(labels: pa.RecordBatch, column: str) -> Float32s:
     """A column of scores, float32 [N]; NaN where it is null, or the row has no label."""
     usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
     usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)

@@ -19,7 +19,7 @@ import ray.exceptions
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
-from curation.errors import CommitError, RowError, SourceError
+from curation.errors import CommitError, SourceError, kind_of
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
@@ -175,13 +175,7 @@ def read_pool(
     try:
         if left:
             written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put(job))))
-            commit_stream(
-                (row for table in written for row in table.to_pylist()),
-                [committer],
-                seconds=commit_seconds,
-                guard=guard,
-                on_commit=committed,
-            )
+            commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
     except ray.exceptions.RayError as error:
         raise cause(error, "reading the pool") from error
     ref = io.latest(uri)
@@ -241,5 +235,5 @@ def _errors(ref: TableRef) -> dict[str, int]:
     """Error rows by kind, the most frequent first."""
     counts: Counter[str] = Counter()
     for batch in io.open_table(ref).scanner(columns=["error"]).to_batches():
-        counts.update(RowError(text).kind for text in batch.column("error").drop_null().to_pylist())
+        counts.update(map(kind_of, batch.column("error").drop_null().to_pylist()))
     return dict(counts.most_common())

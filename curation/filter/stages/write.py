@@ -187,13 +187,7 @@ def _table(
         added = rows
 
     written = in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
-    commit_stream(
-        (row for table in written for row in table.to_pylist()),
-        [committer],
-        seconds=commit_seconds,
-        guard=guard,
-        on_commit=committed,
-    )
+    commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
     if (found := _of_round(job)) != total:
         raise CommitError(f"{job.table_uri}: {total} rows pass, {found} are written")
     return {"path": f"{job.stem}.lance", "rows": total, "version": io.latest(job.table_uri).version}

@@ -38,6 +38,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Floats
 from curation.errors import ConfigError, UserError
 from curation.hashing import derive
 from curation.selection.budget import Count, Pool
@@ -46,7 +47,7 @@ from curation.selection.order import Ordered, Sorted, Streamed
 from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence
 from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
-from curation.selection.risk.problem import Floats, Kind, Problem, RankedRows, Rule, RuleResult
+from curation.selection.risk.problem import Kind, Problem, RankedRows, Rule, RuleResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from curation.arrays import Int64s
 from curation.errors import UserError
-from curation.hashing import Int64s, derive
+from curation.hashing import derive
 from curation.json_types import Json
 from curation.selection.class_scores import ClassScores
 from curation.selection.class_shares import ClassShares

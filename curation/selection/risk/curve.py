@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from curation.arrays import Bools
+from curation.arrays import Bools, Floats, Int64s
 from curation.selection.risk.ours import exact_upper, start_share
 from curation.selection.risk.paper import bonferroni_level, coarse_grid, deciding_half, hoeffding_upper
-from curation.selection.risk.problem import Counts, Floats, Problem, RankedRows, Rule, distinct
+from curation.selection.risk.problem import Problem, RankedRows, Rule, distinct
 
 NUM_POINTS = 100
 
@@ -26,9 +26,9 @@ class Curve:
     """The cut keeps rows with at least this raw score."""
     share_G: Floats
     """The share of the pool, unparsed rows included, that the cut keeps."""
-    kept_G: Counts
+    kept_G: Int64s
     """The number of calibration rows that the cut keeps."""
-    wrong_G: Counts
+    wrong_G: Int64s
     bound_G: Floats
     """The rule's upper bound on the noise; infinite or 1 if no calibration row is kept."""
     tried_G: Bools

@@ -5,7 +5,8 @@ import bisect
 import numpy as np
 import scipy
 
-from curation.selection.risk.problem import CandidateCuts, Counts, Floats, Problem, RuleResult, ranks
+from curation.arrays import Floats, Int64s
+from curation.selection.risk.problem import CandidateCuts, Problem, RuleResult, ranks
 
 FIRST_SHARE = 0.05
 """The strictest cut that the fixed sequence tests, as a share of the pool (``top_k``: of the calibration rows)."""
@@ -49,7 +50,7 @@ def start_share(problem: Problem) -> float:
     return float(share_G[_starts(problem, share_G, np.array([problem.rows.num_rows]))[0]])
 
 
-def _starts(problem: Problem, share_G: Floats, num_rows_S: Counts) -> Counts:
+def _starts(problem: Problem, share_G: Floats, num_rows_S: Int64s) -> Int64s:
     """Where the sequence starts for these numbers of calibration rows. It depends only on them, alpha and delta.
 
     The start is at ``FIRST_SHARE``, or at the cut that is expected to hold enough rows to certify it in spite of one
@@ -87,7 +88,7 @@ def _needed_for_sequence(problem: Problem, candidates: CandidateCuts, share_G: F
     return int(rows_S[first]), f"{basis} of the best {share_G[start_S[first]]:.0%}, where the sequence would start"
 
 
-def exact_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
+def exact_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats:
     """Exact upper bound on the noise of each cut at confidence 1 - delta (Clopper and Pearson 1934); 1 without rows.
 
     It is at most alpha exactly where the one-sided binomial test rejects a noise above alpha:

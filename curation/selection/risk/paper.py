@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from curation.selection.risk.problem import CandidateCuts, Counts, Floats, Problem, RankedRows, RuleResult, distinct
+from curation.arrays import Floats, Int64s
+from curation.selection.risk.problem import CandidateCuts, Problem, RankedRows, RuleResult, distinct
 
 NUM_COARSE = 100
 """Candidates of the paper's coarse grid."""
@@ -95,7 +96,7 @@ def _needed_for_hoeffding(problem: Problem, candidates: CandidateCuts, level: fl
     return int(needed_G[best]), f"{basis} of the best {candidates.kept_G[hopeful[best]]:,} rows"
 
 
-def hoeffding_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
+def hoeffding_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats:
     """Hoeffding's upper bound on the noise of each cut (paper's U), at confidence 1 - delta; infinite without rows."""
     rows_G = np.maximum(kept_G, 1)
     bound_G: Floats = np.where(kept_G > 0, wrong_G / rows_G + np.sqrt(-math.log(delta) / (2 * rows_G)), np.inf)

@@ -1,26 +1,23 @@
 """The input of a rule (calibration rows and pool) and its result (cuts with their counts)."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from curation.arrays import Bools
+from curation.arrays import Bools, Floats, Int64s
 from curation.selection.order import Ordered
 
 Rule = Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"]
 Kind = Literal["threshold", "top_k"]
-Floats = npt.NDArray[np.floating[Any]]
-Counts = npt.NDArray[np.int64]
 
 
 class CandidateCuts(NamedTuple):
     """Cuts from the strictest on, with the calibration rows that pass each, and how many of these are wrong."""
 
     threshold_G: Floats
-    kept_G: Counts
-    wrong_G: Counts
+    kept_G: Int64s
+    wrong_G: Int64s
 
     def noise_G(self) -> Floats:
         """The observed noise of each cut; NaN if it keeps no row."""
@@ -32,7 +29,7 @@ class RankedRows(NamedTuple):
     """The calibration rows that may be selected, best first; ``num_rows`` counts all calibration rows."""
 
     score_M: Floats
-    wrong_M: Counts
+    wrong_M: Int64s
     """The number of wrong labels among the first 0, 1, 2 ... rows."""
     num_rows: int
 
@@ -87,9 +84,9 @@ class RuleResult(NamedTuple):
     needed_basis: str | None = None
 
 
-def ranks(share_G: Floats, num_rows: int) -> Counts:
+def ranks(share_G: Floats, num_rows: int) -> Int64s:
     """The number of rows in each of these shares, rounded up, at least 1."""
-    rank_G: Counts = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
+    rank_G: Int64s = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
     return rank_G
 
 

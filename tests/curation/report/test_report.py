@@ -29,7 +29,7 @@ from curation.report.html import render
 from curation.report.rows import UNPARSED, arm_order, judge
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
-from curation.telemetry.tracking import entry_of
+from curation.tracking import entry_of
 
 SEED = 3
 NUM_POOL, NUM_SOURCE, NUM_TEST, N = 400, 300, 250, 120

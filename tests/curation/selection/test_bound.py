@@ -11,7 +11,7 @@ from scipy.special import expit
 from curation.errors import BudgetError
 from curation.hashing import hash64
 from curation.selection import Candidates, bound
-from curation.selection.bound import exact_bound
+from curation.selection.bound import exact_bound, merged, tally
 from curation.selection.top_n import TopN
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 3.4e38, -3.4e38]
@@ -27,15 +27,20 @@ def sorted_ids(ids_N, scores_N, n, seed):
     return {row for _, _, row in sorted(rows)[:n]}
 
 
-def selected(ids_N, scores_N, n, seed, *, parts=3, threads=1):
+def bound_of(rows, n, seed):
+    """The bound of rows in parts."""
+    return exact_bound(lambda asked: tally(asked, rows), n, seed)
+
+
+def selected(ids_N, scores_N, n, seed, *, parts=3):
     """The selected ids, and how often the rows were read."""
     reads = []
 
-    def scan():
+    def counted(asked):
         reads.append(None)
-        yield from zip(np.array_split(ids_N, parts), np.array_split(scores_N, parts), strict=True)
+        return tally(asked, zip(np.array_split(ids_N, parts), np.array_split(scores_N, parts), strict=True))
 
-    found = exact_bound(scan, n, seed, threads=threads)
+    found = exact_bound(counted, n, seed)
     assert found.num_selected == n and found.seed == seed
     return set(ids_N[found.passes(ids_N, scores_N)].tolist()), len(reads)
 
@@ -79,7 +84,7 @@ def test_the_bound_selects_what_a_sort_selects(scores, dtype, seed, share, few, 
 
 
 @pytest.mark.parametrize("kind", ["normal", "rounded", "equal", "sigmoid"])
-def test_order_parts_and_threads_do_not_matter(kind):
+def test_order_and_parts_do_not_matter(kind):
     rng = np.random.default_rng(0)
     num = 100_000
     scores_N = rng.normal(size=num).astype(np.float32)
@@ -93,29 +98,28 @@ def test_order_parts_and_threads_do_not_matter(kind):
     ids_N = rng.integers(0, 1 << 45, num)
     for n in (1, 30_000, int((~np.isnan(scores_N)).sum())):
         oracle = TopN().cut(Candidates(row_ids_N=ids_N, raw_score_N=scores_N), n, 7)
-        found = exact_bound(lambda: [(ids_N, scores_N)], n, 7)
+        found = bound_of([(ids_N, scores_N)], n, 7)
         passes_N = found.passes(ids_N, scores_N)
         assert np.array_equal(np.sort(ids_N[passes_N]), np.sort(oracle.row_ids_n)) and found.score == oracle.threshold
         for order in (rng.permutation(num), np.argsort(scores_N), np.argsort(-scores_N)):
-            some, scores = ids_N[order], scores_N[order]
-
-            def scan(some=some, scores=scores):
-                return zip(np.array_split(some, 20), np.array_split(scores, 20), strict=True)
-
-            assert exact_bound(scan, n, 7) == found
-            assert exact_bound(scan, n, 7, threads=2) == found
+            parts = zip(np.array_split(ids_N[order], 20), np.array_split(scores_N[order], 20), strict=True)
+            assert bound_of([*parts], n, 7) == found
 
 
 def test_answers_for_parts_add_up():
     rng = np.random.default_rng(1)
     ids_N, scores_N = rng.permutation(1_000_000), rng.random(1_000_000, dtype=np.float32)
     parts = list(zip(np.array_split(ids_N, 9), np.array_split(scores_N, 9), strict=True))
-    step, num_steps = bound.question(600_000, 3), 0
-    while isinstance(step, bound.CountingPass):
-        answers = [pickle.loads(pickle.dumps(bound.tally(step, [part]))) for part in parts]
-        step = bound.narrowed(pickle.loads(pickle.dumps(step)), bound.merged(reversed(answers)))
-        num_steps += 1
-    assert num_steps == 2 and step == exact_bound(lambda: parts, 600_000, 3)
+    asked_of = []
+
+    def counted(asked):
+        asked_of.append(asked)
+        return merged(
+            pickle.loads(pickle.dumps(tally(pickle.loads(pickle.dumps(asked)), [part]))) for part in parts[::-1]
+        )
+
+    found = exact_bound(counted, 600_000, 3)
+    assert len(asked_of) == 2 and found == bound_of(parts, 600_000, 3)
 
 
 def test_few_passes_do_and_only_few_rows_are_kept(monkeypatch):
@@ -126,12 +130,15 @@ def test_few_passes_do_and_only_few_rows_are_kept(monkeypatch):
     assert selected(ids_N, rng.random(400_000), 100_000, 0)[1] == 3
     assert selected(ids_N, np.zeros(400_000, dtype=np.float32), 100_000, 0)[1] == 4  # all tie: two for the hash
     scores_N = rng.random(400_000, dtype=np.float32)
-    step, held = bound.question(100_000, 0), []
-    while isinstance(step, bound.CountingPass):
-        answer = bound.tally(step, [(ids_N, scores_N)])
+    held = []
+
+    def counted(asked):
+        answer = tally(asked, [(ids_N, scores_N)])
         held.append(len(answer.row_ids_M))
         assert answer.keys_M is None or len(answer.keys_M) == held[-1]
-        step = bound.narrowed(step, answer)
+        return answer
+
+    exact_bound(counted, 100_000, 0)
     assert len(held) == 3 and held[:2] == [0, 0] and 0 < held[2] <= 1000
 
 
@@ -142,9 +149,9 @@ def test_what_cannot_be_selected_is_refused_as_by_a_sort():
         with pytest.raises(BudgetError) as wanted:
             TopN().cut(rows, n, 0)
         with pytest.raises(BudgetError) as found:
-            exact_bound(lambda: [(rows.row_ids_N, scores_N)], n, 0)
+            bound_of([(rows.row_ids_N, scores_N)], n, 0)
         assert str(found.value) == str(wanted.value)
     with pytest.raises(BudgetError, match="n = 1 is more than the 0 of 0 pool rows"):
-        exact_bound(lambda: [], 1, 0)
+        bound_of([], 1, 0)
     with pytest.raises(ValueError, match="32 bits and of 64 bits in one search"):
-        exact_bound(lambda: [(np.arange(2), np.ones(2, dtype)) for dtype in (np.float32, np.float64)], 1, 0)
+        bound_of([(np.arange(2), np.ones(2, dtype)) for dtype in (np.float32, np.float64)], 1, 0)

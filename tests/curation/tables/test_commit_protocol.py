@@ -150,9 +150,7 @@ class Driver:
 
     def commit(self, seconds: float) -> None:
         outputs, self.outputs = self.outputs, []
-        stream.commit_stream(
-            (row for block in outputs for row in block.to_pylist()), list(self.committers.values()), seconds=seconds
-        )
+        stream.commit_stream(outputs, list(self.committers.values()), seconds=seconds)
 
 
 AT_ONCE: tuple[tuple[Any, str, float], ...] = (

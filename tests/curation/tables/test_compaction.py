@@ -199,7 +199,7 @@ def test_commits_that_take_long_are_made_less_often(tmp_path, monkeypatch):
         for chunk in range(100):
             ids_N = np.arange(chunk, chunk + 1)
             table = pa.table({"row_id": ids_N, "state": [[0.0] * 256]}, schema=SCHEMA)
-            yield from commits.write_fragment(table, uri, SCHEMA).to_pylist()
+            yield commits.write_fragment(table, uri, SCHEMA)
             time.sleep(0.01)
 
     monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(slow))

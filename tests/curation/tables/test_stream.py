@@ -1,8 +1,7 @@
 """When rows that have arrived are committed."""
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -19,9 +18,9 @@ def test_what_has_come_is_committed_while_the_next_row_is_waited_for(tmp_path):
     io.create(uri, SCHEMA)
     rounds: list[CommitRound] = []
 
-    def arriving() -> Iterator[Mapping[str, Any] | None]:
+    def arriving() -> Iterator[pa.Table | None]:
         for ids in ([1, 2, 3], [4, 5]):
-            yield from commits.write_fragment(pa.table({"row_id": ids}, schema=SCHEMA), uri, SCHEMA).to_pylist()
+            yield commits.write_fragment(pa.table({"row_id": ids}, schema=SCHEMA), uri, SCHEMA)
             until = time.monotonic() + 60
             while io.count(io.latest(uri)) < ids[-1]:
                 assert time.monotonic() < until, "the rows are not committed before others come"
@@ -39,16 +38,13 @@ def test_a_stream_that_is_stopped_commits_what_has_not_arrived_too(tmp_path):
     uri = str(tmp_path / "t.lance")
     io.create(uri, SCHEMA)
 
-    def fragment(*ids: int) -> list[Mapping[str, Any]]:
-        rows: list[Mapping[str, Any]] = commits.write_fragment(
-            pa.table({"row_id": ids}, schema=SCHEMA), uri, SCHEMA
-        ).to_pylist()
-        return rows
+    def fragment(*ids: int) -> pa.Table:
+        return commits.write_fragment(pa.table({"row_id": ids}, schema=SCHEMA), uri, SCHEMA)
 
-    def arriving() -> Iterator[Mapping[str, Any]]:
-        yield from fragment(1, 2)
+    def arriving() -> Iterator[pa.Table]:
+        yield fragment(1, 2)
         raise Stopped
 
     with pytest.raises(Stopped):
-        commit_stream(arriving(), seconds=3600, rest=lambda: fragment(3))
+        commit_stream(arriving(), seconds=3600, rest=lambda: [fragment(3)])
     assert sorted(io.read(io.latest(uri), ["row_id"])["row_id"].to_pylist()) == [1, 2, 3]

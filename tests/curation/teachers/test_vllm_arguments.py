@@ -3,7 +3,8 @@
 import pytest
 
 from curation.errors import ConfigError
-from curation.teachers.vllm_engine import ENVIRONMENT, check_arguments
+from curation.models.vllm_setup import ENVIRONMENT
+from curation.teachers.vllm_engine import check_arguments
 
 
 @pytest.mark.parametrize("name", ["kv_sharing_fast_prefill", "enable_lora", "async_engine"])

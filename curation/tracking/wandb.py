@@ -6,7 +6,7 @@ The history has a row for each step at which a student was measured; a row holds
 from collections import defaultdict
 
 from curation.config import WandbConfig
-from curation.telemetry.tracking.entry import TrackedRun
+from curation.tracking.entry import TrackedRun
 
 
 class WandbTracker:

@@ -14,13 +14,13 @@ from curation.config import TrackingConfig
 from curation.errors import ConfigError
 from curation.escaping import message
 from curation.redaction import HIDDEN
-from curation.telemetry.tracking.entry import TrackedRun, entry_of
+from curation.tracking.entry import TrackedRun, entry_of
 
 __all__ = ["TrackedRun", "entry_of", "publish", "require"]
 
 TRACKERS = {
-    "mlflow": "curation.telemetry.tracking.mlflow:MlflowTracker",
-    "wandb": "curation.telemetry.tracking.wandb:WandbTracker",
+    "mlflow": "curation.tracking.mlflow:MlflowTracker",
+    "wandb": "curation.tracking.wandb:WandbTracker",
 }
 SECONDS = 120.0
 """Time limit of a tracker; some clients retry an unreachable server for ever."""
@@ -73,7 +73,7 @@ def _problem(work: Callable[[], None]) -> str | None:
     def attempt() -> None:
         try:
             work()
-        except Exception as error:
+        except Exception as error:  # a client of another project, its server, the network: none may cost the run
             problems.append(f"{type(error).__name__}: {message(error)}")
 
     thread = threading.Thread(target=attempt, daemon=True)

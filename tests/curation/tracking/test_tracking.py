@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from curation import tracking
 from curation.config import MlflowConfig, RunConfig, TrackingConfig
 from curation.errors import ConfigError
 from curation.pipeline.running import run_chain
 from curation.report.trained import training_chart, trainings
-from curation.telemetry import tracking
-from curation.telemetry.tracking import TrackedRun
+from curation.tracking import TrackedRun
 
 ENTRY = TrackedRun(
     id="0123456789abcdef",
@@ -108,7 +108,7 @@ HOSTILE_ENTRY = replace(
 
 
 def test_hostile_texts_become_different_names_that_mlflow_takes():
-    from curation.telemetry.tracking.mlflow import MAX_NAME, valid_name
+    from curation.tracking.mlflow import MAX_NAME, valid_name
 
     names = [valid_name(text) for text in HOSTILE]
     assert (
@@ -195,8 +195,8 @@ def test_a_tracker_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
 @needs("wandb")
 def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     script = (
-        "import json; from curation.telemetry import tracking; from curation.config import TrackingConfig, WandbConfig;"
-        "from curation.telemetry.tracking import TrackedRun; from test_tracking import ENTRY;"
+        "import json; from curation import tracking; from curation.config import TrackingConfig, WandbConfig;"
+        "from curation.tracking import TrackedRun; from test_tracking import ENTRY;"
         "config = TrackingConfig(wandb=WandbConfig(project='ours', mode='offline'));"
         "print(json.dumps(list(tracking.publish(config, ENTRY))))"
     )

@@ -6,7 +6,7 @@ import time
 
 from curation.config import MlflowConfig
 from curation.refs import fingerprint
-from curation.telemetry.tracking.entry import TrackedRun
+from curation.tracking.entry import TrackedRun
 
 ID_TAG = "curation.id"
 NUM_PARAMS, NUM_METRICS = 100, 900

@@ -1,6 +1,32 @@
-"""Names of columns that only some domains have, in the tables of a run: labels made elsewhere, and both orders."""
+"""Names of columns of a labels table: numbers that each has, and what only some domains have.
+
+Those of some domains are labels made elsewhere, and both orders.
+"""
 
 import re
+from typing import Literal
+
+LabelNumber = Literal[
+    "mean_logprob",
+    "min_logprob",
+    "first_logprob",
+    "last_logprob",
+    "margin",
+    "negentropy",
+    "option_share",
+    "option_lead",
+    "num_options",
+    "min_margin",
+    "first_margin",
+    "last_margin",
+    "min_negentropy",
+    "first_negentropy",
+    "last_negentropy",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "truncated",
+]
+"""A number of a row that each labelling stores (``curation.tables.schemas.completions`` says what it means)."""
 
 _PREFIX = "given_"
 WEAK_COMPLETION = "weak_completion"
