@@ -45,22 +45,25 @@ def alone() -> Iterator[None]:
     It listens on the loopback address, as it does by default on macOS and Windows only (``ray.init`` replaces a given
     loopback address by the network's). Its workers have the niceness of this process in place of 15, with which one
     busy process beside them takes nearly all, unless the user set ``RAY_worker_niceness``. A token that it makes is
-    closed to others.
+    closed to others. The process that would pass the workers' lines on to drivers, who do not listen here
+    (``log_to_driver``), is not started.
     """
     from ray._private import ray_constants
     from ray._private.authentication.authentication_token_setup import _get_default_token_path
+    from ray._private.node import Node
 
     token = _get_default_token_path()
     had_token, before = token.exists(), ray_constants.ENABLE_RAY_CLUSTER
     niceness = ray_constants.RAY_WORKER_NICENESS
     is_ours = niceness not in os.environ
+    start_log_monitor, Node.start_log_monitor = Node.start_log_monitor, lambda node: None
     ray_constants.ENABLE_RAY_CLUSTER = False
     if is_ours:
         os.environ[niceness] = "0"
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+        ray_constants.ENABLE_RAY_CLUSTER, Node.start_log_monitor = before, start_log_monitor
         if is_ours:
             del os.environ[niceness]
     if not had_token and token.exists():

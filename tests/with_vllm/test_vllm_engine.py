@@ -143,6 +143,7 @@ def test_a_step_that_hangs_ends_the_process_and_says_so(model):
     assert "not reached" not in done.stdout
 
 
+@pytest.mark.slow  # test_vllm_layers has two ranks, too
 def test_two_tensor_parallel_ranks(model, reference, requests, monkeypatch):
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     teacher = start(model, tensor_parallel_size=2, max_num_batched_tokens=64)

@@ -23,7 +23,7 @@ from tests.with_vllm.conftest import SHAPE, start, teacher_config
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
 
-@pytest.mark.parametrize("fate", ["killed", "hangs"])
+@pytest.mark.parametrize("fate", ["killed", pytest.param("hangs", marks=pytest.mark.slow)])
 def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puzzles, tmp_path, fate):
     """Rows end in the engine's order; the actor is killed, or its engine hangs, among its second chunk."""
     chess = get_domain(DomainConfig(name="chess"))
