@@ -56,14 +56,16 @@ def alone() -> Iterator[None]:
     had_token, before = token.exists(), ray_constants.ENABLE_RAY_CLUSTER
     niceness = ray_constants.RAY_WORKER_NICENESS
     is_ours = niceness not in os.environ
-    start_log_monitor, Node.start_log_monitor = Node.start_log_monitor, lambda node: None
+    start_log_monitor = Node.start_log_monitor
+    Node.start_log_monitor = lambda node: None  # type: ignore[method-assign]
     ray_constants.ENABLE_RAY_CLUSTER = False
     if is_ours:
         os.environ[niceness] = "0"
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER, Node.start_log_monitor = before, start_log_monitor
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        Node.start_log_monitor = start_log_monitor  # type: ignore[method-assign]
         if is_ours:
             del os.environ[niceness]
     if not had_token and token.exists():
