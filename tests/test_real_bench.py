@@ -65,6 +65,16 @@ def test_the_tables_go_from_few_rows_to_all_and_say_where_the_rule_does_not_hold
     assert "0.210 (constant 0.200) | 0.170 (constant 0.200) | +2.0 ± 2.0 of 100 |" in text
 
 
+def test_the_promise_is_told_of_several_deals_that_have_such_rows() -> None:
+    deals = {"deals": 20, "labelled": 1_000}
+    both = {"mean": -0.02, "error": 0.01, "of_rows": 0.01, "of_rows_error": 0.005}
+    (line,) = main._promised({**deals, "rows": 50.0, **both})
+    assert "promises -2.0 ± 2.0 points" in line and "and +1.0 ± 1.0 of all such rows" in line
+    for rows, told in ((0.0, "no row's"), (0.2, "hardly a row's"), (1.5, "in one alone")):
+        (line,) = main._promised({**deals, "rows": rows})
+        assert told in line
+
+
 def test_a_draw_takes_so_many_rows_and_another_seed_others() -> None:
     source = rows(400, 0)
     first, again, other = (drawn(source, 100, seed).part_N for seed in (0, 0, 1))

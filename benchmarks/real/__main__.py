@@ -217,6 +217,8 @@ def _promised(found: dict[str, Any] | None) -> list[str]:
     deals = f"Over {found['deals']} deals of these rows, {found['labelled']:,} labelled,"
     if found["rows"] < 1:
         return [f"{deals} {'no' if not found['rows'] else 'hardly a'} row's trust is above .9."]
+    if "mean" not in found:
+        return [f"{deals} trust is above .9 in one alone, which says nothing of the promise."]
     by_deals, by_rows = (
         f"{100 * found[of]:+.1f} ± {196 * found[error]:.1f}"
         for of, error in (("mean", "error"), ("of_rows", "of_rows_error"))

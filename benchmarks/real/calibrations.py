@@ -94,7 +94,7 @@ def isotonic(found: Dealt) -> Map:
 
 
 def average(found: Dealt) -> Map:
-    """The product's, with bends however few the rows."""
+    """The product's, with bends however few the rows, and where it takes a free signal alone."""
     return averaged_lines(found.out_of_fold_M, found.labelled_M) or Bent()
 
 
@@ -155,6 +155,8 @@ def main() -> None:
     parser.add_argument("--labelled", type=int, default=LABELLED, help="labelled rows of a deal")
     parser.add_argument("--deals", type=int, default=20, help="deals of each set's rows")
     given = parser.parse_args()
+    if given.deals < 1:
+        parser.error(f"--deals: {given.deals} deals measure nothing; give 1 or more")
     directories = {name: given.work.absolute() / name for name in given.sets.split(",") if name}
     directories |= {name: Path(path) for name, _, path in (item.partition("=") for item in given.run)}
     print("| set | way | rows above .9 | off by deals | off by rows | Brier | log loss |")
