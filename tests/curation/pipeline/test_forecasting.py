@@ -228,7 +228,7 @@ def test_a_probe_of_a_fast_teacher_ends_when_its_intervals_are_narrow(local_ray,
     rows = [{"text": f"Case {row}" + " word" * (0 if even or row % 50 else 500)} for row in range(num)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     dealt = Assignment(counts={"pool": num}, permutation=Permutation(size=num, seed=3))
-    slow = ScriptedConfig(seconds_per_row=0.02 if even else 0.004)  # so that the end is noticed before the last row
+    slow = ScriptedConfig(seconds_per_row=0.02 if even else 0.004)  # beside which a machine's jitter is little
     ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=slow)
     drawn = SplitRows(files=discover(SourceConfig(path=str(tmp_path))), assignment=dealt, splits=("pool",))
     classes = DomainConfig(name="classification", classes=["a", "b"])
