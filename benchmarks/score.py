@@ -122,7 +122,9 @@ def cases(only: str) -> Iterator[Case]:
         torch.set_num_threads(CORES)
         config = TrustConfig(max_steps=MAX_STEPS, patience=None, score_dtype=dtype, **settings)
         arrays = {
-            name: column[:num_rows] for name, column in rows._asdict().items() if name.endswith(("_N", "_ND", "_NK"))
+            name: column[:num_rows]
+            for name, column in rows._asdict().items()
+            if name.endswith(("_N", "_ND", "_NK")) and column is not None
         }
         trust = fit_rows(kind, rows._replace(**arrays), config, seed=0, origin={})
         print(f"  fitted: {name} ({trust.fit.get('rounding', '')})", flush=True)
