@@ -105,6 +105,15 @@ def show(driver: Any, page: Path, width: int, height: int, *, dark: bool = False
     driver.get(page.as_uri())
 
 
+def click(driver: Any, element: Any) -> None:
+    """As a user does: once the page stands still, which a smooth scroll or a late font keeps from it for a while."""
+    common = pytest.importorskip("selenium.common.exceptions")
+    wait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    moving = [common.ElementClickInterceptedException, common.ElementNotInteractableException]
+    wait(driver, 20, ignored_exceptions=moving).until(lambda _: element.click() is None)
+
+
 def pages_of(site: Path) -> list[Path]:
     return sorted({*site.glob("*.html"), *(site / "reference").glob("*.html")})
 
@@ -150,12 +159,11 @@ def test_code_is_copied_by_a_button(site: Path, tmp_path: Path):
         driver.execute_cdp_cmd(
             "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
         )
-        driver.get((site / "index.html").as_uri())
+        show(driver, site / "index.html", 1280, 800)
         blocks = driver.find_elements("css selector", "div.highlight")
         buttons = driver.find_elements("css selector", "div.highlight > button.copy")
         assert len(buttons) == len(blocks) > 0
-        driver.execute_script("arguments[0].focus()", buttons[0])
-        buttons[0].click()
+        click(driver, buttons[0])
         time.sleep(0.5)
         assert buttons[0].text == "Copied"
         copied = driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
