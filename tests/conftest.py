@@ -22,10 +22,22 @@ runpy.run_path(str(STARTUP / "sitecustomize.py"))  # here too: this process has 
 PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--shard", metavar="K/N", help="of the files with tests marked whole_run every N-th, from K on")
+
+
+@pytest.hookimpl(trylast=True)  # when `-m` has chosen
+def pytest_collection_modifyitems(config, items):
     """Whole runs first, then training: these files take longest, and two processes then end together."""
     here = Path(__file__).parent
     items.sort(key=lambda item: (item.path.parent != here, here / "curation" in item.path.parents))
+    if shard := config.getoption("--shard"):
+        number, of = map(int, shard.split("/"))
+        whole_runs = [item for item in items if item.get_closest_marker("whole_run")]
+        mine = set(sorted({item.path for item in whole_runs})[number % of :: of])
+        others = {item for item in whole_runs if item.path not in mine}
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session")

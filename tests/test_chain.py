@@ -19,6 +19,8 @@ from curation.refs import TableRef
 from curation.stages.label import RowShare
 from curation.tables import io
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 SMALL = {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4, "lora": {"rank": 4, "alpha": 8}}
 CONFIG = {

@@ -20,6 +20,8 @@ from curation.errors import CombineError, ExportError, ReviewError, RunFailedErr
 from curation.pipeline.running import finished
 from curation.storage.paths import place
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 ARMS = ["naive", "verbalized_confidence", "internal_confidence"]
 WHY = "none of 80 rows gave a value that can be read"

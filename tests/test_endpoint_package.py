@@ -25,7 +25,7 @@ from curation.cli import main
 from curation.errors import PackageError
 from curation.filter.package import load
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
 NUM_NEW, KEPT = 60, 20
 
 

@@ -30,7 +30,7 @@ from curation.pipeline.opened import open_run
 from curation.rundir.graph import key_of
 from curation.stages.label import Label
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
 NUM_POOL = 120
 STATES = ["prompt_last", "output_mean"]
 SHAPE = LONG | {"initializer_range": 0.1}

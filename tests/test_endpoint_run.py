@@ -22,7 +22,7 @@ from sums_run import NUM_SOURCE, SumsRun
 from curation.cli import main
 from curation.teachers.endpoint_paid import spending_in
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
 NUM_POOL, CONCURRENCY = 400, 8
 PRICE = {"input": 1000.0, "output": 5000.0}
 

@@ -18,6 +18,8 @@ from curation.refs import TableRef
 from curation.stages.answers import TOLD
 from curation.tables import io
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 NUM_TEST = 120
 SMALL = {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4}

@@ -16,6 +16,8 @@ from curation import run
 from curation.arms import ARMS
 from curation.config.load import load_config
 
+pytestmark = pytest.mark.whole_run
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 REDUCED = {
     "mcqa": (

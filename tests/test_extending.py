@@ -17,6 +17,8 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILE = re.compile(r"^`(?P<path>[\w/]+\.py)`:\n\n```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -17,6 +17,8 @@ from train.models import saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 
+pytestmark = pytest.mark.whole_run
+
 FORMED = SftConfig(preset="scratch", global_batch_size=16, micro_batch_size=16, learning_rate=5e-3, epochs=8)
 LORA = {
     "lora": {"rank": 4, "alpha": 8},

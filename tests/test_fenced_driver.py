@@ -6,9 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from sums_run import SumsRun
 
 from curation.storage import conditional
+
+pytestmark = pytest.mark.whole_run
 
 SHORT_LEASE = """
 import sys

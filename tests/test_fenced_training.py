@@ -16,6 +16,8 @@ from test_fenced_driver import SHORT_LEASE
 from curation.storage import conditional, lease
 from train import fence
 
+pytestmark = pytest.mark.whole_run
+
 LONG = {
     "student": {"preset": "scratch", "epochs": 4000, "global_batch_size": 16, "micro_batch_size": 8},
     "generations": [{"student": {"init": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_positions": 256}}}],

@@ -17,6 +17,8 @@ from curation.refs import TableRef
 from curation.stages import prepare
 from curation.tables import io
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 NUM_SOURCE, NUM_POOL, NUM_LEFT = 40, 60, 20
 NUM_OTHERS = 25

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from click.testing import CliRunner
 from scipy.special import log_softmax
@@ -13,6 +14,8 @@ from curation.cli import main
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
+
+pytestmark = pytest.mark.whole_run
 
 BASES = Path(__file__).parents[1] / "examples" / "bases"
 NUM = 60

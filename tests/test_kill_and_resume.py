@@ -11,6 +11,8 @@ from sums_run import NUM_SOURCE, SumsRun
 
 from curation.storage.lease import holder
 
+pytestmark = pytest.mark.whole_run
+
 NUM_POOL, NUM_ACTORS, CHUNK_ROWS = 3000, 2, 50
 UNTIL = ("--until", "label-pool")
 

@@ -16,7 +16,7 @@ from tiny_shape import TINY
 from curation.cli import main
 from curation.models import create
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 NUM_LABELLED, NUM_POOL, NUM_TEST, NUM_NEW, N = 160, 80, 40, 40, 20
 CLASSES = ("card", "fee", "app")
 WORDS = (*map(chr, range(0x20, 0x7F)), "\n", " yes", " no")

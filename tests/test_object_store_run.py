@@ -29,6 +29,8 @@ from curation.storage.paths import Place, Remote, place
 from curation.tables import io
 from train import sft, student
 
+pytestmark = pytest.mark.whole_run
+
 NUM_SOURCE, NUM_POOL = 150, 450
 CONFIG = {
     "name": "stored",

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from curation.cli import main
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 NUM_LABELLED, NUM_POOL, N = 160, 240, 60
 
 

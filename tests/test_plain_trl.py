@@ -15,6 +15,8 @@ from curation.refs import ModelRef
 from curation.stages.selected import write_rows
 from curation.tables import schemas
 
+pytestmark = pytest.mark.whole_run
+
 SCRIPT = Path(__file__).parents[1] / "examples" / "plain_trl.py"
 NUM_ROWS = 24
 WITHOUT_US = """

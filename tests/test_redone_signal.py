@@ -9,7 +9,7 @@ import lance
 import pytest
 import yaml
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 ROOT = Path(__file__).parents[1]
 NUM_POOL = 60
 SIGNAL = """

@@ -16,6 +16,8 @@ from curation.config.load import load_config
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.pipeline.running import run_part, run_search
 
+pytestmark = pytest.mark.whole_run
+
 TUNE = {
     "space": {"kind": ["linear_probe", "neural"], "class_weight": [0.0, 1.0], "learning_rate": {"log": [1e-3, 1e-1]}},
     "trials": 6,

@@ -17,6 +17,8 @@ from sums_run import NUM_SOURCE, SumsRun
 
 from curation.cli import main
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 NODE_CPUS = 2
 """Beside the head, which has no CPUs and is never killed."""
@@ -192,11 +194,6 @@ def check_stages(run: ManyStages, ends: Collection[int]) -> None:
     assert any(stages >= LABELLING for stages in at_once)
     assert max(len(workers(stages)) for stages in at_once) >= 3
     assert not [event for event in events if event["event"] == "failed"]
-
-
-@pytest.mark.timeout(600)
-def test_driver_and_nodes_killed_at_random_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    kill_at_random(tmp_path, monkeypatch, num_nodes=2, num_kills=2, num_pool=240)
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from curation.config.load import load_config
 from curation.refs import TableRef
 from curation.tables import io, schemas
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 CONFIG = {
     "name": "states",

@@ -18,6 +18,8 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.tracking.entry import entry_of
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[1]
 ARMS = ["naive", "trust"]
 NUM_TEST = 40

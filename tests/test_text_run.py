@@ -15,7 +15,7 @@ from test_docs import DOCS, blocks
 from curation.cli import main
 from curation.domains.checks import launch
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 
 NUM_LABELLED, NUM_POOL = 90, 150
 ANSWERS = ["10", "It is 11.", "ten"]

@@ -33,7 +33,7 @@ from curation.stages.verify import MOST_TASKS, task_rows
 from curation.storage.paths import place
 from curation.tables import io, schemas
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 LABELLED, POOL, N, VERIFY = 200, 400, 60, 100
 BATCH = 10
 

@@ -20,6 +20,8 @@ from tune.search import SearchResult, search
 from tune.space import Space
 from tune.trials import Fold, Trial
 
+pytestmark = pytest.mark.whole_run
+
 NUM_ROWS, SIZE = 1_600, 8
 BASE = TrustConfig(
     kind="linear_probe", width=16, depth=1, max_steps=150, learning_rate=1e-2, batch_size=64, patience=None

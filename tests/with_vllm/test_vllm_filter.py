@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 import yaml
 from click.testing import CliRunner
@@ -18,6 +19,8 @@ from curation.storage.paths import place
 from curation.tables.schemas import state_column
 from curation.trust.linear_probe import fit_linear_probe
 from tests.with_vllm.conftest import SHAPE
+
+pytestmark = pytest.mark.whole_run
 
 NUM_ROWS, KEPT = 96, 2
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}

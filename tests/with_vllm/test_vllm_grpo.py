@@ -25,6 +25,8 @@ from train.models import TrainingRecord, saved, trainable
 from train.rollouts import Wanted
 from train.rollouts_vllm import VllmRollouts, uses_vllm
 
+pytestmark = pytest.mark.whole_run
+
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 SHAPE |= {"head_dim": 32, "intermediate_size": 64, "max_position_embeddings": 128, "initializer_range": 0.1}
 SETTINGS: dict[str, Any] = {

@@ -11,6 +11,8 @@ from curation.teachers.vllm_choice import choose_backend
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
+pytestmark = pytest.mark.whole_run
+
 MANY = (
     "layer3_output_last",
     "output_last",

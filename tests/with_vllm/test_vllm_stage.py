@@ -20,6 +20,8 @@ from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 
+pytestmark = pytest.mark.whole_run
+
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
 

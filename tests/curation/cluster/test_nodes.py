@@ -11,6 +11,8 @@ from curation.cluster.nodes import NodeAnswer, differences, others
 from curation.cluster.versions import versions
 from curation.errors import ClusterError
 
+pytestmark = pytest.mark.whole_run
+
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu", "trust-curation code": "0a1b2c3d"}
 
 CLUSTER = """

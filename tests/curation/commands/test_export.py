@@ -42,6 +42,8 @@ from curation.storage.paths import Remote, place
 from curation.trust import load_fitted
 from curation.trust.parts import VALIDATION, part_of
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[3]
 BASE = str(ROOT / "examples/bases/student")
 CONFIG = {

@@ -4,9 +4,13 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from curation.config import RayConfig
 from curation.pipeline.session import session, started
 from curation.rundir.hosts import Host
+
+pytestmark = pytest.mark.whole_run
 
 RAY = RayConfig(num_cpus=2)
 HOST = Host(name="model", kind="small", shared=True)

@@ -221,6 +221,7 @@ def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
         run(strict)
 
 
+@pytest.mark.whole_run
 def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path):
     """Rows that kill their process every time, two of them neighbours, and one on which it hangs."""
     ids = ids_of(examples)
@@ -297,6 +298,7 @@ def attempt(ray, desk, handout: Handout) -> bytes | None:
         ray.kill(actor)
 
 
+@pytest.mark.whole_run
 def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_committed(local_ray, examples, tmp_path):
     ids = ids_of(examples)
     job = make_job(examples, tmp_path, actors=ActorsConfig(max_restarts=3), max_error_rate=1.0)

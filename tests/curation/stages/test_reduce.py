@@ -157,6 +157,7 @@ def labelled(examples, directory, reduction=None, **script) -> tuple[LabelJob, T
     return job, label(job, state_size=SIZE, share=RowShare(), commit_seconds=0.2).table
 
 
+@pytest.mark.whole_run
 def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray, examples, tmp_path):
     _, stored = labelled(examples, tmp_path / "stored")
     fitted = trust_functions(tmp_path, STATES)

@@ -105,6 +105,7 @@ def test_an_address_where_no_ray_answers_fails(config: Path):
     assert "versions" not in found
 
 
+@pytest.mark.whole_run
 def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
     done = subprocess.run(
         [sys.executable, "-c", CLUSTER, str(config), "teacher.actors.num_gpus=1"],
