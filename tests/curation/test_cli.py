@@ -157,7 +157,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     raw["teacher"] = {"model": {"path": tiny_model.base}}
     config.write_text(yaml.safe_dump(raw))
     idle = curate("validate", config, "--set", "ray.num_cpus=2").stdout.splitlines()
-    assert any("1 actors of 1 CPU leave 1 of 2 CPUs idle in every pass" in line for line in idle)
+    assert any("1 actor of 1 CPU leaves 1 of 2 CPUs idle in every pass" in line for line in idle)
     result = curate("validate", config, "--set", "ray.num_cpus=1")
     assert result.exit_code == 0 and result.stderr == ""
     assert result.stdout.splitlines() == [
