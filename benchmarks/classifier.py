@@ -26,6 +26,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,10 +73,13 @@ def write_files(data: Path, folder: Path, *, seed: int = 0) -> dict[str, str]:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, (part, columns) in parts.items():
-        with (folder / name).open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(part)
+        text = StringIO(newline="")
+        writer = csv.DictWriter(text, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(part)
+        path, content = folder / name, text.getvalue().encode()
+        if not path.exists() or path.read_bytes() != content:  # a run that goes on refuses sources written anew
+            path.write_bytes(content)
     return {row["text"]: row["label"] for row in unlabelled}
 
 
