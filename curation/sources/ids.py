@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 from curation.arrays import Int64s
 from curation.errors import SourceError
 from curation.escaping import message
-from curation.sources.missing import present
+from curation.sources.missing import present, python_values
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 from curation.tables.row_ids import include
@@ -56,18 +56,23 @@ def check_some(file: SourceFile, values: Sequence[object], id_column: str) -> No
     Raises:
         SourceError: as :func:`row_ids`.
     """
+    _integers(file, _array(f"{file.path}: {id_column}", values), id_column)
+
+
+def _array(where: str, values: Sequence[object]) -> pa.Array:
     try:
-        ids = pa.array(values)
+        return pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
         raise SourceError(
-            f"{file.path}: {id_column}: ids are not all integers below 2**63 ({message(error)}); give such integers, "
-            "or leave id_column out"
+            f"{where}: ids are not all integers below 2**63 ({message(error)}); give such integers, or leave "
+            "id_column out"
         ) from error
-    _integers(file, ids, id_column)
 
 
 def _integers(file: SourceFile, values: pa.Array, id_column: str) -> Int64s:
     where = f"{file.path}: {id_column}"
+    if values.type == pa.json_():
+        values = _array(where, python_values(values, id_column))
     if file.format == "csv":
         values = pa.array([present(value) for value in values.to_pylist()], values.type)
     if values.null_count:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from curation.errors import SourceError
+from curation.sources.missing import python_values
 from curation.sources.source_file import SourceFile
 
 _TEXTS = ("text", "json")
@@ -26,7 +27,7 @@ def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if values.type == kind:
         return values
     if pa.types.is_string(kind) and not pa.types.is_string(values.type):
-        return pa.array([None if value is None else _text(value) for value in values.to_pylist()], kind)
+        return pa.array([None if value is None else _text(value) for value in python_values(values, "")], kind)
     return values.cast(kind)
 
 

@@ -4,7 +4,8 @@ Missing are null, NaN and NaT (pandas writes these for an empty cell), and text 
 an ordinary text.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -33,21 +34,33 @@ def present(value: object) -> Any:
     return None if missing(value) else value
 
 
+def as_json(values: Iterable[object]) -> pa.Array:
+    """Return values of JSON as a column that :func:`python_values` reads as they are; null for everything missing."""
+    texts = [None if value is None else json.dumps(value) for value in map(present, values)]
+    return pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
+
+
 def raw_rows(batch: pa.RecordBatch) -> list[Json]:
     """The rows of a batch from a file, as a domain gets them: None for missing values.
 
     Raises:
         SourceError: neither Python nor Arrow's own texts can give the values of a column.
     """
-    columns = [_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    columns = [python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return [
         {name: present(value) for name, value in zip(batch.schema.names, row, strict=True)}
         for row in zip(*columns, strict=True)
     ]
 
 
-def _values(name: str, column: pa.Array) -> list[Any]:
-    """The values in Python; one that Python has no type for (a date after 9999) is Arrow's text of it."""
+def python_values(column: pa.Array, name: str) -> list[Any]:
+    """Return a column's values in Python; one that Python has no type for (a date after 9999) is Arrow's text of it.
+
+    Raises:
+        SourceError: neither Python nor Arrow's own texts can give a value of the column, which is called ``name``.
+    """
+    if column.type == pa.json_():
+        return [None if text is None else json.loads(text) for text in column.storage.to_pylist()]
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):

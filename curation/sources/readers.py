@@ -1,13 +1,14 @@
 """Reads Parquet, JSONL, CSV and Lance in row order, one range at a time.
 
-CSV has no types: its values are text, empty fields null. A JSONL column that mixes types within a batch becomes text
-too, so that the domain can refuse one odd row; missing values (``curation.sources.missing``) become null first. Both
-formats have marked record positions, so that reading a range in the middle costs no more than its own bytes.
+CSV has no types: its values are text, empty fields null. A value of JSONL is the JSON of its own line (Arrow's type
+``json``, which ``curation.sources.missing`` turns into Python's values), whatever stands in the lines beside it: one
+Arrow type for a column would add keys to objects and make integers floats. Both formats have marked record positions,
+so that reading a range in the middle costs no more than its own bytes.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, cast
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from curation.errors import SourceError
 from curation.escaping import message, quoted
 from curation.registry import READERS, code
-from curation.sources.missing import present
+from curation.sources.missing import as_json
 from curation.sources.paths import content_digest, filesystem, stamp
 from curation.sources.records import MAX_RECORD, csv_fields, json_object, records
 from curation.sources.source_file import SourceFile
@@ -229,9 +230,7 @@ def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Itera
     found = _range(file, start, stop)
     while rows := list(islice(found, BATCH_ROWS)):
         values = [json_object(file.path, number, record) for number, record in rows]
-        yield pa.RecordBatch.from_arrays(
-            [_column([present(row.get(name)) for row in values]) for name in columns], columns
-        )
+        yield pa.RecordBatch.from_arrays([as_json(row.get(name) for row in values) for name in columns], columns)
 
 
 def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -267,12 +266,20 @@ def _measure_text(path: str, form: str, delimiter: str) -> Shape:
         if num_rows % MARK_ROWS == 0:
             marks.append(offset)
         num_rows += 1
-        if num_rows <= _HEAD_ROWS:
-            if form == "jsonl":
-                keys |= dict.fromkeys(json_object(path, num_rows, record))
-            else:
-                csv_fields(path, num_rows, record, names, delimiter)
+        if form == "jsonl":  # a key may first stand in the last row
+            keys |= dict.fromkeys(json_object(path, num_rows, record) if num_rows <= _HEAD_ROWS else _keys(record))
+        elif num_rows <= _HEAD_ROWS:
+            csv_fields(path, num_rows, record, names, delimiter)
     return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, "text" if form == "csv" else "json"), marks=tuple(marks))
+
+
+def _keys(record: bytes) -> Iterable[str]:
+    """Return the keys of a JSONL record; none of one that cannot be read, which is refused when its row is read."""
+    try:
+        value = json.loads(record)
+    except (ValueError, RecursionError):
+        return ()
+    return value if isinstance(value, dict) else ()
 
 
 def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
@@ -282,26 +289,3 @@ def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes
     found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.delimiter)
     for number, (_, record) in enumerate(islice(found, skipped, skipped + stop - start), start + 1):
         yield number, record
-
-
-def _column(values: list[Any]) -> pa.Array:
-    try:
-        column = pa.array(values)
-        if pa.types.is_string(column.type) or all(_fits(value, column.type) for value in values):
-            return column
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        pass
-    return pa.array([None if value is None else _text(value) for value in values], pa.string())
-
-
-def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a type holds a value as it is: Arrow turns a boolean among numbers into 0 or 1."""
-    if pa.types.is_list(kind):
-        return value is None or all(_fits(part, kind.value_type) for part in value)
-    if pa.types.is_struct(kind):
-        return value is None or all(_fits(value.get(field.name), field.type) for field in kind)
-    return pa.types.is_boolean(kind) or not isinstance(value, bool)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -105,7 +105,7 @@ def test_a_jsonl_column_of_texts_and_nan_has_no_text_of_it(tmp_path: Path) -> No
     assert given(path) == [
         {"problem": "one", "answer": 4},
         {"problem": None, "answer": None},
-        {"problem": "3", "answer": None},
+        {"problem": 3, "answer": None},
     ]
 
 
