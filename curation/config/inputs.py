@@ -165,6 +165,10 @@ class SourceConfig(Section):
     the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     delimiter: Annotated[str, AfterValidator(_delimiter), Field(exclude_if=lambda sign: sign == COMMA)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
+    quoting: Annotated[Literal["auto", "quotes", "none"], Field(exclude_if=lambda quoting: quoting == "auto")] = "auto"
+    """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
+    is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
+    readings fit, with other rows."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 
@@ -172,6 +176,8 @@ class SourceConfig(Section):
     def _delimits_csv(self) -> Self:
         if self.delimiter != COMMA and self.format not in ("auto", "csv"):
             raise ValueError(f"delimiter: separates fields of CSV files, not of {self.format}; leave it out")
+        if self.quoting != "auto" and self.format not in ("auto", "csv"):
+            raise ValueError(f"quoting: is of fields of CSV files, not of {self.format}; leave it out")
         return self
 
 

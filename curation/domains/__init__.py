@@ -135,7 +135,7 @@ class Domain:
     def gold(self, raw: Mapping[str, object]) -> str | None:
         """The gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
         label = raw.get("label")
-        return None if label is None else str(label)
+        return None if label is None else cell(label, "label")
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
         """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
@@ -306,8 +306,18 @@ def preference_of(domain: Domain) -> Callable[[str, Example], Preference] | None
     return preference
 
 
-def cell(value: Any) -> str:
-    """A value of a column as a text; whole numbers, which a column with nulls holds as floats, without a point."""
+def cell(value: Any, name: str = "a value") -> str:
+    """Return a value of the column ``name`` as a text; a whole number, held as a float beside nulls, without a point.
+
+    Raises:
+        RowError: ``not_a_text``: it is a list, an object, or bytes that are not UTF-8.
+    """
+    if isinstance(value, bytes | list | tuple | Mapping):
+        what = "bytes that are not UTF-8" if isinstance(value, bytes) else type(value).__name__
+        mend = (
+            "convert them" if isinstance(value, bytes) else "name a column of texts, or write its parts by a template"
+        )
+        raise RowError(f"not_a_text: {name} is {what}, not a text; {mend}")
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, one_line
+from curation.domains import Domain, Example, cell, one_line
 from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, nearest_class, set_format
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -122,12 +122,12 @@ class Classification(Domain):
         """The text; of several columns a line each, without those that are empty.
 
         Raises:
-            RowError: ``null_field``, where all are empty; or as the template.
+            RowError: ``null_field``, where all are empty; ``not_a_text``; or as the template.
         """
         if self._template is not None:
             lines = [self._template.render(raw).strip()]
         else:
-            lines = [str(raw[name]).strip() for name in self._texts if raw[name] is not None]
+            lines = [cell(raw[name], name) for name in self._texts if raw[name] is not None]
         if not any(lines):
             raise RowError(f"null_field: {', '.join(self._texts)} is empty")
         return {"text": "\n".join(filter(None, lines))}

@@ -210,12 +210,10 @@ def _comes_second(question: str, chosen: str, rejected: str) -> bool:
 
 
 def _has_any(raw: Mapping[str, object], names: Sequence[str]) -> bool:
-    return any((value := raw.get(name)) is not None and cell(value) for name in names)
+    return any((value := raw.get(name)) is not None and cell(value, name) for name in names)
 
 
 def _text(name: str, value: object) -> str:
-    if isinstance(value, list | tuple | Mapping):
-        raise RowError(f"not_a_text: {name} is {type(value).__name__}, not a text; write its last message as a column")
-    if value is None or not (text := cell(value)):
+    if value is None or not (text := cell(value, name)):
         raise RowError(f"null_field: {name} is empty")
     return text

@@ -7,7 +7,7 @@ characters in all, and numbers stay below ``MOST_NUMBER``.
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jinja2
@@ -137,6 +137,16 @@ def _present(value: object) -> Any:
     return value
 
 
+def _written(value: object) -> Any:
+    """Return a value that a template may write: a list or an object would be Python's writing of it."""
+    if isinstance(value, bytes | list | tuple | Mapping):
+        raise RowError(
+            f"not_a_text: the template writes a value that is {type(value).__name__}; write its items by a loop, or "
+            "the filters join or tojson"
+        )
+    return _present(value)
+
+
 def _turns(values: Iterable[object]) -> Iterator[Any]:
     """The values of a loop, each of which costs a turn."""
     for value in values:
@@ -145,7 +155,7 @@ def _turns(values: Iterable[object]) -> Iterator[Any]:
 
 
 def _concat(parts: Iterable[object]) -> str:
-    texts = [str(_present(part)) for part in parts]
+    texts = [str(_written(part)) for part in parts]
     budget.spend(sum(map(len, texts)))  # before they are joined
     return str(_made("".join(texts)))
 
@@ -196,7 +206,7 @@ class BoundedEnvironment(SandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "%", "//", "/", "-"})
 
     def __init__(self) -> None:
-        super().__init__(undefined=jinja2.StrictUndefined, finalize=_present, autoescape=False)
+        super().__init__(undefined=jinja2.StrictUndefined, finalize=_written, autoescape=False)
         known: dict[str, Callable[..., Any]] = {
             name: _bounded(self.filters[name], missing=name in _FOR_MISSING) for name in _FILTERS
         }

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from curation.config import SourceConfig
-from curation.config.inputs import COMMA
 from curation.errors import SourceError
 from curation.escaping import quoted
 from curation.registry import READERS, installed
 from curation.sources import readers
 from curation.sources.paths import FoundFile, content_digest, find
-from curation.sources.source_file import SourceFile
+from curation.sources.source_file import Dialect, SourceFile
 
 
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
@@ -38,10 +37,11 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
         if file.path not in numbers:
             numbers[file.path] = following
             following += 1
+    dialect = Dialect(source.delimiter, source.quoting)
     described = (
         old
-        if _is_same(old := before.get(file.path), file, form, source.delimiter)
-        else _describe(file, form, numbers[file.path], source.delimiter)
+        if _is_same(old := before.get(file.path), file, form, dialect)
+        else _describe(file, form, numbers[file.path], dialect)
         for file, form in found
     )
     files = sorted((file for file in described if file is not None), key=lambda file: file.index)
@@ -61,7 +61,7 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
         new = current.get(old.path)
         if new is None:
             raise SourceError(f"{old.path}: was read when this run began and is gone; restore it, or start another run")
-        names = ("num_rows", "size", "modified", "schema", "format", "delimiter")
+        names = ("num_rows", "size", "modified", "schema", "format", *Dialect._fields)
         changes = [
             f"{name} was {getattr(old, name)}, is {getattr(new, name)}"
             for name in names
@@ -134,20 +134,20 @@ def _with_its_time(old: SourceFile, new: SourceFile) -> str:
     return f": its bytes are those of then, so give it its time back ({command})"
 
 
-def _is_same(old: SourceFile | None, file: FoundFile, form: str, delimiter: str) -> bool:
+def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialect) -> bool:
     """Whether a file is as it was; of a Lance table only its version tells."""
-    if old is None or form == "lance" or (form == "csv" and old.delimiter != delimiter):
+    if old is None or form == "lance" or (form == "csv" and old.dialect[:2] != dialect[:2]):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)
 
 
-def _describe(file: FoundFile, form: str, index: int, delimiter: str) -> SourceFile:
+def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> SourceFile:
     own = READERS[form].made_by is not None
     try:
         content = "" if own or form == "lance" else content_digest(file.path, file.size)
     except (OSError, pa.ArrowException):  # which the reader tells of
         content = ""
-    shape = readers.measure(file.path, form, delimiter)
+    shape = readers.measure(file.path, form, dialect)
     return SourceFile(
         path=file.path,
         format=form,
@@ -157,6 +157,6 @@ def _describe(file: FoundFile, form: str, index: int, delimiter: str) -> SourceF
         modified=shape.version or file.modified,
         schema=shape.schema,
         marks=shape.marks,
-        delimiter=delimiter if form == "csv" else COMMA,
+        **(shape.dialect._asdict() if form == "csv" else {}),
         content=content,
     )

@@ -6,6 +6,7 @@ an ordinary text.
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -26,11 +27,17 @@ def missing(value: object) -> bool:
 
 
 def present(value: object) -> Any:
-    """The value with None for everything missing, within lists and structs too."""
+    """Return the value with None for everything missing, and bytes as the text that they are, in lists and structs too.
+
+    Bytes that are not UTF-8 stay as they are, for the domain to refuse.
+    """
     if isinstance(value, Mapping):
         return {name: present(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [present(item) for item in value]
+    if isinstance(value, bytes):  # Impala and old Hive write texts without saying that they are
+        with suppress(UnicodeDecodeError):
+            value = value.decode()
     return None if missing(value) else value
 
 

@@ -22,8 +22,8 @@ from curation.escaping import message, quoted
 from curation.registry import READERS, code
 from curation.sources.missing import as_json
 from curation.sources.paths import content_digest, filesystem, stamp
-from curation.sources.records import MAX_RECORD, csv_fields, json_object, records
-from curation.sources.source_file import SourceFile
+from curation.sources.records import MAX_RECORD, csv_fields, csv_header, json_object, records
+from curation.sources.source_file import PLAIN, Dialect, SourceFile
 
 MARK_ROWS = 10_000
 BATCH_ROWS = 8_192
@@ -38,6 +38,7 @@ class Shape:
     schema: dict[str, str]
     marks: tuple[int, ...] = ()
     version: str = ""
+    dialect: Dialect = PLAIN
 
 
 class Reads(Protocol):
@@ -52,8 +53,8 @@ class Reads(Protocol):
         ...
 
 
-def measure(path: str, form: str, delimiter: str = ",") -> Shape:
-    """Count the rows of a file and name its columns; ``delimiter`` stands between the fields of CSV.
+def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
+    """Count the rows of a file and name its columns; ``dialect`` is how CSV is written, so far as it is known.
 
     Raises:
         SourceError: the file cannot be read as ``form``.
@@ -73,7 +74,7 @@ def measure(path: str, form: str, delimiter: str = ",") -> Shape:
             )
         if (own := _own(form)) is not None:
             return own.measure(path)
-        return _measure_text(path, form, delimiter)
+        return _measure_text(path, form, dialect)
     except SourceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -234,10 +235,10 @@ def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Itera
 
 
 def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    names = list(file.schema)
+    names, dialect = list(file.schema), file.dialect
     found = _range(file, start, stop)
     while rows := list(islice(found, BATCH_ROWS)):
-        values = [csv_fields(file.path, number, record, names, file.delimiter) for number, record in rows]
+        values = [csv_fields(file.path, number, record, names, dialect) for number, record in rows]
         arrays = [pa.array([fields[names.index(name)] or None for fields in values], pa.string()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, columns)
 
@@ -253,13 +254,13 @@ def _lance(path: str, version: int | None = None) -> Any:
     return lance.dataset(filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
-def _measure_text(path: str, form: str, delimiter: str) -> Shape:
-    found = records(path, form, 0, number=0 if form == "csv" else 1, delimiter=delimiter)
+def _measure_text(path: str, form: str, dialect: Dialect) -> Shape:
+    found = records(path, form, 0, number=0 if form == "csv" else 1, dialect=dialect)
     names: list[str] = []
     if form == "csv":
         _, header = next(found, (0, b""))
-        names = csv_fields(path, 0, header, delimiter=delimiter)
-        _require_delimiter(path, names, delimiter)
+        names, dialect = csv_header(path, header, dialect)
+        _require_delimiter(path, names, dialect.delimiter)
         _require_distinct(path, names)
     num_rows, marks, keys = 0, [], dict.fromkeys(names)
     for offset, record in found:
@@ -268,9 +269,10 @@ def _measure_text(path: str, form: str, delimiter: str) -> Shape:
         num_rows += 1
         if form == "jsonl":  # a key may first stand in the last row
             keys |= dict.fromkeys(json_object(path, num_rows, record) if num_rows <= _HEAD_ROWS else _keys(record))
-        elif num_rows <= _HEAD_ROWS:
-            csv_fields(path, num_rows, record, names, delimiter)
-    return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, "text" if form == "csv" else "json"), marks=tuple(marks))
+        elif num_rows <= _HEAD_ROWS or b"\n" in record.rstrip():  # which quotes may have swallowed
+            csv_fields(path, num_rows, record, names, dialect)
+    kind = "text" if form == "csv" else "json"
+    return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, kind), marks=tuple(marks), dialect=dialect)
 
 
 def _keys(record: bytes) -> Iterable[str]:
@@ -286,6 +288,6 @@ def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes
     """The records ``start`` to ``stop`` of a JSONL or CSV file with their numbers, from 1."""
     mark = start // MARK_ROWS
     skipped = start - mark * MARK_ROWS
-    found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.delimiter)
+    found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.dialect)
     for number, (_, record) in enumerate(islice(found, skipped, skipped + stop - start), start + 1):
         yield number, record

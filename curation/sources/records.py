@@ -17,12 +17,14 @@ from curation.escaping import quoted
 from curation.json_types import Json
 from curation.registry import COMPRESSED
 from curation.sources.paths import filesystem
+from curation.sources.source_file import PLAIN, Dialect
 
 MAX_RECORD = 64 << 20
 """Bytes of a record; a quote that is not closed would take in the rest of the file."""
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
 """The greatest depth of a JSON value; the file formats behind it nest by the call stack."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""
@@ -31,21 +33,27 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
 
-def records(path: str, form: str, offset: int, number: int, delimiter: str = ",") -> Iterator[tuple[int, bytes]]:
+def records(path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN) -> Iterator[tuple[int, bytes]]:
     """The records of a file from a byte on, without blank ones: where each starts, and its bytes.
 
-    ``number`` is that of the first record; a CSV file's header is record 0. ``delimiter``: as in :func:`csv_fields`.
+    ``number`` is that of the first record; a CSV file's header is record 0.
 
     Raises:
-        SourceError: a quoted field has no end, or a record is longer than ``MAX_RECORD``.
+        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16.
     """
+    has_quotes = form == "csv" and dialect.quoting != "none"
     with _open(path, offset) as file:
         parts, odd, start = [], False, offset
         for line in _lines(file):
+            if offset == 0 and line.startswith(_UTF_16):
+                raise SourceError(
+                    f"{path}: the file is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > "
+                    "NEW, or save it as 'CSV UTF-8'"
+                )
             offset += len(line)
             parts.append(line)
             # A quoted CSV field may hold line ends; doubled quotes inside it keep the parity.
-            odd ^= form == "csv" and line.count(b'"') % 2 == 1
+            odd ^= has_quotes and line.count(b'"') % 2 == 1
             if not odd:
                 record = (parts[0] if len(parts) == 1 else b"".join(parts)).removeprefix(_BOM if start == 0 else b"")
                 if record.strip(b"\r\n" if form == "csv" else None):  # in CSV spaces are a value
@@ -58,7 +66,8 @@ def records(path: str, form: str, offset: int, number: int, delimiter: str = ","
             text = parts[0].decode(errors="backslashreplace")
             raise SourceError(
                 f"{path}: record {number} has a quoted field that never ends, "
-                f"{_near(text, _fault(text, delimiter))}; close the quote, or double it if it is part of the text"
+                f"{_near(text, _fault(text, dialect.delimiter))}; close the quote, double it if it is part of the text, "
+                "or set quoting: none in its source if quotes are letters there"
             )
 
 
@@ -104,26 +113,72 @@ def json_object(path: str, number: int, record: bytes) -> Json:
     return value
 
 
-def csv_fields(
-    path: str, number: int, record: bytes, names: list[str] | None = None, delimiter: str = ","
-) -> list[str]:
-    """The fields of a CSV record, as many as there are ``names``.
+def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
+    """Return the names of a CSV file's columns, without empty ones at the end, and its dialect as the header shows it.
 
     Raises:
-        SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields.
+        SourceError: as :func:`csv_fields`; the lines end in carriage returns alone; or it is Excel's hint ``sep=;``.
+    """
+    text = _decoded(path, 0, record)
+    if "\r" in text.rstrip("\r\n") and not re.search(r'"[^"]*\r[^"]*"', text):
+        raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
+    if hint := re.fullmatch(r"sep=(.)", text.strip()):
+        raise SourceError(
+            f"{path}: {hint[0]} is Excel's hint and no header; delete line 1, and set delimiter: {json.dumps(hint[1])} "
+            "in its source"
+        )
+    names = csv_fields(path, 0, record, dialect=dialect)
+    while len(names) > 1 and not names[-1]:
+        names.pop()
+    if len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]):
+        dialect = dialect._replace(is_spaced=True)
+        names = [name.removeprefix(" ") for name in names]
+    return names, dialect
+
+
+def csv_fields(
+    path: str, number: int, record: bytes, names: list[str] | None = None, dialect: Dialect = PLAIN
+) -> list[str]:
+    """Return the fields of a CSV record, as many as there are ``names``; empty ones beyond them are left out.
+
+    Raises:
+        SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields; or quotes
+            may have swallowed rows: each of its lines has the right number of fields by itself, too.
     """
     where = f"{path}: record {number}" if names is not None else f"{path}: the header"
-    text = _decoded(path, number, record)
+    text, delimiter = _decoded(path, number, record), dialect.delimiter
+    quoting = csv.QUOTE_NONE if dialect.quoting == "none" else csv.QUOTE_MINIMAL
     try:
-        fields = next(csv.reader([text], strict=True, delimiter=delimiter), [])
+        reader = csv.reader(
+            [text], strict=True, delimiter=delimiter, quoting=quoting, skipinitialspace=dialect.is_spaced
+        )
+        fields = next(reader, [])
     except csv.Error as error:
         raise SourceError(
             f"{where} cannot be read as CSV {_near(text, _fault(text, delimiter))}; a field with quotes or line ends "
             "has to stand in quotes, with its own quotes doubled"
         ) from error
+    if names is not None and not any(fields[len(names) :]):
+        fields = fields[: len(names)]
+    lines = text.rstrip("\r\n").split("\n")
+    if names is not None and dialect.quoting == "auto" and _are_rows(lines, len(names), delimiter):
+        raise SourceError(
+            f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and each of these lines has "
+            f"{len(names)} fields if they are not, {_near(text, text.find(chr(34)))}; set quoting: none (a quote is "
+            "part of the text) or quoting: quotes in its source"
+        )
     if names is not None and len(fields) != len(names):
         raise SourceError(f"{where} has {len(fields)} fields, the header {len(names)}, {_near(text, 0)}; fix the file")
     return fields
+
+
+def _are_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
+    """Return whether the lines of a quoted record have the right number of fields by themselves, each.
+
+    A delimiter before a space is one of a sentence (``yes, but``).
+    """
+    between = re.compile(re.escape(delimiter) + ("(?! )" if delimiter in ",;" else ""))
+    return len(lines) > 1 and num_fields > 1 and all(len(between.findall(line)) == num_fields - 1 for line in lines)
 
 
 def _decoded(path: str, number: int, record: bytes) -> str:

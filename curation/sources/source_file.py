@@ -3,9 +3,23 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import repeat
-from typing import Self
+from typing import NamedTuple, Self
 
 from curation.json_types import Json
+
+
+class Dialect(NamedTuple):
+    """How the records of a CSV file are written."""
+
+    delimiter: str = ","
+    """The character between the fields."""
+    quoting: str = "auto"
+    """``quotes``, ``none`` or ``auto``, as ``SourceConfig.quoting``."""
+    is_spaced: bool = False
+    """Whether a space follows each delimiter and belongs to no field, as in ``text, "label"``."""
+
+
+PLAIN = Dialect()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +42,22 @@ class SourceFile:
     """The byte at which each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts."""
 
     delimiter: str = ","
-    """The character between the fields of a CSV file."""
+    """This and the next two: the :class:`Dialect` of a CSV file."""
+    quoting: str = "auto"
+    is_spaced: bool = False
     content: str = ""
     """The digest of its bytes (``curation.sources.paths.content_digest``); "" of a Lance table, a reader of one's own,
     and where an earlier version found the file."""
 
+    @property
+    def dialect(self) -> Dialect:
+        """How the records of a CSV file are written."""
+        return Dialect(self.delimiter, self.quoting, self.is_spaced)
+
     def to_json(self) -> Json:
-        """The file as a JSON object: a part of cache keys, without ``content`` and a delimiter that is a comma."""
-        left_out = {"content", *(["delimiter"] if self.delimiter == "," else [])}
+        """Return the file as a JSON object: a part of cache keys, without ``content`` and the defaults of a dialect."""
+        usual = PLAIN._asdict()
+        left_out = {"content", *(name for name, value in usual.items() if getattr(self, name) == value)}
         return {name: value for name, value in asdict(self).items() if name not in left_out} | {
             "marks": list(self.marks)
         }

@@ -29,6 +29,17 @@ def test_a_class_is_scored_by_its_words_and_read_back():
         domain.read({"title": None, "body": None})
 
 
+@pytest.mark.parametrize("value", [["a"], {"role": "user", "content": "hi"}, [{"role": "user"}], b"caf\xe9", ("a",)])
+@pytest.mark.parametrize("text", ["text", ["title", "text"], "{{ text }}", "Read: {{ row['text'] ~ '!' }}"])
+def test_a_value_that_is_no_text_is_refused_by_its_type(value, text):
+    domain = made(classes=["a", "b"], text=text)
+    what = "bytes" if isinstance(value, bytes) else type(value).__name__
+    with pytest.raises(RowError, match=f"not_a_text: .* is {what}"):
+        domain.read({"title": "t", "text": value})
+    with pytest.raises(RowError, match=f"not_a_text: .* is {what}"):
+        domain.gold({"label": value})
+
+
 def test_a_template_makes_the_text_and_guidelines_come_first():
     template = "{{ title | upper }}: {{ body }}"
     domain = made(classes=["spam", "ham"], text=template, label="y", guidelines=" Spam sells something. ")

@@ -210,6 +210,34 @@ def test_a_csv_row_of_spaces_is_a_row(tmp_path: Path) -> None:
     assert [row["a"] for row in rows_of(found(tmp_path / "x.csv")[0])] == ["1", "  ", None, "2"]
 
 
+def test_quotes_are_csvs_or_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('text\tlabel\nfine "day"\tpos\n"A long\tneg\nends"\tpos\n')
+    with pytest.raises(SourceError, match=r"record 2 .*set quoting: none .* or quoting: quotes"):
+        found(path, delimiter="\t")
+    assert [list(row.values()) for row in rows_of(found(path, delimiter="\t", quoting="none")[0])] == [
+        ['fine "day"', "pos"],
+        ['"A long', "neg"],
+        ['ends"', "pos"],
+    ]
+    path.write_text('text\tlabel\n"A long\tneg\nends"\tpos\n')
+    (file,) = found(path, delimiter="\t", quoting="quotes")
+    assert rows_of(file) == [{"text": "A long\tneg\nends", "label": "pos"}]
+    assert SourceFile.from_json(file.to_json()).dialect == file.dialect
+    path.write_text('text,label\n"Yes, but\nno, never",pos\n')  # a sentence's commas separate nothing
+    assert rows_of(found(path)[0]) == [{"text": "Yes, but\nno, never", "label": "pos"}]
+
+
+def test_spaces_after_delimiters_and_empty_last_columns_are_no_values(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('text, label,\r\n"a, b", "pos",\r\n c, neg\r\n')
+    (file,) = found(path)
+    assert list(file.schema) == ["text", "label"]
+    assert rows_of(file) == [{"text": "a, b", "label": "pos"}, {"text": "c", "label": "neg"}]
+    path.write_text("text,label\n a, pos\n")
+    assert rows_of(found(path)[0]) == [{"text": " a", "label": " pos"}]  # the header has no such spaces
+
+
 def test_a_jsonl_row_is_what_its_line_says_whatever_stands_beside_it(tmp_path: Path) -> None:
     rows = [
         {"a": 2.5, "b": [1.0, False], "c": {"d": 1}},
@@ -245,7 +273,15 @@ def test_a_key_that_first_stands_in_a_late_row_is_a_column(tmp_path: Path) -> No
         ("x.csv", b'a,b\n1,5" pipe\n2,3\n', """record 1 has a quoted field that never ends, near '1,5" pipe'"""),
         ("x.csv", b'a,b\n0,0\n1,5" pipe\n2,6" pipe\n', """record 2 cannot be read as CSV near '1,5" pipe"""),
         ("x.csv", b'a,b\n1,"2"3\n', """record 1 cannot be read as CSV near '1,"2"3'"""),
-        ("x.csv", b"a,b\r1,2\r3,4\r", r"the header cannot be read as CSV near 'a,b.u000d1,2"),
+        ("x.csv", b"a,b\r1,2\r3,4\r", "its line ends are carriage returns; convert them: tr"),
+        ("x.csv", "a,b\n1,2\n".encode("utf-16"), "the file is UTF-16; convert it to UTF-8: iconv"),
+        (
+            "x.csv",
+            b"\xef\xbb\xbfsep=;\r\na;b\r\n1;2\r\n",
+            'sep=; is Excel.s hint .* delete line 1, and set delimiter: ";"',
+        ),
+        ("x.csv", b"a,b,,\n1,2,,3\n", "record 1 has 4 fields, the header 2"),
+        ("x.csv", b'a,b\n"1,x\n2",y\n', "record 1 is one row of 2 lines .* has 2 fields .*set quoting: none"),
         ("x.csv", b"a,b\n1,2\n3,caf\xe9\n", r"record 2 is not UTF-8 near '3,caf.xe9"),
         ("x.csv", b"a,\xff\n1,2\n", r"record 0 is not UTF-8 near 'a,.xff"),
         ("x.csv", b"a,b\n1,\x1b[2J,3\n", r"record 1 has 3 fields, the header 2, near '1,.u001b.2J,3'"),
@@ -390,7 +426,7 @@ def test_own_ids(tmp_path: Path) -> None:
         ("h.csv", "id,x\n-3,1\n", "the id -3 is negative"),
         ("i.jsonl", '{"id": 7.0}\n{"id": 1}\n', "ids are double, not integers"),
         ("j.jsonl", '{"id": -9223372036854775808}\n', "the id -9223372036854775808 is negative"),
-        ("k.jsonl", '{"id": true}\n{"id": 1}\n', "not integers"),
+        ("k.jsonl", '{"id": true}\n{"id": 1}\n', "not all integers"),
     ]:
         (tmp_path / name).write_text(text)
         with pytest.raises(SourceError, match=f"{name[:1]}.{name[2:]}: id: .*{message}"):
