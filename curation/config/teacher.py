@@ -152,6 +152,9 @@ class ScriptedConfig(ScriptConfig):
     """How long each row takes."""
     seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
     """For each word of a prompt and of its completion, besides ``seconds_per_row``."""
+    slots: Annotated[int, Field(gt=0)] | None = None
+    """Rows that are answered side by side, each in ``seconds_per_answer``, as an engine does with free places."""
+    seconds_per_answer: Annotated[float, Field(ge=0)] = 0.0
     start_seconds: Annotated[float, Field(ge=0)] = 0.0
     """How long it takes to start."""
     log: str | None = None
@@ -242,7 +245,8 @@ class AskConfig(AnswersConfig):
     """Tokens (prompt, padded, plus answer) in one forward batch."""
     chunk_seconds: ChunkSeconds = CHUNK_SECONDS
     """How long an actor is to work on a chunk, the unit of commit and of what a crash loses: the first chunks are
-    small, later ones as large as the speed says."""
+    small, later ones as large as the speed says. A model that answers rows side by side (an engine, a server) has chunks
+    that fill it, however long they last, and what has ended of them is committed at this interval."""
     chunk_rows: PositiveInt = 4096
     """The most rows of a chunk, which is one table fragment."""
     actors: ActorsConfig = ActorsConfig()

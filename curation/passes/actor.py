@@ -1,24 +1,26 @@
 """The process that holds a model and works on chunks of tables. It survives rows that kill it.
 
 A dataset of Ray Data maps its rows, which are chunks, by this class. One call works on one chunk of one pass and gives
-one small row, the names of the fragments that it wrote. A process serves pass after pass, and several at once if they
-ask the same model. If a process dies, Ray restarts it and replays its calls, without a limit; the desk
+one small row, the names of the fragments that it wrote last. A process serves pass after pass, and several at once if
+they ask the same model. If a process dies, Ray restarts it and replays its calls, without a limit; the desk
 (:mod:`curation.passes.desk`) sets one. It also tells the new process what is done, and which row kills
 (:mod:`curation.passes.bisection` finds it). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
+import math
 import os
 import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import astuple
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from curation.cluster import nodes
@@ -26,8 +28,7 @@ from curation.errors import RunFailedError, StartError
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.passes.bisection import Narrowing
-from curation.passes.cutting import Chunk
-from curation.passes.desk import BEAT_SECONDS, Handout, Pass
+from curation.passes.desk import BEAT_SECONDS, Begun, Handout, Pass, Written
 from curation.passes.job import Job, Row
 from curation.passes.models import Models
 from curation.passes.shares import Shares
@@ -61,65 +62,41 @@ class ModelActor:
         self._beating = every(BEAT_SECONDS, self._beat)
         self._beating.__enter__()
 
-    def __call__(self, chunks: pa.Table) -> pa.Table:
+    def __call__(self, calls: pa.Table) -> pa.Table:
         """Work on a chunk and write its fragments: a row of ``RESULT`` for a row of the dataset."""
-        ((index, pass_id, start, stop, take),) = zip(*chunks.to_pydict().values(), strict=True)
-        handout = Handout(index=index, pass_id=pass_id, chunk=Chunk(start=start, stop=stop, take=take))
-        written = error = None
+        ((index, pass_id),) = zip(*calls.to_pydict().values(), strict=True)
+        handout = Handout(index=index, pass_id=pass_id)
+        found = Written("", b"")
+        error = None
         try:
-            written = self._work(handout)
+            found = self._work(handout) or found
         except Exception as problem:  # it ends one pass, not the dataset
             error = _pickled(problem)
-        row = {"pass_id": pass_id, "chunk": handout.chunk.name, "written": written, "error": error}
+        row = {"pass_id": pass_id, "chunk": found.name, "written": found.rows or None, "error": error}
         return pa.Table.from_pylist([row], schema=RESULT)
 
-    def _work(self, handout: Handout) -> bytes | None:
-        begun, part = time.monotonic(), handout.chunk
-        session = self._session(handout.pass_id)
-        known = ray.get(self._desk.begin.remote(handout, self._id))
-        if session is None or isinstance(known, bytes):  # the call had returned, but its node was lost: Ray replays it
-            return known if isinstance(known, bytes) else None
-        this = session.this
-        rows = session.examples.take(part.offsets).to_pylist()
-        known = known or Narrowing.of(len(rows))
-        taken_along = known.pass_id != this.id or _is_gone(known.node)
-        known.begin(max_row_retries=this.actors.max_row_retries, taken_along=taken_along)
-        known.node, known.pass_id = self._node, this.id
+    def _work(self, handout: Handout) -> Written | None:
+        if (session := self._session(handout.pass_id)) is None:
+            return None
+        given: Begun | None = ray.get(self._desk.begin.remote(handout, self._id, session.worker.slots))
+        if given is None:
+            return None
+        if given.result is not None:  # the call had returned, but its node was lost: Ray replays it
+            return Written(given.chunk.name, given.result)
+        begun = time.monotonic()
         with self._shares.measured() as share:
-            written = self._written(session, handout, rows, known)
-        spent: Json = {"seconds": round(share(), 6), "actor": self._id}
-        if session.worker.meter is not None:
-            spent["tokens"] = list(astuple(session.worker.meter.take()))
+            call = _Call(session, handout, given, share, desk=self._desk, actor=self._id, node=self._node)
+            turn = self._turns.together() if call.is_whole else self._turns.alone()
+            token = _index.set(handout.index)
+            self._answered[handout.index] = len(given.written)
+            try:
+                with turn, self._watch.busy(session.this.actors.hang_seconds):
+                    found = call.work(lambda: self._answered[handout.index])
+            finally:
+                del self._answered[handout.index]
+                _index.reset(token)
         session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
-        session.job.telemetry.add(metrics.ROWS_LABELLED, len(rows))
-        found = _streamed(commits.with_note(written, spent=spent))
-        ray.get(self._desk.finish.remote(handout, len(rows), found))
         return found
-
-    def _written(self, session: "_PassSession", handout: Handout, rows: list[Row], known: Narrowing) -> pa.Table:
-        worker, parts, num_done = session.worker, [], 0
-        turn = self._turns.together() if known.is_whole else self._turns.alone()
-        token = _index.set(handout.index)
-        self._answered[handout.index] = 0
-        try:
-            with turn, self._watch.busy(session.this.actors.hang_seconds):
-                for piece in known.pieces():
-                    ray.get(self._desk.keep.remote(handout, known))
-                    parts.append(worker.work([rows[place] for place in piece]))
-                    num_done += len(piece)
-                    self._answered[handout.index] = num_done
-                    if session.is_new:
-                        session.is_new = False
-                        ray.get(self._desk.got_on.remote(handout.pass_id, self._id))
-        finally:
-            del self._answered[handout.index]
-            _index.reset(token)
-        if known.poison:
-            parts.append(worker.give_up([rows[place] for place in known.poison], POISON))
-        note: Json = {"deaths": known.num_deaths} if known.num_deaths else {}
-        if started := session.started():
-            note["teacher"] = started
-        return worker.write(parts, note)
 
     def _session(self, pass_id: str) -> "_PassSession | None":
         """The pass in this process; None where it has ended."""
@@ -202,6 +179,84 @@ class _PassSession:
             return self._facts.pop()
         except IndexError:
             return None
+
+
+class _Call:
+    """The work of one call on its chunk.
+
+    Rows that have ended are handed in by the clock while the others go on, where the model answers rows side by side: a
+    long answer keeps no others from being committed. They go to the desk and are no outputs of the call, since Ray
+    replays a call that died without the outputs that it had delivered, whichever those were.
+    """
+
+    def __init__(
+        self,
+        session: "_PassSession",
+        handout: Handout,
+        given: Begun,
+        share: Callable[[], float],
+        *,
+        desk: Any,
+        actor: str | None,
+        node: str,
+    ) -> None:
+        self._session, self._handout, self._name, self._share = session, handout, given.chunk.name, share
+        self._desk, self._actor = desk, actor
+        self._rows: list[Row] = session.examples.take(given.chunk.offsets).to_pylist()
+        self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
+        self._known = known = given.known or Narrowing.of(len(self._rows))
+        known.drop(given.written)
+        taken_along = known.pass_id != session.this.id or _is_gone(known.node)
+        known.begin(max_row_retries=session.this.actors.max_row_retries, taken_along=taken_along)
+        known.node, known.pass_id = node, session.this.id
+        self._parts: list[Any] = []
+        """Results that are not written yet."""
+        self._seconds = 0.0
+        """The call's share of the process's time that is told already."""
+        asks_side_by_side = session.worker.slots is not None and known.is_whole
+        self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
+        self._last = time.monotonic()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no process has died in the chunk."""
+        return self._known.is_whole
+
+    def work(self, num_answered: Callable[[], int]) -> Written | None:
+        """Return what was written last; ``None`` where another call has written some of the rows."""
+        session, known = self._session, self._known
+        for piece in known.pieces():
+            ray.get(self._desk.keep.remote(self._handout, self._name, known))
+            for part in session.worker.stream([self._rows[place] for place in piece]):
+                self._parts.append(part)
+                is_due = time.monotonic() - self._last > self._every and num_answered() < len(self._rows)
+                if is_due and self._hand_in(self._desk.wrote, {}) is None:
+                    return None
+            if session.is_new:
+                session.is_new = False
+                ray.get(self._desk.got_on.remote(self._handout.pass_id, self._actor))
+        if known.poison:
+            self._parts.append(session.worker.give_up([self._rows[place] for place in known.poison], POISON))
+        note: Json = {"deaths": known.num_deaths} if known.num_deaths else {}
+        if started := session.started():
+            note["teacher"] = started
+        return self._hand_in(self._desk.finish, note)
+
+    def _hand_in(self, take: Any, note: Json) -> Written | None:
+        """Write the results that there are, and give them to a method of the desk; ``None`` where it refuses them."""
+        worker, seconds = self._session.worker, self._share()
+        table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
+        spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
+        if worker.slots is not None:
+            spent["slots"] = worker.slots
+        if worker.meter is not None:
+            spent["tokens"] = list(astuple(worker.meter.take()))
+        ids = np.frombuffer(table["row_ids"][0].as_py() if len(table) else b"", dtype=np.int64).tolist()
+        written = Written(self._name, _streamed(commits.with_note(table, spent=spent)))
+        self._parts, self._seconds, self._last = [], seconds, time.monotonic()
+        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(ids))
+        places = [self._place[row_id] for row_id in ids]
+        return written if ray.get(take.remote(self._handout, places, written.rows)) else None
 
 
 class _Watch:

@@ -10,8 +10,8 @@ harm are one piece in the next attempt.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from curation.json_types import Json
@@ -65,6 +65,31 @@ class Narrowing:
             self.poison.append(row)
         else:
             self.suspect.insert(0, lost)
+
+    def drop(self, places: Collection[int]) -> None:
+        """Forget rows that need no work any more: what a call wrote of a chunk before its process died."""
+
+        def kept(piece: list[int]) -> list[int]:
+            return [place for place in piece if place not in places]
+
+        self.suspect = [left for piece in self.suspect if (left := kept(piece))]
+        self.harmless, self.under_way = kept(self.harmless), kept(self.under_way)
+
+    def only(self, places: Sequence[int]) -> Self:
+        """Return what is known of some of the rows alone, which are numbered anew in this order."""
+        at = {place: number for number, place in enumerate(places)}
+
+        def kept(piece: list[int]) -> list[int]:
+            return [at[place] for place in piece if place in at]
+
+        return replace(
+            self,
+            suspect=[left for piece in self.suspect if (left := kept(piece))],
+            harmless=kept(self.harmless),
+            poison=kept(self.poison),
+            under_way=kept(self.under_way),
+            lonely_deaths={at[row]: number for row, number in self.lonely_deaths.items() if row in at},
+        )
 
     def pieces(self) -> Iterator[list[int]]:
         """Pieces to work on, one by one, the harmless rows last; each is under way until the next is asked.

@@ -2,6 +2,9 @@
 
 Nobody knows beforehand how long a row takes: the first chunks are small, and those that come back say how large the
 next ones may be. Near the end of a pass chunks get smaller again, so that no actor works for long after the others.
+
+A model that answers many rows side by side needs as long as its longest answer, however few rows it is given, so the
+time of a chunk says nothing of its rows while places are free. Its chunks are never smaller than what fills it.
 """
 
 import math
@@ -20,6 +23,9 @@ from curation.tables.row_ids import SCAN_ROWS, in_order, missing
 
 GROWTH = 4
 """The most by which a chunk is larger than the largest one that came back: a small one says little of a row."""
+FILL = 8
+"""Rows that the chunks of an actor hold together, for each one that its model answers side by side: the answers of a
+chunk that have ended leave places, which the other chunks fill until its longest answer has ended, too."""
 LEAST_SECONDS = 2.0
 """The least that a chunk near the end of a pass is to take."""
 
@@ -89,16 +95,19 @@ class OpenRows:
         while (chunk := self.take(num_rows)) is not None:
             yield chunk
 
-    def set_apart(self, chunk: Chunk) -> bool:
-        """Take out the rows of a chunk, before any others are taken; False where not all of them are left."""
+    def set_apart(self, chunk: Chunk) -> Int64s:
+        """Take out what is left of a chunk, before any other rows are taken; return its places in the chunk.
+
+        Some of a chunk's rows may be committed already; a chunk lies within one stretch of the table.
+        """
         for place, stretch in enumerate(self._stretches):
             offsets = stretch.offsets
-            others = offsets[~np.isin(offsets, chunk.offsets)]
-            if len(offsets) - len(others) == len(chunk.offsets):
-                self.left -= len(chunk.offsets)
+            if len(found := np.flatnonzero(np.isin(chunk.offsets, offsets))):
+                self.left -= len(found)
+                others = offsets[~np.isin(offsets, chunk.offsets)]
                 self._stretches[place : place + 1] = [Chunk.of(others)] if len(others) else []
-                return True
-        return False
+                return found
+        return np.empty(0, dtype=np.int64)
 
 
 class Cutter:
@@ -111,13 +120,17 @@ class Cutter:
         self._pace: float | None = None
         """Seconds in which a chunk gets a row done, of the chunks that came back last."""
 
-    def rows(self, left: int, at_once: int) -> int:
-        """Rows of the next chunk, where ``left`` rows are left for ``at_once`` chunks at a time."""
+    def rows(self, left: int, *, actors: int, calls: int, slots: int | None = None) -> int:
+        """Return the rows of the next chunk, where ``left`` rows are left for actors that each make so many calls.
+
+        ``slots``: the rows that the actor's model answers side by side; ``None`` where each row takes time of its own.
+        """
+        floor = 0 if slots is None else math.ceil(min(FILL * slots / calls, left / actors))
         if self._pace is None or math.isinf(self._seconds):
-            return self._first
+            return max(self._first, min(floor, self._most))
         wanted = min(self._seconds / self._pace, GROWTH * self._largest)
-        short = max(left / (2 * at_once), LEAST_SECONDS / self._pace)
-        return max(1, min(self._most, math.ceil(min(wanted, short))))
+        short = max(left / (2 * actors * calls), LEAST_SECONDS / self._pace)
+        return max(1, min(self._most, max(floor, math.ceil(min(wanted, short)))))
 
     def learn(self, rows: int, seconds: float) -> None:
         """Take note of a chunk that took so long."""
@@ -127,4 +140,4 @@ class Cutter:
 
     def chunks(self, left: int) -> int:
         """About how many chunks are left, of so many rows."""
-        return math.ceil(left / self.rows(left, 1)) if left else 0
+        return math.ceil(left / self.rows(left, actors=1, calls=1)) if left else 0

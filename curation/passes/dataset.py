@@ -8,6 +8,7 @@ idle, restarts what dies, holds back what would overflow, and shows the dataset 
 import logging
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
-from curation.passes.desk import Desk, Look, Pass, Suspect
+from curation.passes.desk import Desk, Look, Pass, Suspect, Written
 from curation.passes.job import Job
 from curation.stopping import LOOK_SECONDS
 from curation.telemetry.standing import Actors
@@ -37,6 +38,8 @@ CLOSING_SECONDS = 30.0
 """How long the end of a dataset is awaited; its thread ends with the process in any case."""
 
 
+PARTS_SECONDS = 1.0
+"""The interval at which the driver asks for what calls wrote that go on."""
 REST_SECONDS = 5.0
 """How long a driver that is stopped waits for the results of chunks that were done just before."""
 
@@ -49,7 +52,9 @@ class RunningPass:
         self.done: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
         self._id, self._desk, self._left = pass_id, desk, left
         self._names: set[str] = set()
-        """The chunks whose result was given."""
+        """The chunks, and parts of them, whose result was given."""
+        self._num_parts = 0
+        """The number of parts that the desk has given."""
 
     def __iter__(self) -> Iterator[pa.Table | None]:
         """The result of each chunk when it is done, in any order; None now and then while none is.
@@ -58,7 +63,14 @@ class RunningPass:
             UserError: an actor found a mistake of the user.
             ray.exceptions.RayError: the dataset failed.
         """
+        asked = time.monotonic()
         while self._left:
+            if time.monotonic() - asked > PARTS_SECONDS:
+                parts: list[Written] = ray.get(self._desk.take.remote(self._id, self._num_parts))
+                self._num_parts += len(parts)
+                for part in parts:
+                    yield from self._first(part.name, part.rows)
+                asked = time.monotonic()
             try:
                 found = self.done.get(timeout=LOOK_SECONDS)
             except queue.Empty:
@@ -74,16 +86,16 @@ class RunningPass:
     def rest(self) -> Iterator[pa.Table]:
         """End the pass; the results of the chunks that are done and were not given, where the desk can still say."""
         with suppress(ray.exceptions.RayError):
-            finished: dict[str, bytes] = ray.get(self._desk.end.remote(self._id), timeout=REST_SECONDS)
-            for chunk, written in finished.items():
-                yield from self._first(chunk, written)
+            written: list[Written] = ray.get(self._desk.end.remote(self._id), timeout=REST_SECONDS)
+            for part in written:
+                yield from self._first(part.name, part.rows)
 
     def _first(self, chunk: str, written: bytes) -> Iterator[pa.Table]:
         """A chunk's result, unless it was given already: the chunk may have been handed out twice."""
         if chunk not in self._names:
             self._names.add(chunk)
             table = pa.ipc.open_stream(written).read_all()
-            self._left -= len(table["row_ids"][0].as_py()) // 8
+            self._left -= len(table["row_ids"][0].as_py()) // 8 if len(table) else 0
             yield table
 
     def look(self) -> Look:

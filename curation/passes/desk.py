@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation.cluster import nodes
 from curation.config import ActorsConfig
@@ -76,17 +76,40 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Handout:
-    """A chunk of a pass in the hands of the dataset: one row of it."""
+    """A row of the dataset: a call for a chunk of a pass, which is cut when an actor begins it."""
 
     index: int
     """Place in the dataset."""
     pass_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A chunk that an actor begins, and what is known of it."""
+
     chunk: Chunk
+    known: Narrowing | None = None
+    """What earlier processes found; ``None`` where none has begun it."""
+    written: frozenset[int] = frozenset()
+    """The places of the rows that earlier calls wrote."""
+    result: bytes | None = None
+    """What was written of it last, where it is done."""
+
+
+class Written(NamedTuple):
+    """Rows of a chunk that are written: all that were left of it, or the part that has ended."""
+
+    name: str
+    """No other part of the pass has it."""
+    rows: bytes
+    """Rows of ``commits.WRITTEN`` as an Arrow stream."""
 
 
 @dataclass(eq=False)
 class _Handed:
     handout: Handout
+    chunk: Chunk | None = None
+    """``None`` until an actor begins it."""
     actor: str | None = None
     """Who has begun it."""
     begun: float = 0.0
@@ -108,8 +131,14 @@ class _UnderWay:
     handed: dict[int, _Handed] = field(default_factory=dict)
     known: dict[str, Narrowing] = field(default_factory=dict)
     """Knowledge by the name of a chunk, where a process has begun it."""
-    finished: "OrderedDict[str, bytes]" = field(default_factory=OrderedDict)
-    """Chunks written last."""
+    written: dict[str, set[int]] = field(default_factory=dict)
+    """The places of the rows that calls wrote which go on, by the name of their chunk."""
+    parts: list[Written] = field(default_factory=list)
+    """What such calls wrote, until the driver has taken it."""
+    num_taken: int = 0
+    """The number of parts that the driver has taken."""
+    finished: "OrderedDict[int, tuple[Chunk, bytes]]" = field(default_factory=OrderedDict)
+    """Chunks written last, by their places in the dataset."""
     answered: int = 0
     actor_seconds: float = 0.0
 
@@ -161,20 +190,29 @@ class Desk:
         self._divide()  # the time since the last pass is not this one's
         mine = self._passes[this.id] = _UnderWay(this, jobs, rows, cutter, Starts(this.actors.max_restarts))
         for suspect in suspects:
-            if rows.set_apart(suspect.chunk):
-                mine.again.append(suspect.chunk)
-                mine.known[suspect.chunk.name] = Narrowing.from_json(suspect.known)
+            if len(places := rows.set_apart(suspect.chunk)):
+                chunk = Chunk.of(suspect.chunk.offsets[places])
+                mine.again.append(chunk)
+                mine.known[chunk.name] = Narrowing.from_json(suspect.known).only(places.tolist())
         await self._tell()
 
-    async def end(self, pass_id: str) -> dict[str, bytes]:
-        """End a pass, also before all of its chunks have a result; the last results by chunk."""
+    async def take(self, pass_id: str, num_taken: int) -> list[Written]:
+        """Return what calls wrote that go on, but for the first ``num_taken`` parts, which the driver has."""
+        if (mine := self._passes.get(pass_id)) is None:
+            return []
+        del mine.parts[: num_taken - mine.num_taken]
+        mine.num_taken = num_taken
+        return list(mine.parts)
+
+    async def end(self, pass_id: str) -> list[Written]:
+        """End a pass, also before all of its chunks have a result; return what was written last."""
         if (mine := self._passes.pop(pass_id, None)) is None:
-            return {}
+            return []
         self._divide()
         for index in mine.handed:
             self._fed.pop(index, None)
         await self._tell()
-        return dict(mine.finished)
+        return [*mine.parts, *(Written(chunk.name, rows) for chunk, rows in mine.finished.values())]
 
     async def look(self, pass_id: str | None) -> Look:
         """How far a pass is, and which actors there are.
@@ -193,7 +231,7 @@ class Desk:
         mine = self._passes.get(pass_id or "")
         if mine is None:
             return Look(actors=actors)
-        handed = [given for given in mine.handed.values() if not given.is_given_again]
+        handed = [given for given in mine.handed.values() if given.chunk is not None and not given.is_given_again]
         return Look(
             actors=actors,
             answered=mine.answered + sum(given.answered for given in handed),
@@ -202,9 +240,9 @@ class Desk:
             actor_seconds=mine.actor_seconds,
             unstarted=mine.starts.words,
             suspects=tuple(
-                Suspect(chunk=given.handout.chunk, known=known.to_json())
+                Suspect(chunk=given.chunk, known=known.to_json())
                 for given in handed
-                if (known := mine.known.get(given.handout.chunk.name)) is not None and not known.is_whole
+                if given.chunk and (known := mine.known.get(given.chunk.name)) is not None and not known.is_whole
             ),
         )
 
@@ -226,7 +264,7 @@ class Desk:
                 if index in self._fed:
                     return self._fed[index].handout
                 if index < self._num_fed:  # done: Ray drops what it has already had
-                    return Handout(index=index, pass_id="", chunk=Chunk(start=0, stop=0, take=b""))
+                    return Handout(index=index, pass_id="")
                 if self._is_closed:
                     return None
                 if (handout := self._hand_out(index)) is not None:
@@ -234,20 +272,14 @@ class Desk:
                 await self._news.wait()
 
     def _hand_out(self, index: int) -> Handout | None:
-        """The next chunk, of the pass with the fewest: a small one beside a large one does not wait for all of that."""
-        at_once = self._calls * max(self._wanted, len(self._living()))
+        """A call for the pass with the fewest: a small one beside a large one does not wait for all of that."""
+        at_once = self._calls * self._num_actors
         under_way = sum(not given.is_given_again for given in self._fed.values())
         waiting = [mine for mine in self._passes.values() if mine.again or mine.rows.left]
         if not waiting or under_way >= AHEAD * at_once:
             return None
         mine = min(waiting, key=lambda mine: len(mine.handed))
-        if mine.again:
-            chunk = mine.again.popleft()
-        else:
-            found = mine.rows.take(mine.cutter.rows(mine.rows.left, at_once))
-            assert found is not None, "rows are left"
-            chunk = found
-        handout = Handout(index=index, pass_id=mine.this.id, chunk=chunk)
+        handout = Handout(index=index, pass_id=mine.this.id)
         self._fed[index] = mine.handed[index] = _Handed(handout)
         self._num_fed = index + 1
         return handout
@@ -288,44 +320,98 @@ class Desk:
         if (mine := self._passes.get(pass_id)) is not None:
             mine.starts.refuse(actor, node, why)
 
-    async def begin(self, handout: Handout, actor: str) -> Narrowing | bytes | None:
-        """An actor begins a chunk: what earlier processes knew of it, or what was written of it; None for a new one."""
+    async def begin(self, handout: Handout, actor: str, slots: int | None) -> Begun | None:
+        """Return the chunk for a call that begins, the same one for a call that begins anew; ``None``: none is left.
+
+        The actor's model answers ``slots`` rows side by side (:meth:`Cutter.rows`).
+        """
         if (mine := self._passes.get(handout.pass_id)) is None:
             return None
-        if (given := mine.handed.get(handout.index)) is not None:
-            self._divide()
-            given.actor, given.begun, given.answered = actor, time.monotonic(), 0
-        return mine.finished.get(handout.chunk.name) or mine.known.get(handout.chunk.name)
+        if (given := mine.handed.get(handout.index)) is None:
+            if (done := mine.finished.get(handout.index)) is None:
+                return None
+            return Begun(chunk=done[0], result=done[1])
+        self._divide()
+        given.chunk = given.chunk or self._next_chunk(mine, slots)
+        if given.chunk is None:
+            del mine.handed[handout.index], self._fed[handout.index]
+            await self._tell()
+            return None
+        given.actor, given.begun, given.answered = actor, time.monotonic(), 0
+        name = given.chunk.name
+        written = frozenset(mine.written.get(name, ()))
+        return Begun(chunk=given.chunk, known=mine.known.get(name), written=written)
 
-    async def keep(self, handout: Handout, known: Narrowing) -> None:
+    def _next_chunk(self, mine: _UnderWay, slots: int | None) -> Chunk | None:
+        if mine.again:
+            return mine.again.popleft()
+        if not mine.rows.left:
+            return None
+        how_many = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
+        return mine.rows.take(how_many)
+
+    async def keep(self, handout: Handout, chunk: str, known: Narrowing) -> None:
         """Record what is known of a chunk, before a process goes on with it."""
-        if (mine := self._passes.get(handout.pass_id)) is not None:
-            mine.known[handout.chunk.name] = known
+        if (mine := self._passes.get(handout.pass_id)) is not None and handout.index in mine.handed:
+            mine.known[chunk] = known
+
+    async def wrote(self, handout: Handout, places: list[int], rows: bytes) -> bool:
+        """Take rows of a chunk that a call wrote which goes on; whether they are taken.
+
+        They are not where another call has written some of them, since both may work on one chunk
+        (``STUCK_SECONDS``): that one goes on, and this one has to end.
+        """
+        mine, given = self._call(handout)
+        if mine is None or given is None or given.chunk is None:
+            return False
+        written = mine.written.setdefault(given.chunk.name, set())
+        if not written.isdisjoint(places):
+            return await self._leave(mine, given)
+        mine.parts.append(Written(f"{given.chunk.name}.{len(written)}", rows))
+        written.update(places)
+        return True
 
     async def got_on(self, pass_id: str, actor: str) -> None:
         """An actor's process has done something."""
         if (mine := self._passes.get(pass_id)) is not None:
             mine.starts.got_on(actor)
 
-    async def finish(self, handout: Handout, num_rows: int, written: bytes) -> None:
-        """A chunk is written."""
-        if (mine := self._passes.get(handout.pass_id)) is None:
-            return
+    async def finish(self, handout: Handout, places: list[int], rows: bytes) -> bool:
+        """Take the last rows of a chunk; whether they are taken: as of :meth:`wrote`."""
+        mine, given = self._call(handout)
+        if mine is None or given is None or (chunk := given.chunk) is None:
+            return False
+        if not mine.written.get(chunk.name, set()).isdisjoint(places):
+            return await self._leave(mine, given)
         self._divide()
-        name = handout.chunk.name
-        if name not in mine.finished:
-            mine.answered += num_rows
-        mine.finished[name] = written
-        if len(mine.finished) > KEPT:
-            mine.finished.popitem(last=False)
-        mine.known.pop(name, None)
-        mine.again = deque(chunk for chunk in mine.again if chunk.name != name)
-        for index, given in list(mine.handed.items()):
-            if given.handout.chunk.name == name:
-                if index == handout.index:
-                    mine.cutter.learn(num_rows, time.monotonic() - given.begun)
+        num_rows = len(chunk.offsets)
+        mine.answered += num_rows
+        mine.cutter.learn(num_rows, time.monotonic() - given.begun)
+        for index, other in list(mine.handed.items()):
+            if other.chunk is not None and other.chunk.name == chunk.name:
+                mine.finished[index] = chunk, rows
                 del mine.handed[index], self._fed[index]
+        while len(mine.finished) > KEPT:
+            mine.finished.popitem(last=False)
+        mine.known.pop(chunk.name, None)
+        mine.written.pop(chunk.name, None)
+        mine.again = deque(waiting for waiting in mine.again if waiting.name != chunk.name)
         await self._tell()
+        return True
+
+    def _call(self, handout: Handout) -> tuple[_UnderWay | None, _Handed | None]:
+        mine = self._passes.get(handout.pass_id)
+        return mine, None if mine is None else mine.handed.get(handout.index)
+
+    async def _leave(self, mine: _UnderWay, left: _Handed) -> bool:
+        """Take a call off its chunk, which another call goes on with: False."""
+        index = left.handout.index
+        del mine.handed[index], self._fed[index]
+        for given in mine.handed.values():
+            if given.chunk is not None and left.chunk is not None and given.chunk.name == left.chunk.name:
+                given.is_given_again = False
+        await self._tell()
+        return False
 
     # What the desk does by itself
 
@@ -346,10 +432,14 @@ class Desk:
                     actor.is_ended = True
                     _end_process(actor.node, actor.pid, hang_seconds)
                 for mine, given in has:
-                    if actor.silence > STUCK_SECONDS and not given.is_given_again:
+                    if actor.silence > STUCK_SECONDS and given.chunk is not None and not given.is_given_again:
                         given.is_given_again = True
-                        mine.again.append(given.handout.chunk)
+                        mine.again.append(given.chunk)
             await self._tell()
+
+    @property
+    def _num_actors(self) -> int:
+        return max(self._wanted, len(self._living()))
 
     def _living(self) -> list[_Actor]:
         return [actor for actor in self._actors.values() if actor.silence <= SILENT_SECONDS]

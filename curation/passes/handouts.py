@@ -11,16 +11,8 @@ from ray.data.datasource import ReadTask
 
 from curation.passes.desk import Handout
 
-CHUNKS = pa.schema(
-    [
-        ("index", pa.int64()),
-        ("pass_id", pa.string()),
-        ("start", pa.int64()),
-        ("stop", pa.int64()),
-        ("take", pa.binary()),
-    ]
-)
-"""A row of the dataset: a chunk of a pass."""
+CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
+"""A row of the dataset: a call for a chunk of a pass."""
 
 
 class Handouts(Datasource):
@@ -48,7 +40,5 @@ def _blocks(desk: Any) -> Iterator[pa.Table]:
 
 
 def block(handout: Handout) -> pa.Table:
-    """A chunk as a row of ``CHUNKS``."""
-    chunk = handout.chunk
-    row = {"index": handout.index, "pass_id": handout.pass_id}
-    return pa.Table.from_pylist([row | {"start": chunk.start, "stop": chunk.stop, "take": chunk.take}], schema=CHUNKS)
+    """Return a call as a row of ``CALLS``."""
+    return pa.Table.from_pylist([{"index": handout.index, "pass_id": handout.pass_id}], schema=CALLS)

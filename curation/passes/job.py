@@ -5,7 +5,7 @@ Stages describe passes by these, without Ray; :mod:`curation.passes.run` does th
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
 
@@ -89,6 +89,15 @@ class ChunkWorker(ABC, Generic[Part]):
     @abstractmethod
     def work(self, rows: list[Row]) -> Part:
         """Work on some rows of a chunk; call :meth:`alive` now and then."""
+
+    def stream(self, rows: list[Row]) -> Iterator[Part]:
+        """Yield results of some rows as they are done; by default of all rows at the end."""
+        yield self.work(rows)
+
+    @property
+    def slots(self) -> int | None:
+        """The rows that the model answers side by side; ``None`` where each takes time of its own."""
+        return None if self.meter is None else getattr(self.meter.teacher, "slots", None)
 
     @abstractmethod
     def give_up(self, rows: list[Row], error: str) -> Part:

@@ -39,6 +39,8 @@ class ChunkSpent(NamedTuple):
     rows: int
     prompt_tokens: int
     output_tokens: int
+    slots: int | None = None
+    """Rows that the actor's model answers side by side."""
 
 
 class Tally:
@@ -86,7 +88,9 @@ class Tally:
         used = written.note.get("spent", {})
         prompt, output = used.get("tokens", (0, 0))
         if used:
-            self.of_chunks.append(ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output))
+            self.of_chunks.append(
+                ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output, used.get("slots"))
+            )
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))
             self._errors.update(written.note.get("errors", {}))

@@ -21,11 +21,11 @@ class Shares:
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[], float]]:
-        """Within the context a call works; yields a function that gives its seconds afterwards."""
+        """Within the context a call works; yield a function that gives its seconds so far."""
         begun = self._count(1)
         ended: list[float] = []
         try:
-            yield lambda: ended[0] - begun
+            yield lambda: (ended[0] if ended else self._count(0)) - begun
         finally:
             ended.append(self._count(-1))
 

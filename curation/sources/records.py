@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -66,8 +66,8 @@ def records(path: str, form: str, offset: int, number: int, dialect: Dialect = P
             text = parts[0].decode(errors="backslashreplace")
             raise SourceError(
                 f"{path}: record {number} has a quoted field that never ends, "
-                f"{_near(text, _fault(text, dialect.delimiter))}; close the quote, double it if it is part of the text, "
-                "or set quoting: none in its source if quotes are letters there"
+                f"{_near(text, _fault(text, dialect.delimiter))}; close the quote, double it if it is part of the "
+                "text, or set quoting: none in its source if quotes are letters there"
             )
 
 
@@ -147,7 +147,7 @@ def csv_fields(
     """
     where = f"{path}: record {number}" if names is not None else f"{path}: the header"
     text, delimiter = _decoded(path, number, record), dialect.delimiter
-    quoting = csv.QUOTE_NONE if dialect.quoting == "none" else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if dialect.quoting == "none" else csv.QUOTE_MINIMAL
     try:
         reader = csv.reader(
             [text], strict=True, delimiter=delimiter, quoting=quoting, skipinitialspace=dialect.is_spaced

@@ -128,12 +128,20 @@ class LabelWorker(ChunkWorker[Labelled]):
 
     def work(self, rows: list[Row]) -> Labelled:
         """Label rows, and ask the signals of those that have a label."""
-        batches = []
-        for batch in label_rows(self._job, self._domain, self._teacher, rows, self._gate):
-            batches.append(batch)
-            self.answered(batch.num_rows)
-        labels = pa.Table.from_batches(batches)
+        labels = pa.Table.from_batches(list(self._labelled(rows)))
         return Labelled(labels, [self._measured(labels, rows, ask, signal) for ask, signal in self._signals])
+
+    def stream(self, rows: list[Row]) -> Iterator[Labelled]:
+        """Yield labels as they come, where no signals are asked: those are asked of all rows of a chunk at once."""
+        if self._signals:
+            yield self.work(rows)
+        else:
+            yield from (Labelled(pa.Table.from_batches([batch]), []) for batch in self._labelled(rows))
+
+    def _labelled(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+        for batch in label_rows(self._job, self._domain, self._teacher, rows, self._gate):
+            self.answered(batch.num_rows)
+            yield batch
 
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Error rows."""

@@ -40,6 +40,12 @@ forecast's interval by a twentieth (0.158 in place of 0.150)."""
 FIRST_ROWS = 8
 """Rows of the chunks that say how many more are labelled in that time; each actor has two, one to warm it up."""
 
+WAVES = 3
+"""Rows of a probe for each one that an actor's model answers side by side, where a row costs less the more there are:
+while the first of them come and the last of them end the model is not full."""
+FREE = 0.75
+"""Twice as many rows at once that cost less than this part of the time a row: the model had places free."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
@@ -156,10 +162,17 @@ def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOp
     if math.isinf(seconds):
         return [asked(len(ids_N), chunk_rows(len(ids_N), most))]
     calls, size = concurrent_calls(job.teacher.backend), min(FIRST_ROWS, most)
-    first = asked(min(len(ids_N), 2 * size * calls * job.teacher.actors.max), size)
+    actors = job.teacher.actors.max
+    passes = [first := asked(min(len(ids_N), 2 * size * calls * actors), size)]
     most_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))
-    passes, num_rows = [first], min(LEAST_ROWS, most_rows)
-    size = chunk_rows(most_rows, most)  # as large as may be: smaller ones fill fewer batches
+    num_rows, size = min(LEAST_ROWS, most_rows), chunk_rows(most_rows, most)  # smaller chunks fill fewer batches
+    slots = max((chunk.slots or 0 for chunk in first.of_chunks), default=0)
+    if slots > FIRST_ROWS * calls and first.rows < len(ids_N):  # not full yet: is a row among more of them cheaper?
+        passes.append(more := asked(min(len(ids_N), 3 * first.rows), min(2 * FIRST_ROWS, most)))
+        before, after = (affordable(found.of_chunks, calls, seconds) for found in (first, more))
+        if before < FREE * after:
+            most_rows = num_rows = min(len(ids_N), max(most_rows, more.rows + first.rows + WAVES * slots * actors))
+            size = min(-(-slots // calls), most)
     while True:
         passes.append(asked(num_rows, size))
         if num_rows >= most_rows:
@@ -186,7 +199,8 @@ def _costs(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Seconds of an actor, prompt tokens and output tokens, each of a row; the seconds from the last passes."""
     chunks = [chunk for found in passes for chunk in found.of_chunks]
-    later = [chunk for found in passes[1:] for chunk in found.of_chunks]
+    full = passes[-1:] if any(chunk.slots for chunk in chunks) else passes[1:]
+    later = [chunk for found in full for chunk in found.of_chunks]
     steady = steady_chunks(later or chunks, calls)
     pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
     prompt, output = (_tokens(kind, labels, chunks, population, asks=asks) for kind in KINDS)

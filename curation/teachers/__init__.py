@@ -67,7 +67,11 @@ class Teacher(Protocol):
     state_size: int
     """Width of a hidden state."""
     facts: Mapping[str, float]
-    """Facts of the teacher's start, for the report: sizes by name."""
+    """Facts of the teacher's start, for the report: sizes by name.
+
+    A teacher that answers rows side by side, each in a time of its own, also has ``slots: int``: how many of them. A
+    pass then gives it chunks that fill these, whatever the time of an answer.
+    """
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:

@@ -75,6 +75,11 @@ class EndpointTeacher:
         """Numbers of a hidden state: none."""
         return 0
 
+    @property
+    def slots(self) -> int:
+        """The questions that are under way at once."""
+        return int(self.client.config.concurrency)
+
     def close(self) -> None:
         """Give up what is under way."""
         self.client.close()

@@ -1,6 +1,7 @@
 """A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
 
 import copy
+import heapq
 import math
 import os
 import signal
@@ -57,6 +58,8 @@ class ScriptedTeacher:
         self._config, self._state_dtype = config, config.state_dtype
         self._poison, self._failing = frozenset(self._script.poison_rows), frozenset(self._script.error_rows)
         self.state_size = self.width(config)
+        self._free, self._lock = [0.0] * (self._script.slots or 0), threading.Lock()
+        """When each place is free, a heap."""
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
     @staticmethod
@@ -86,8 +89,9 @@ class ScriptedTeacher:
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
         names, num_logprobs = (self._config.states, self._config.token_logprobs) if states else ((), 0)
-        stream = iter(requests)
-        num_rows = _SLOW_BATCH_ROWS if self._script.seconds_per_row else _BATCH_ROWS
+        stream = iter(requests) if self._script.slots is None else self._side_by_side(list(requests))
+        is_slow = self._script.seconds_per_row or self._script.seconds_per_answer
+        num_rows = _SLOW_BATCH_ROWS if is_slow else _BATCH_ROWS
         while batch := list(islice(stream, num_rows)):
             for request in batch:
                 self._crash(request.row_id)
@@ -113,6 +117,23 @@ class ScriptedTeacher:
                     list(bad), list(bad.values()), names, self._state_dtype, self.state_size, num_logprobs
                 )
             yield completed
+
+    @property
+    def slots(self) -> int | None:
+        """Rows that are answered side by side."""
+        return self._script.slots
+
+    def _side_by_side(self, requests: list[Request]) -> Iterator[Request]:
+        """Each request when its answer ends; all calls share the places."""
+        ends = []
+        with self._lock:
+            for _ in requests:
+                end = max(time.monotonic(), heapq.heappop(self._free)) + self._script.seconds_per_answer
+                heapq.heappush(self._free, end)
+                ends.append(end)
+        for request, end in zip(requests, ends, strict=True):
+            time.sleep(max(0.0, end - time.monotonic()))
+            yield request
 
     def _work(self, num_rows: int, completed: pa.RecordBatch) -> None:
         script, seconds = self._script, self._script.seconds_per_row * num_rows

@@ -96,6 +96,11 @@ class VllmTeacher:
         check_layers(self._ref, self._text_config, config.states)
 
     @property
+    def slots(self) -> int:
+        """The requests that the engine runs at once."""
+        return self.engine.slots
+
+    @property
     def facts(self) -> dict[str, float]:
         """Facts of the engine, for the report: seconds of its start, tokens of its cache, requests that run at once."""
         return self.engine.facts

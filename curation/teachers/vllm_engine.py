@@ -148,12 +148,14 @@ class Engine:
         _check_tap(model, lacks_layers, lacks)
         scheduler = self._engine.vllm_config.scheduler_config
         cache = self._engine.vllm_config.cache_config
-        self.limit = 2 * int(scheduler.max_num_seqs)
+        self.slots = int(scheduler.max_num_seqs)
+        """Requests that run at once."""
+        self.limit = 2 * self.slots
         """Requests to have under way: those that run and as many to follow them at once."""
         self.facts: dict[str, float] = {
             "start_seconds": time.monotonic() - began,
             "kv_cache_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
-            "max_running": int(scheduler.max_num_seqs),
+            "max_running": self.slots,
         }
         """What the engine is, for the report."""
         if (used := _device_bytes()) is not None:

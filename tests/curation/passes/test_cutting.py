@@ -40,17 +40,18 @@ def test_chunks_cover_what_is_left_once(examples, monkeypatch, chunk_rows, scan_
     assert IDS_N[offsets].tolist() == left
 
 
-def test_a_chunk_of_an_earlier_driver_is_set_apart_only_as_a_whole(examples):
+def test_what_is_left_of_an_earlier_drivers_chunk_is_set_apart(examples):
     def rows(done: list[int]) -> OpenRows:
         return OpenRows(examples, lambda ids_N: ids_N >= 0, bitmap(np.array(done, dtype=np.int64)))
 
     suspect = Chunk.of(np.array([5, 6, 8]))
     fresh = rows([])
-    assert fresh.set_apart(suspect) and fresh.left == len(IDS_N) - 3
+    assert fresh.set_apart(suspect).tolist() == [0, 1, 2] and fresh.left == len(IDS_N) - 3
     offsets = np.concatenate([chunk.offsets for chunk in fresh.chunks(7)])
     assert offsets.tolist() == [place for place in range(len(IDS_N)) if place not in (5, 6, 8)]
-    partly = rows([6])
-    assert not partly.set_apart(suspect) and partly.left == len(IDS_N) - 1
+    partly = rows(IDS_N[[6]].tolist())
+    assert partly.set_apart(suspect).tolist() == [0, 2] and partly.left == len(IDS_N) - 3
+    assert not len(partly.set_apart(Chunk.of(np.array([6])))) and partly.left == len(IDS_N) - 3
 
 
 @pytest.mark.parametrize("seconds_per_row", [0.001, 0.2, 3.0, 100.0])
@@ -59,7 +60,7 @@ def test_a_chunk_takes_the_time_that_it_should(seconds_per_row):
     ask = AskConfig(backend="scripted", chunk_rows=4096, chunk_seconds=30)
     cutter, left, sizes = Cutter(ask), 20_000, []
     while left:
-        size = min(left, cutter.rows(left, at_once=2))
+        size = min(left, cutter.rows(left, actors=2, calls=1))
         cutter.learn(size, size * seconds_per_row)
         sizes.append(size)
         left -= size
@@ -74,6 +75,6 @@ def test_a_chunk_takes_the_time_that_it_should(seconds_per_row):
 def test_the_chunks_of_a_probe_are_alike():
     ask = AskConfig(backend="scripted", chunk_rows=64).model_copy(update={"chunk_seconds": math.inf})
     cutter = Cutter(ask)
-    assert cutter.rows(1000, at_once=1) == 64
+    assert cutter.rows(1000, actors=1, calls=1) == 64
     cutter.learn(64, 1000.0)
-    assert cutter.rows(64, at_once=1) == 64
+    assert cutter.rows(64, actors=1, calls=1) == 64

@@ -221,6 +221,20 @@ def test_texts_without_content_are_asked_whatever_the_limit_and_are_no_rows_of_t
     assert told is not None and int(told[1]) == question.measured.rows
 
 
+def test_a_probe_fills_a_teacher_that_answers_rows_side_by_side(
+    local_ray, files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Eight rows at a time take as long as forty: 0.05 seconds a row, where the run will need 0.01."""
+    monkeypatch.setattr("curation.pipeline.probing.SECONDS", 2.0)
+    engine = ScriptedConfig(completions=(" \\boxed{1}",), slots=40, seconds_per_answer=0.4)
+    ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=engine)
+    (question,) = probe_all(
+        [scripted(files, ask=ask, engine=ask)], tmp_path, num_rows=None, commit_seconds=1.0, hold_cpus=False
+    )
+    assert question.measured.rows >= 3 * 40
+    assert 0.01 <= question.measured.actor_seconds.value < 0.02
+
+
 @pytest.mark.parametrize("even", [True, False])
 def test_a_probe_of_a_fast_teacher_ends_when_its_intervals_are_narrow(local_ray, tmp_path: Path, even: bool):
     """Rows of like length say enough after some hundred; of rows of which few are long all are asked."""

@@ -1,5 +1,6 @@
 """The label stage around the scripted teacher: every row exactly once, whatever dies; error rows; shares."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -81,6 +82,64 @@ def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tm
     assert len(labelled_ids(tmp_path)) == NUM_ROWS
     schema = io.open_table(ref).schema
     assert schema.field("state_output_last").type == pa.list_(pa.float16(), 8)
+
+
+def side_by_side(examples, directory, *, seconds: float, slots: int, **script) -> LabelJob:
+    """A job whose teacher answers ``slots`` rows at a time, each in ``seconds``, ten times what a chunk is to take."""
+    script |= {"seconds_per_answer": seconds, "slots": slots}
+    job = make_job(examples, directory, actors=ActorsConfig(max=1), script=script)
+    ask = job.teacher.model_copy(update={"chunk_rows": 4096, "chunk_seconds": seconds / 10})
+    return LabelJob(**{**vars(job), "teacher": ask})
+
+
+def test_long_answers_fill_the_teacher_and_are_committed_as_they_end(local_ray, examples, tmp_path):
+    job = side_by_side(examples, tmp_path, seconds=0.6, slots=60)
+    seen = []
+    ref = run(job, progress=lambda at: seen.append((time.monotonic(), at.rows)))
+    assert sorted(ids_of(ref)) == ids_of(examples) == sorted(labelled_ids(tmp_path))
+    first, last = (next(at for at, rows in seen if rows > least) for least in (0, NUM_ROWS - 1))
+    waves = NUM_ROWS / 60 - 1  # beside the one that ended before the first commit
+    assert last - first < waves * 0.6 / 0.9 + 1.0  # a look each second
+    assert len({rows for _, rows in seen}) >= 4  # one call of ten waves, committed while it went on
+
+
+def test_a_process_that_dies_in_a_long_call_repeats_only_what_was_not_written(local_ray, examples, tmp_path):
+    ids = ids_of(examples)
+    job = side_by_side(examples, tmp_path, seconds=0.3, slots=60, crash_rows=(ids[450],))
+    result = label(job, state_size=8, share=RowShare(), commit_seconds=0.2)
+    assert sorted(ids_of(result.table)) == ids and result.deaths == 1
+    labelled = labelled_ids(tmp_path)
+    assert len(set(labelled)) == NUM_ROWS and len(labelled) - NUM_ROWS <= 60  # what ran, and ended since a write
+
+
+def test_of_two_calls_on_one_chunk_the_first_to_write_goes_on(examples, tmp_path):
+    asyncio.run(two_calls(make_job(examples, tmp_path)))
+
+
+async def two_calls(job: LabelJob) -> None:
+    desk = Desk(wanted=1, calls=1)
+    this = Pass(id="pass", table=job.labels_uri, versions={}, actors=job.teacher.actors)
+    await desk.open(this, [], OpenRows(job.examples, every, BitMap64()), Cutter(job.teacher), ())
+    first = await desk.next(0)
+    begun = await desk.begin(first, "one", 4)
+    assert len(begun.chunk.offsets) == 32 and not begun.written
+    assert (await desk.begin(first, "one", 4)).chunk == begun.chunk  # replayed
+    under_way = desk._passes["pass"]
+    under_way.again.append(begun.chunk)  # as after a silence of its actor
+    second = await desk.next(1)
+    assert (await desk.begin(second, "two", 4)).chunk == begun.chunk
+    assert await desk.wrote(first, [0, 1], b"a") and await desk.wrote(first, [7], b"b")
+    assert not await desk.wrote(second, [1, 2], b"c")  # and it is off the chunk
+    assert not await desk.finish(second, list(range(32)), b"d")
+    assert await desk.begin(second, "two", 4) is None
+    assert (await desk.begin(first, "one again", 4)).written == {0, 1, 7}
+    parts = await desk.take("pass", 0)
+    assert [part.rows for part in parts] == [b"a", b"b"] and len({part.name for part in parts}) == 2
+    assert await desk.take("pass", 0) == parts and not await desk.take("pass", 2)
+    rest = [place for place in range(32) if place not in (0, 1, 7)]
+    assert await desk.finish(first, rest, b"e") and not await desk.finish(first, rest, b"e")
+    assert (await desk.begin(first, "one", 4)).result == b"e"  # its node was lost after it had returned
+    assert [part.rows for part in await desk.end("pass")] == [b"e"]
 
 
 def test_states_do_not_pass_through_the_object_store(local_ray, examples, tmp_path):
@@ -261,7 +320,7 @@ def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examp
         memory = Suspects(job.labels_uri)
         seen = memory.keeping(lambda: local_ray.get(desk.look.remote("pass")))().suspects
     (suspect,) = memory.read()
-    assert (suspect,) == seen and suspect.chunk == handout.chunk
+    assert (suspect,) == seen and ids[20] in io.read(examples)["row_id"].take(suspect.chunk.offsets).to_pylist()
     result = label(job, state_size=8, share=RowShare(), commit_seconds=0.2)
     assert sorted(ids_of(result.table)) == ids
     (row,) = io.read(result.table, filter="error IS NOT NULL").to_pylist()
