@@ -85,7 +85,8 @@ class Preferences:
     def prepare(self, model: Any, args: TrainingArguments) -> None:
         """Keep a frozen copy as reference where all weights are trained."""
         if self._config.lora is None:
-            self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
+            dtype = torch.bfloat16 if args.bf16 else torch.float32  # as autocast would cast it at each use
+            self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device, dtype)
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
         """The sequences of :func:`pair_batch`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from curation.config import LoraConfig
+from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError
 from curation.models import load_model, resolve
 from curation.models.loading import saved_from
@@ -57,6 +57,15 @@ class TrainingResult:
 def warm_up(wanted: int, num_steps: int) -> int:
     """The steps in which the learning rate rises: always less than a third of all."""
     return max(0, min(wanted, (num_steps - 1) // 3))
+
+
+def load_base(base: ModelRef, config: LmStudentConfig) -> Any:
+    """Return the model of a base as a training needs it: what it freezes in the type of its arithmetic.
+
+    Autocast would cast frozen float32 weights anew at each use. What is trained stays float32: most of a step's changes
+    are smaller than a bfloat16 can hold beside a weight.
+    """
+    return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 
 
 def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:

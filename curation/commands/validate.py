@@ -10,6 +10,7 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.models.dtypes import settle_cpus
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
@@ -48,6 +49,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     require_checkers(config)
     check_students(config)
     manifest = Manifest.load(config.directory)
+    settle_cpus(manifest.bfloat16_on_cpus)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, items in files.items():

@@ -245,8 +245,8 @@ class AskConfig(AnswersConfig):
     """Tokens (prompt, padded, plus answer) in one forward batch."""
     chunk_seconds: ChunkSeconds = CHUNK_SECONDS
     """How long an actor is to work on a chunk, the unit of commit and of what a crash loses: the first chunks are
-    small, later ones as large as the speed says. A model that answers rows side by side (an engine, a server) has chunks
-    that fill it, however long they last, and what has ended of them is committed at this interval."""
+    small, later ones as large as the speed says. A model that answers rows side by side (an engine, a server) has
+    chunks that fill it, however long they last, and what has ended of them is committed at this interval."""
     chunk_rows: PositiveInt = 4096
     """The most rows of a chunk, which is one table fragment."""
     actors: ActorsConfig = ActorsConfig()

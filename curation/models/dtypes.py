@@ -1,16 +1,18 @@
 """The type that a model runs in where the configuration leaves it open (``dtype: auto``).
 
-It follows from the configuration and the checkpoint's ``config.json`` alone, never from the machine: so a run has the
-same keys on any machine, and the answers of one model have one type.
+It follows from the configuration, the checkpoint's ``config.json`` and, for models that are asked on CPUs, from the
+processor on which the run began, which the run's manifest keeps: so a run has the same keys on any machine, and the
+answers of one model have one type.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from curation.config import AskConfig
+from curation.config import AskConfig, LmStudentConfig
 from curation.errors import ModelError
 from curation.models.own_code import file_of
+from curation.models.processors import bfloat16_flag
 from curation.refs import ModelRef
 
 AUTO = "auto"
@@ -20,11 +22,17 @@ HALF_TRAINING = ("bfloat16",)
 """The same where gradients are computed, which float16 has not the range for."""
 _KEYS = ("dtype", "torch_dtype")
 
+_taken_on_cpus: list[bool] = []
+"""The answer of :func:`settle_cpus`, for all threads of this process."""
+
 Ask = TypeVar("Ask", bound=AskConfig)
+Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 
 def taken(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
-    """``dtype``, or what ``auto`` stands for: on a GPU the checkpoint's own type if it is among ``half``, else float32.
+    """Return ``dtype``, or what ``auto`` stands for: the checkpoint's own type if it is among ``half``, else float32.
+
+    On CPUs it is float32, but for :func:`settled`.
 
     ``model`` is ``None`` for one that the run makes from scratch, in float32, and where there are no weights.
 
@@ -38,8 +46,30 @@ def taken(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[st
 
 
 def settled(ask: Ask, model: ModelRef | None) -> Ask:
-    """How a model is asked, with its type."""
-    return ask.model_copy(update={"dtype": taken(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
+    """Return how a model is asked, with its type: ``auto`` is bfloat16 on CPUs that compute it fast, too."""
+    if ask.actors.num_gpus or not takes_bfloat16_on_cpus():
+        return ask.model_copy(update={"dtype": taken(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
+    return ask.model_copy(update={"dtype": taken(ask.dtype, model, on_gpu=True, half=HALF_TRAINING)})
+
+
+def settle_cpus(recorded: bool | None) -> bool:
+    """Return whether ``auto`` takes bfloat16 of checkpoints that CPUs are asked about, from now on in this process.
+
+    ``recorded``: what the run began with; ``None``: it begins here, and this processor decides.
+    """
+    _taken_on_cpus[:] = [bfloat16_flag() is not None if recorded is None else recorded]
+    return _taken_on_cpus[0]
+
+
+def takes_bfloat16_on_cpus() -> bool:
+    """Return the answer of the last :func:`settle_cpus`; before one, no."""
+    return any(_taken_on_cpus)
+
+
+def settled_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
+    """Return how a model is trained from ``base``, with the type that it computes in."""
+    dtype = taken(recipe.compute_dtype, base, on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
+    return recipe.model_copy(update={"compute_dtype": dtype})
 
 
 @lru_cache(maxsize=64)

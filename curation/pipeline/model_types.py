@@ -6,7 +6,8 @@ from typing import NamedTuple
 from curation import models
 from curation.config import ModelConfig, RunConfig
 from curation.config.models import LmStudentConfig
-from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, taken
+from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, taken, takes_bfloat16_on_cpus
+from curation.models.processors import FLAGS, bfloat16_flag
 
 
 class _Typed(NamedTuple):
@@ -22,21 +23,30 @@ class _Typed(NamedTuple):
 
 
 def types_taken(config: RunConfig) -> Iterator[str]:
-    """A line for each ``auto``: what it stands for, by model, and why.
+    """Yield a line for each ``auto``: what it stands for, by model, and why; and one for bfloat16 on a CPU without it.
 
     Raises:
         ModelError: a model is not there, or does not say its type.
     """
     for typed in _typed(config):
+        if typed.dtype == "bfloat16" and not typed.gpus and typed.models and bfloat16_flag() is None:
+            yield (
+                f"{typed.key}: bfloat16 takes several times as long as float32 on this processor, which has no "
+                f"instructions for it ({', '.join(FLAGS)}); set auto, or {typed.gpus_key}"
+            )
         if typed.dtype != AUTO or not typed.models:
             continue
+        is_fast = typed.half == HALF and not typed.gpus and takes_bfloat16_on_cpus()
         roles: dict[str, list[str]] = {}
         for role, model in typed.models.items():
-            ref = None if model.path is None or not typed.gpus else models.named(model)
-            dtype = taken(typed.dtype, ref, on_gpu=typed.gpus > 0, half=typed.half)
+            ref = None if model.path is None or not (typed.gpus or is_fast) else models.named(model)
+            half = HALF_TRAINING if is_fast else typed.half
+            dtype = taken(typed.dtype, ref, on_gpu=typed.gpus > 0 or is_fast, half=half)
             roles.setdefault(dtype, []).append(role)
         words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
-        why = "by config.json of each" if typed.gpus else "since no GPU is asked for"
+        why = "by config.json of each" if typed.gpus or is_fast else "since no GPU is asked for"
+        if is_fast:
+            why += f" and the processor's {bfloat16_flag() or 'on which the run began'}"
         yield f"{typed.key}: auto is {words}, {why} ({typed.gpus_key}: {typed.gpus:g})"
 
 

@@ -11,6 +11,7 @@ from curation.config.judging import too_few_verified
 from curation.domains import get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError
+from curation.models.dtypes import settle_cpus
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
@@ -108,6 +109,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
+    manifest.bfloat16_on_cpus = settle_cpus(manifest.bfloat16_on_cpus)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name in files:

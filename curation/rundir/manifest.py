@@ -76,6 +76,7 @@ class Manifest:
         guard: Guard = unguarded,
         attempts: dict[str, int] | None = None,
         deals: list[Json] | None = None,
+        bfloat16_on_cpus: bool | None = None,
     ) -> None:
         self.directory = directory
         self.events = events_of(directory)
@@ -91,6 +92,9 @@ class Manifest:
         """How often each stage was done anew by request: each time in another directory."""
         self.deals = [] if deals is None else deals
         """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
+        self.bfloat16_on_cpus = bfloat16_on_cpus
+        """What ``dtype: auto`` takes on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
+        ``None`` until that is settled."""
         self._lost: dict[str, Lost] | None = None
         self._is_saved = True
 
@@ -124,6 +128,7 @@ class Manifest:
                 guard=guard,
                 attempts=raw.get("attempts", {}),
                 deals=raw.get("deals", []),
+                bfloat16_on_cpus=raw.get("bfloat16_on_cpus", False),
             )
         except RunDirError:
             raise
@@ -307,6 +312,7 @@ class Manifest:
             "files": self.files,
             "deals": self.deals,
             "attempts": self.attempts,
+            "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
             "stages": {name: vars(record) for name, record in self.stages.items()},
         }
         path, text = self.directory / "manifest.json", signed(json.dumps(value, indent=1))
