@@ -155,6 +155,7 @@ class ScriptedConfig(ScriptConfig):
     slots: Annotated[int, Field(gt=0)] | None = None
     """Rows that are answered side by side, each in ``seconds_per_answer``, as an engine does with free places."""
     seconds_per_answer: Annotated[float, Field(ge=0)] = 0.0
+    """How long each row takes in its slot."""
     start_seconds: Annotated[float, Field(ge=0)] = 0.0
     """How long it takes to start."""
     log: str | None = None
