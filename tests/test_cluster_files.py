@@ -113,8 +113,15 @@ def test_what_the_operator_asks_beyond_its_schema():
         assert pod["serviceAccountName"] == account["metadata"]["name"]
         (container,) = pod["containers"]
         environments.append(container["env"])
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+        assert "ephemeral-storage" in container["resources"]["requests"]  # of labels, spilled objects and checkpoints
     token = {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}}  # none is needed
-    own = [{"name": "AWS_REGION", "value": "us-east-1"}, {"name": "HF_TOKEN", "valueFrom": token}]
+    caches = {"HF_HOME": "hub", "VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton"}
+    own = [
+        {"name": "AWS_REGION", "value": "us-east-1"},
+        {"name": "HF_TOKEN", "valueFrom": token},
+        *({"name": name, "value": f"/caches/{folder}"} for name, folder in caches.items()),
+    ]
     assert environments == [own] * 3
     job = loaded(DEPLOY / "rayjob.yaml")["spec"]
     assert job["backoffLimit"] > 0 and job["shutdownAfterJobFinishes"]

@@ -1,5 +1,6 @@
 """Base classes of the sections (strict sections, presets, recipes that Ray Train runs) and types of numbers."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from fractions import Fraction
@@ -105,11 +106,25 @@ class TrainSection(PresetSection):
     cpus_per_worker: PositiveInt = 1
     """CPUs, and threads, of each."""
     gpus_per_worker: NotNegative = 0
-    """GPUs of each."""
+    """GPUs of each: 1, or a fraction for a worker alone, which shares a GPU with other stages."""
     memory_gib_per_worker: NotNegative = 0
     """Memory that a worker needs of its node; 0: not declared. Stages whose memory does not fit wait for each other."""
     max_failures: Annotated[int, Field(ge=0)] = 2
     """How often a training goes on after a worker died, before the run fails."""
+
+    @model_validator(mode="after")
+    def _one_gpu_each(self) -> Self:
+        if self.gpus_per_worker > 1:
+            raise ValueError(
+                f"gpus_per_worker: {self.gpus_per_worker:g}: a worker computes on one GPU, and the others would idle; "
+                f"set gpus_per_worker: 1 and num_workers: {self.num_workers * math.ceil(self.gpus_per_worker)}"
+            )
+        if 0 < self.gpus_per_worker < 1 < self.num_workers:
+            raise ValueError(
+                f"gpus_per_worker: {self.gpus_per_worker:g} of {self.num_workers} workers: two workers on one GPU "
+                "cannot exchange gradients (NCCL refuses them); set gpus_per_worker: 1, or num_workers: 1"
+            )
+        return self
 
     @property
     def resources(self) -> Json:

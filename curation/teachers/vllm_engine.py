@@ -33,6 +33,7 @@ from curation.models import load_model, load_tokenizer
 from curation.models.loading import engine_arguments, from_pretrained, saved_from
 from curation.models.vllm_setup import set_environment
 from curation.refs import ModelRef
+from curation.teachers.gpu_turns import shared_gpus, start_turn
 from curation.teachers.vllm_tap import Collected
 from curation.teachers.vllm_versions import TESTED
 
@@ -130,7 +131,8 @@ class Engine:
         self._step_began: float | None = None
         is_refused = False
         try:
-            with _log_to(self._log.fileno()), _weights(config, model) as weights:
+            turn = start_turn(shared_gpus(config.actors.num_gpus))
+            with _log_to(self._log.fileno()), _weights(config, model) as weights, turn:
                 is_refused = True  # by what comes before the device, as everywhere
                 settings = self._in_thread(_settings, config, weights, max_positions)
                 is_refused = False

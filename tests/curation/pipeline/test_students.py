@@ -133,14 +133,14 @@ def test_students_of_a_chain_learn_from_the_main_chain_and_teach_nobody(tmp_path
 
 
 def test_models_and_needs_of_further_students_are_checked_with_the_others() -> None:
-    recipe = {"gpus_per_worker": 2, "compute_dtype": "auto"}
+    recipe = {"gpus_per_worker": 1, "num_workers": 2, "compute_dtype": "auto"}
     of = config({"tiny": {"model": TINY, "recipe": recipe}, "weak": {"model": TEACHER}})
     assert {"student 0", "student 0 tiny", "student 0 weak"} < set(of.models)
     asked = {need.key: need.resources.get("GPU", 0) for need in capacity.needs(of)}
-    assert asked["student"] == 0 and asked["generations.0.students.tiny.recipe"] == 2
+    assert asked["student"] == 0 and asked["generations.0.students.tiny.recipe"] == 1
     assert [key for key in asked if "weak" in key] == []  # it trains as the section student says
     lines = [line for line in types_taken(of) if "student 0 tiny" in line and "compute_dtype" in line]
-    assert len(lines) == 1 and "gpus_per_worker: 2" in lines[0]
+    assert len(lines) == 1 and "gpus_per_worker: 1" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The steps of ``benchmarks.gpu_hour``, each a process of its own."""
