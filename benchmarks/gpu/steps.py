@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.vllm_teacher import STATES, make_examples, parity
-from curation.config import DecodingConfig, DomainConfig, RayConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig, RayConfig, TeacherConfig
 from curation.models.vllm_setup import set_environment
 
 VOCABULARY = 151_936
