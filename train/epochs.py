@@ -17,10 +17,11 @@ from curation.config import LmStudentConfig
 from curation.config.models import EpochsConfig
 from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
-from curation.models import check_tokens, load_model, load_tokenizer
+from curation.models import check_tokens, load_tokenizer
+from curation.models.dtypes import settled_training
 from curation.refs import ModelRef, TableRef, fingerprint
 from train.callbacks import Checkpointing, Kept, Progress, begun
-from train.models import TrainingRecord, save, trainable, warm_up
+from train.models import TrainingRecord, load_base, save, trainable, warm_up
 from train.order import Division, Order
 from train.stream import Loader, Survey, TokenSource
 from train.tokens import TrainingRow
@@ -93,7 +94,7 @@ def train_epochs(
         ModelError: the base does not load.
         TrainingError: a loss is not finite, or a checkpoint cannot be written.
     """
-    start = time.monotonic()
+    start, config = time.monotonic(), settled_training(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
@@ -113,7 +114,7 @@ def train_epochs(
     division = Division(
         order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
     )
-    model = load_model(base)
+    model = load_base(base, config)
     check_tokens(base, tokenizer, model)
     objective.prepare(model, args)
 

@@ -25,7 +25,8 @@ from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
 from curation.json_types import JsonView
-from curation.models import check_tokens, here, load_model, load_tokenizer
+from curation.models import check_tokens, here, load_tokenizer
+from curation.models.dtypes import settled_training
 from curation.models.loading import saved_from
 from curation.models.own_code import hub_revision
 from curation.refs import ModelRef, TableRef, fingerprint
@@ -35,7 +36,7 @@ from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress, begun
 from train.curves import curves, steps_of, without_signal
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
-from train.models import TrainingRecord, TrainingResult, adapter, save, trainable, warm_up
+from train.models import TrainingRecord, TrainingResult, adapter, load_base, save, trainable, warm_up
 from train.rewards import RolloutTask
 from train.rollouts import Rollouts, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, uses_vllm
@@ -137,7 +138,7 @@ def reinforce(
         ModelError: the base does not load.
         TrainingError: the loss or a gradient is not finite, or a checkpoint cannot be written.
     """
-    start = time.monotonic()
+    start, config = time.monotonic(), settled_training(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
@@ -149,7 +150,7 @@ def reinforce(
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
     unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]), kept, args)
-    model = _policy(base, unfinished.folder)
+    model = _policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
@@ -253,7 +254,12 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,
         warmup_steps=warm_up(config.warmup_steps, num_steps),
         # the reference of KL is loaded anew from the files of the base, as a whole by each worker: FSDP divides it
-        model_init_kwargs={"revision": hub_revision(base), "use_safetensors": True, "device_map": None},
+        model_init_kwargs={
+            "revision": hub_revision(base),
+            "use_safetensors": True,
+            "device_map": None,
+            "dtype": config.compute_dtype,
+        },
         trust_remote_code=base.code is not None,
         # what is kept and told
         save_steps=CHECKPOINT_SHARE,
@@ -262,7 +268,7 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
     )
 
 
-def _policy(base: ModelRef, folder: Path) -> Any:
+def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
     """The model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
 
     TRL loads the reference of KL from the path of the model's files, so a merged base is written first.
@@ -270,11 +276,11 @@ def _policy(base: ModelRef, folder: Path) -> Any:
     if base.adapter is not None:
         merged = folder / "base"
         if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not (merged / "config.json").is_file():
-            load_model(base).save_pretrained(merged)
+            load_base(base, config).save_pretrained(merged)
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
         base = saved_from(base, merged)
-    return trainable(load_model(here(base)), None)
+    return trainable(load_base(here(base), config), None)
 
 
 def _files_of(model: Any, base: ModelRef) -> ModelRef:

@@ -146,8 +146,9 @@ class LmStudentConfig(StudentConfig):
     """The adapter to train; null trains all weights."""
     gradient_checkpointing: bool = True
     """Compute activations again in the backward pass instead of keeping them: slower, less memory."""
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Type of the forward and backward pass (autocast). Weights, gradients and the optimizer's state stay float32.
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the forward and backward pass (autocast), and of all weights that are not trained: a base under an
+    adapter, a reference, GRPO's engine. Trained weights, their gradients and the optimizer's state stay float32.
     ``auto``: bfloat16 on a GPU (``gpus_per_worker`` above 0) where the ``config.json`` of the base names it, else
     float32."""
     sharding: Literal["ddp", "fsdp"] = "ddp"

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from curation.config import AskConfig
+from curation.config.models import LmStudentConfig
 from curation.errors import ModelError
 from curation.models.own_code import file_of
 from curation.refs import ModelRef
@@ -21,6 +22,7 @@ HALF_TRAINING = ("bfloat16",)
 _KEYS = ("dtype", "torch_dtype")
 
 Ask = TypeVar("Ask", bound=AskConfig)
+Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 
 def taken(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
@@ -40,6 +42,12 @@ def taken(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[st
 def settled(ask: Ask, model: ModelRef | None) -> Ask:
     """How a model is asked, with its type."""
     return ask.model_copy(update={"dtype": taken(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
+
+
+def settled_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
+    """How a model is trained from ``base``, with the type that it computes in."""
+    dtype = taken(recipe.compute_dtype, base, on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
+    return recipe.model_copy(update={"compute_dtype": dtype})
 
 
 @lru_cache(maxsize=64)

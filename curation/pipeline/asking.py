@@ -5,7 +5,7 @@ from typing import TypeVar
 from curation.config import AskConfig, StudentConfig
 from curation.config.models import LmStudentConfig
 from curation.config.states import others_of
-from curation.models.dtypes import HALF_TRAINING, settled, taken
+from curation.models.dtypes import settled, settled_training
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out
 from curation.stages.asking import SettleBackend, TeacherUse
@@ -35,8 +35,7 @@ def trained(recipe: Recipe, base: Model | None) -> Recipe:
     """How a model is trained from ``base``, with the type that it computes in."""
     if not isinstance(recipe, LmStudentConfig):
         return recipe
-    dtype = taken(recipe.compute_dtype, checkpoint(base), on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
-    return recipe.model_copy(update={"compute_dtype": dtype})
+    return settled_training(recipe, checkpoint(base))
 
 
 def checkpoint(model: Model | None) -> ModelRef | None:

@@ -22,7 +22,7 @@ class _Typed(NamedTuple):
 
 
 def types_taken(config: RunConfig) -> Iterator[str]:
-    """A line for each ``auto``: what it stands for, by model, and why.
+    """A line for each ``auto``: what it stands for, by model, and why; of trainings those on GPUs.
 
     Raises:
         ModelError: a model is not there, or does not say its type.
@@ -46,14 +46,14 @@ def _typed(config: RunConfig) -> Iterator[_Typed]:
     own = {
         f"student {name}": (base, recipe)
         for name, (base, recipe) in config.students.items()
-        if isinstance(recipe, LmStudentConfig) and recipe is not student
+        if isinstance(recipe, LmStudentConfig) and recipe is not student and recipe.gpus_per_worker
     }
     yield _Typed("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
-    if (adapt := teacher.adapt) is not None:
+    if (adapt := teacher.adapt) is not None and adapt.gpus_per_worker:
         adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
         key, gpus = "teacher.adapt.compute_dtype", adapt.gpus_per_worker
         yield _Typed(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
-    if isinstance(student, LmStudentConfig):
+    if isinstance(student, LmStudentConfig) and student.gpus_per_worker:
         key, gpus = "student.compute_dtype", student.gpus_per_worker
         alike = {role: model for role, model in bases.items() if role not in own}
         yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)
