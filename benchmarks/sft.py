@@ -167,9 +167,10 @@ def main() -> None:
     parser.add_argument("--peak-tflops", type=float, default=989.0, help="of the GPU, dense bfloat16 (H100: 989)")
     arguments = parser.parse_args()
     datasets.disable_progress_bars()
-    changes: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-4}
+    changes: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-4, "compute_dtype": "float32"}
     if arguments.gpu:
-        recipe = SftConfig(**changes, micro_batch_size=16, gpus_per_worker=1, compute_dtype="bfloat16")
+        changes["compute_dtype"] = "bfloat16"
+        recipe = SftConfig(**changes, micro_batch_size=16, gpus_per_worker=1)
         sizes: tuple[int, int, dict[str, int]] = (arguments.rows or 4096, 512, QWEN3_06B)
     else:
         recipe = SftConfig(preset="scratch", **changes, global_batch_size=32, micro_batch_size=8)

@@ -16,9 +16,9 @@ from curation.config.files import read
 ROOT = Path(__file__).resolve().parents[1]
 RUNS, PAGE = ROOT / "examples" / "paper", ROOT / "docs" / "paper.md"
 
-BF16, TF32, FP32 = 312e12, 156e12, 19.5e12
-"""Peak operations per second of an A100: labels are made in bf16, students trained in float32."""
-PREFILL_SHARE, TF32_SHARE, FP32_SHARE = 0.40, 0.35, 0.60
+BF16 = 312e12
+"""Peak operations per second of an A100 in bfloat16, in which labels are made and students compute."""
+PREFILL_SHARE, TRAIN_SHARE = 0.40, 0.35
 """What of the peak is assumed to be reached, in a prompt's pass and in training."""
 DECODED, DECODED_MOST = 24e12, 20_000
 """Tokens that vLLM writes in a second on one A100: ``DECODED`` / parameters, at most ``DECODED_MOST``."""
@@ -69,25 +69,22 @@ SELECTED = {"Qwen/Qwen3-1.7B-Base": 416, "Qwen/Qwen3-4B-Base": 543, "Qwen/Qwen3-
 
 
 class Hours(NamedTuple):
-    """Of a run on its GPUs, with students trained in float32 without TF32, as PyTorch does unless told, and with it."""
+    """Of a run on its GPUs."""
 
     gpus: int
-    plain: float
-    tf32: float
+    hours: float
 
     def __str__(self) -> str:
-        return f"about {_short(self.plain)} hours ({_short(self.tf32)} with TF32)"
+        return f"about {_short(self.hours)} hours"
 
 
 def hours_of(path: Path) -> Hours:
     """The estimate for the run in a file."""
     run = read(path).raw
-    plain, tf32 = (_seconds(run, rate) / 3600 for rate in (FP32 * FP32_SHARE, TF32 * TF32_SHARE))
-    return Hours(run["student"]["num_workers"], plain, tf32)
+    return Hours(run["student"]["num_workers"], _seconds(run) / 3600)
 
 
-def _seconds(run: Mapping[str, Any], train_rate: float) -> float:
-    """``train_rate``: operations per second and GPU in training."""
+def _seconds(run: Mapping[str, Any]) -> float:
     domain, gpus, arms = run["domain"], run["student"]["num_workers"], run["selection"]["arms"]
     prompt, answer, tested = TOKENS[domain]
     teacher, students = (
@@ -107,7 +104,7 @@ def _seconds(run: Mapping[str, Any], train_rate: float) -> float:
         return START + rows * (reading + writing) / gpus
 
     def trained(model: str, tokens: float, per_token: float) -> float:
-        return START + per_token * BILLIONS[model] * 1e9 * tokens / (train_rate * gpus)
+        return START + per_token * BILLIONS[model] * 1e9 * tokens / (BF16 * TRAIN_SHARE * gpus)
 
     total = 0.0
     later = students[:-1]
@@ -168,17 +165,17 @@ def _short(hours: float) -> str:
 
 def written(text: str, hours: Hours) -> str:
     """A text with the hours in place of those that stand in it."""
-    return re.sub(r"about [\d.]+ hours \([\d.]+ with TF32\)", str(hours), text)
+    return re.sub(r"about [\d.]+ hours", str(hours), text)
 
 
 def main() -> int:
     """Print the estimates; write them, or with ``--check`` compare them."""
     check, stale = "--check" in sys.argv, []
     lines = PAGE.read_text().splitlines(keepends=True)
-    print("| run | GPUs | hours | with TF32 |\n| --- | --- | --- | --- |")
+    print("| run | GPUs | hours |\n| --- | --- | --- |")
     for path in sorted(RUNS.glob("*.yaml")):
         hours = hours_of(path)
-        print(f"| {path.stem} | {hours.gpus} | {_short(hours.plain)} | {_short(hours.tf32)} |")
+        print(f"| {path.stem} | {hours.gpus} | {_short(hours.hours)} |")
         text = path.read_text()
         new = [written(line, hours) if f"({_link(path)})" in line else line for line in lines]
         if written(text, hours) != text or new != lines:

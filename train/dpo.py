@@ -83,10 +83,12 @@ class Preferences:
         return PreferenceSource(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
-        """Keep a frozen copy as reference where all weights are trained."""
+        """Keep a frozen copy as reference where all weights are trained, in the type that is computed in."""
         if self._config.lora is None:
-            dtype = torch.bfloat16 if args.bf16 else torch.float32  # as autocast would cast it at each use
-            self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device, dtype)
+            self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
+            if args.bf16:  # not .to(dtype), which would round buffers, too: the frequencies of positions
+                for weight in self._reference.parameters():
+                    weight.data = weight.data.bfloat16()
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
         """The sequences of :func:`pair_batch`."""

@@ -25,7 +25,7 @@ from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
 from curation.json_types import JsonView
-from curation.models import check_tokens, here, load_model, load_tokenizer
+from curation.models import check_tokens, here, load_tokenizer
 from curation.models.dtypes import settled_training
 from curation.models.loading import saved_from
 from curation.models.own_code import hub_revision
@@ -276,7 +276,7 @@ def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
     if base.adapter is not None:
         merged = folder / "base"
         if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not (merged / "config.json").is_file():
-            load_model(base).save_pretrained(merged)
+            load_base(base, config).save_pretrained(merged)
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
         base = saved_from(base, merged)

@@ -59,11 +59,16 @@ def warm_up(wanted: int, num_steps: int) -> int:
     return max(0, min(wanted, (num_steps - 1) // 3))
 
 
-def load_base(base: ModelRef, config: LmStudentConfig) -> Any:
-    """Return the model of a base as a training needs it: what it freezes in the type of its arithmetic.
+def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
+    """The base of a training, an adapter of its own merged into it, on the CPU.
 
-    Autocast would cast frozen float32 weights anew at each use. What is trained stays float32: most of a step's changes
-    are smaller than a bfloat16 can hold beside a weight.
+    Under a new adapter no weight of it is trained, so all are stored in the type that the training computes in:
+    autocast would otherwise cast every float32 weight at each use, and memory would hold 4 bytes a weight. Weights that
+    are trained are float32 whatever the type: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would
+    be rounded away (mixed precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
+
+    Raises:
+        ModelError: as :func:`curation.models.load_model`.
     """
     return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 
@@ -124,8 +129,9 @@ def save(
 ) -> None:
     """Save an adapter, or a full model with its tokenizer, and the record of its training to ``path``.
 
-    An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, and names it by
-    where it will stand: in ``output``. ``weights`` stand for those of ``model`` where it holds only a share of them.
+    An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type that
+    it was trained on, and names it by where it will stand: in ``output``. ``weights`` stand for those of ``model``
+    where it holds only a share of them.
     """
     shutil.rmtree(path, ignore_errors=True)
     model.config.use_cache = True
@@ -139,7 +145,7 @@ def save(
             path, state_dict=weights, save_embedding_layers=False
         )  # else peft asks the hub whether they were changed
     if lora is not None and base.adapter is not None:
-        merged = load_model(base)
+        merged = load_model(base, dtype=str(model.get_input_embeddings().weight.dtype).removeprefix("torch."))
         merged.save_pretrained(path / "base")
         tokenizer.save_pretrained(path / "base")
     (path / TRAINING).write_text(json.dumps(asdict(record)))

@@ -147,9 +147,10 @@ class LmStudentConfig(StudentConfig):
     gradient_checkpointing: bool = True
     """Compute activations again in the backward pass instead of keeping them: slower, less memory."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the forward and backward pass (autocast), and of frozen weights: those below an adapter, and references.
-    Trained weights, gradients and the optimizer's state stay float32. ``auto``: bfloat16 on a GPU
-    (``gpus_per_worker`` above 0) where the ``config.json`` of the base names it, else float32."""
+    """Type of the forward and backward pass (autocast), and of all weights that are not trained: a base under an
+    adapter, a reference, GRPO's engine. Trained weights, their gradients and the optimizer's state stay float32.
+    ``auto``: bfloat16 on a GPU (``gpus_per_worker`` above 0) where the ``config.json`` of the base names it, else
+    float32."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
     """The share of each of several workers: all weights (``ddp``), or a part of weights, gradients and the
     optimizer's state (``fsdp``: PyTorch's ``fully_shard``, FSDP2). Checkpoints of shards are not resumed without,

@@ -25,6 +25,8 @@ class _Typed(NamedTuple):
 def types_taken(config: RunConfig) -> Iterator[str]:
     """Yield a line for each ``auto``: what it stands for, by model, and why; and one for bfloat16 on a CPU without it.
 
+    Of trainings those on GPUs: on CPUs they have one type.
+
     Raises:
         ModelError: a model is not there, or does not say its type.
     """
@@ -44,9 +46,9 @@ def types_taken(config: RunConfig) -> Iterator[str]:
             dtype = taken(typed.dtype, ref, on_gpu=typed.gpus > 0 or is_fast, half=half)
             roles.setdefault(dtype, []).append(role)
         words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
-        why = "by config.json of each" if typed.gpus or is_fast else "since no GPU is asked for"
-        if is_fast:
-            why += f" and the processor's {bfloat16_flag() or 'on which the run began'}"
+        why = "by config.json of each" if typed.gpus else "since no GPU is asked for"
+        if is_fast and "bfloat16" in roles:
+            why = f"by config.json of each and the processor's {bfloat16_flag() or 'on which the run began'}"
         yield f"{typed.key}: auto is {words}, {why} ({typed.gpus_key}: {typed.gpus:g})"
 
 
@@ -56,14 +58,14 @@ def _typed(config: RunConfig) -> Iterator[_Typed]:
     own = {
         f"student {name}": (base, recipe)
         for name, (base, recipe) in config.students.items()
-        if isinstance(recipe, LmStudentConfig) and recipe is not student
+        if isinstance(recipe, LmStudentConfig) and recipe is not student and recipe.gpus_per_worker
     }
     yield _Typed("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
-    if (adapt := teacher.adapt) is not None:
+    if (adapt := teacher.adapt) is not None and adapt.gpus_per_worker:
         adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
         key, gpus = "teacher.adapt.compute_dtype", adapt.gpus_per_worker
         yield _Typed(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
-    if isinstance(student, LmStudentConfig):
+    if isinstance(student, LmStudentConfig) and student.gpus_per_worker:
         key, gpus = "student.compute_dtype", student.gpus_per_worker
         alike = {role: model for role, model in bases.items() if role not in own}
         yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)

@@ -2,21 +2,19 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_shape import TINY
 
-from curation.config import LoraConfig, SftConfig
+from curation.config import SftConfig
 from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.models import TrainingResult, load_base, saved, trainable
+from train.models import TrainingResult, saved
 from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fine_tune, train_sft
 from train.tokens import Pair, TrainingRow, tokenize
 
@@ -148,29 +146,6 @@ def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef,
     logits = [load_model(ref)(ids).logits for ref in (base, first, ModelRef(base=second.base), second)]
     assert torch.allclose(logits[1], logits[2], atol=1e-5)
     assert not torch.allclose(logits[0], logits[1], atol=1e-2) and not torch.allclose(logits[2], logits[3], atol=1e-2)
-
-
-@pytest.mark.parametrize("lora", [LoraConfig(rank=4, alpha=8), None])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_a_training_freezes_has_the_type_of_its_arithmetic(base: ModelRef, lora: Any, dtype: str) -> None:
-    config = SftConfig(compute_dtype=dtype, lora=lora)
-    model = trainable(load_base(base, config), lora)
-    kinds = {(weight.requires_grad, weight.dtype) for weight in model.parameters()}
-    frozen = set() if lora is None else {(False, getattr(torch, dtype))}
-    assert kinds == {(True, torch.float32), *frozen}
-
-
-def test_an_adapter_learns_the_same_over_frozen_weights_in_bfloat16(base: ModelRef, tmp_path: Path) -> None:
-    """Against weights in float32: the losses differ by what bfloat16 rounds, and go down alike."""
-    config = SftConfig(global_batch_size=8, learning_rate=1e-2, epochs=4, lora=LoraConfig(rank=4, alpha=8))
-    half = config.model_copy(update={"compute_dtype": "bfloat16"})
-    found = [
-        tuned(base, copies(40), of, seed=0, output=tmp_path / of.compute_dtype).record.losses for of in (config, half)
-    ]
-    gaps = np.abs(np.subtract(*found))
-    assert 0 < gaps.max() < 0.01 and found[1][-1] < found[1][0] - 0.1
-    adapter = load_file(tmp_path / "bfloat16" / "adapter_model.safetensors")
-    assert {weight.dtype for weight in adapter.values()} == {torch.float32}
 
 
 def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -100,7 +100,7 @@ def configuration(folder: Path, overrides: dict[str, Any], base: dict[str, str])
 def test_on_cpus_auto_has_the_keys_of_float32(tmp_path: Path) -> None:
     named = {"teacher": {"dtype": "float32"}, "analyze": {"gradients": {"dtype": "float32"}}}
     auto = {"teacher": {"dtype": "auto"}, "analyze": {"gradients": {"dtype": "auto"}}}
-    auto["student"] = {"compute_dtype": "auto"}
+    named["student"] = {"compute_dtype": "float32"}
     found = [keys(tmp_path, overrides, BASES) for overrides in (named, auto, {})]
     assert found[0] == found[1] == found[2]
     assert found[0]["gen-0/label-pool"]["ask"]["dtype"] == "float32"
@@ -120,9 +120,9 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
     gpus = {
         "teacher": {
             "actors": {"num_gpus": 1},
-            "adapt": {"preset": "scratch", "gpus_per_worker": 1, "compute_dtype": "auto"},
+            "adapt": {"preset": "scratch", "gpus_per_worker": 1},
         },
-        "student": {"gpus_per_worker": 1, "compute_dtype": "auto"},
+        "student": {"gpus_per_worker": 1},
         "analyze": {"gradients": {"gpus": 1}},
     }
     found = keys(tmp_path, gpus, base)
@@ -153,7 +153,7 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
     lines = [*types_taken(parse_config(configuration(tmp_path, {}, BASES)))]
     roles = "teacher, student 0, student 1, reward model"
     assert lines[0] == f"teacher.dtype: auto is float32 ({roles}), since no GPU is asked for (actors.num_gpus: 0)"
-    assert lines[-1].startswith("student.compute_dtype: auto is float32 (student 0, student 1), since no GPU is asked")
+    assert len(lines) == 1  # on CPUs trainings have one type
 
 
 @pytest.mark.parametrize(
