@@ -110,7 +110,7 @@ class Engine:
     """One engine with the tap installed."""
 
     def __init__(self, config: AskConfig, model: ModelRef, *, max_positions: int | None, ring: int) -> None:
-        """Start it; ``max_positions`` tokens are the longest prompt and answer together.
+        """Start it; ``max_positions`` are the tokens that the model takes, prompt and answer together.
 
         Raises:
             ConfigError: a wrong engine argument.
@@ -148,6 +148,8 @@ class Engine:
         _check_tap(model, lacks_layers, lacks)
         scheduler = self._engine.vllm_config.scheduler_config
         cache = self._engine.vllm_config.cache_config
+        self.max_positions = int(self._engine.vllm_config.model_config.max_model_len) - 1
+        """Tokens of the longest prompt and answer together that this engine takes, by its model and its memory."""
         self.limit = 2 * int(scheduler.max_num_seqs)
         """Requests to have under way: those that run and as many to follow them at once."""
         self.facts: dict[str, float] = {
@@ -290,8 +292,9 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -
         given.setdefault("gpu_memory_utilization", round(0.9 * config.actors.num_gpus, 3))
     if others_of(config.states):
         given["enforce_eager"] = True  # the tap asks for them once the engine has started, when graphs are recorded
-    if max_positions is not None:
-        given["max_model_len"] = max_positions + 1
+    asked = given.get("max_model_len", -1)
+    lengths = [length for length in (asked, max_positions) if length is not None and length != -1]
+    given["max_model_len"] = min(lengths) + 1 if lengths else -1
     arguments = EngineArgs(
         dtype=config.dtype,
         worker_extension_cls="curation.teachers.vllm_tap.TapExtension",
@@ -299,7 +302,10 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -
         **given,
     )
     # The context decides on defaults: as for ``LLM.generate``, for throughput.
-    return arguments.create_engine_config(UsageContext.LLM_CLASS)
+    settings = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    if asked == -1:  # shortened to what the cache has memory for, as if -1 itself had been given
+        settings.model_config.original_max_model_len = -1
+    return settings
 
 
 def _started(settings: object) -> Any:
