@@ -2,8 +2,8 @@
 
 It shares the process with the teacher, so that a step costs no message and states need no second copy (tensor-parallel
 workers beyond the first are processes of its own). Several threads may use one engine: whoever waits for answers asks
-for a step, which serves all. One thread does all of the engine's work: OpenMP gives each thread that computes a team of
-its own, and two teams would wait busily for each other's cores.
+for a step, which serves all, and those who wait at once share it. One thread does all of the engine's work: OpenMP
+gives each thread that computes a team of its own, and two teams would wait busily for each other's cores.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,9 @@ class Engine:
         self._ids: dict[str, str] = {}
         """The engine's ids, by our names, of requests that the tap holds."""
         self._step_began: float | None = None
+        self._step_lock = threading.Lock()
+        self._next_step: Future[None] | None = None
+        """The step that is under way, or the last one."""
         is_refused = False
         try:
             with _log_to(self._log.fileno()), _weights(config, model) as weights:
@@ -185,12 +188,16 @@ class Engine:
             inbox.append((name, tag, error))
 
     def step(self) -> None:
-        """Wait for a step of the engine, which serves all requests.
+        """Wait for a step of the engine, which serves all requests; threads that wait at once wait for the same one.
 
         Raises:
             EngineLostError: the step failed (in an actor of Ray the process ends instead, so that Ray restarts it).
         """
-        self._in_thread(self._step)
+        with self._step_lock:
+            if self._next_step is None or self._next_step.done():
+                self._next_step = self._thread.submit(self._step)
+            under_way = self._next_step
+        under_way.result()
 
     def _step(self) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
