@@ -63,10 +63,9 @@ class VllmTeacher:
         self._ref, self._text_config, self._tapped = model, text_config, config.states
         self._ask(config)
         self.state_size = int(text_config.hidden_size)
-        limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
-        self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
         self.stop_ids = stop_ids_of(self.tokenizer.eos_token_id, model, text_config)
-        self.engine = Engine(config, model, max_positions=self.max_positions, ring=ring_of(config))
+        longest = getattr(text_config, "max_position_embeddings", None)
+        self.engine = Engine(config, model, max_positions=longest, ring=ring_of(config))
         self.decode_lock = threading.Lock()
         self.known = OptionTokens()
 
@@ -198,7 +197,7 @@ class _Stream:
                 )
             bad: dict[int, str] = {}
             for row in rows:
-                problem = row.problem(teacher.max_positions, self._decoding.max_tokens)
+                problem = row.problem(teacher.engine.max_positions, self._decoding.max_tokens)
                 if problem is None:
                     yield row
                 else:

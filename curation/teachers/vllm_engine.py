@@ -2,8 +2,8 @@
 
 It shares the process with the teacher, so that a step costs no message and states need no second copy (tensor-parallel
 workers beyond the first are processes of its own). Several threads may use one engine: whoever waits for answers asks
-for a step, which serves all. One thread does all of the engine's work: OpenMP gives each thread that computes a team of
-its own, and two teams would wait busily for each other's cores.
+for a step, which serves all, and those who wait at once share it. One thread does all of the engine's work: OpenMP
+gives each thread that computes a team of its own, and two teams would wait busily for each other's cores.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class Engine:
     """One engine with the tap installed."""
 
     def __init__(self, config: AskConfig, model: ModelRef, *, max_positions: int | None, ring: int) -> None:
-        """Start it; ``max_positions`` tokens are the longest prompt and answer together.
+        """Start it; ``max_positions`` are the tokens that the model takes, prompt and answer together.
 
         Raises:
             ConfigError: a wrong engine argument.
@@ -129,6 +129,9 @@ class Engine:
         self._ids: dict[str, str] = {}
         """The engine's ids, by our names, of requests that the tap holds."""
         self._step_began: float | None = None
+        self._step_lock = threading.Lock()
+        self._next_step: Future[None] | None = None
+        """The step that is under way, or the last one."""
         is_refused = False
         try:
             turn = start_turn(shared_gpus(config.actors.num_gpus))
@@ -150,6 +153,8 @@ class Engine:
         _check_tap(model, lacks_layers, lacks)
         scheduler = self._engine.vllm_config.scheduler_config
         cache = self._engine.vllm_config.cache_config
+        self.max_positions = int(self._engine.vllm_config.model_config.max_model_len) - 1
+        """Tokens of the longest prompt and answer together that this engine takes, by its model and its memory."""
         self.slots = int(scheduler.max_num_seqs)
         """Requests that run at once."""
         self.limit = 2 * self.slots
@@ -187,12 +192,16 @@ class Engine:
             inbox.append((name, tag, error))
 
     def step(self) -> None:
-        """Wait for a step of the engine, which serves all requests.
+        """Wait for a step of the engine, which serves all requests; threads that wait at once wait for the same one.
 
         Raises:
             EngineLostError: the step failed (in an actor of Ray the process ends instead, so that Ray restarts it).
         """
-        self._in_thread(self._step)
+        with self._step_lock:
+            if self._next_step is None or self._next_step.done():
+                self._next_step = self._thread.submit(self._step)
+            under_way = self._next_step
+        under_way.result()
 
     def _step(self) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -294,8 +303,9 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -
         given.setdefault("gpu_memory_utilization", round(0.9 * config.actors.num_gpus, 3))
     if others_of(config.states):
         given["enforce_eager"] = True  # the tap asks for them once the engine has started, when graphs are recorded
-    if max_positions is not None:
-        given["max_model_len"] = max_positions + 1
+    asked = given.get("max_model_len", -1)
+    lengths = [length for length in (asked, max_positions) if length is not None and length != -1]
+    given["max_model_len"] = min(lengths) + 1 if lengths else -1
     arguments = EngineArgs(
         dtype=config.dtype,
         worker_extension_cls="curation.teachers.vllm_tap.TapExtension",
@@ -303,7 +313,10 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -
         **given,
     )
     # The context decides on defaults: as for ``LLM.generate``, for throughput.
-    return arguments.create_engine_config(UsageContext.LLM_CLASS)
+    settings = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    if asked == -1:  # shortened to what the cache has memory for, as if -1 itself had been given
+        settings.model_config.original_max_model_len = -1
+    return settings
 
 
 def _started(settings: object) -> Any:

@@ -45,7 +45,7 @@ from curation.errors import StartError
 from curation.refs import ModelRef
 from tests.with_vllm.conftest import start
 try:
-    start(ModelRef(base={base!r}), num_gpu_blocks_override=2, block_size=32)
+    start(ModelRef(base={base!r}), num_gpu_blocks_override=2, block_size=32, max_model_len=96)
 except StartError as error:
     print("REFUSED", error)
 """
@@ -60,6 +60,31 @@ def test_an_engine_that_dies_at_its_start_says_why_and_shows_its_log(model):
     first, *log = done.stdout[done.stdout.index("REFUSED") :].strip().splitlines()
     assert re.search("did not start: ValueError: To serve at least one request .* it logged last:$", first), first
     assert 3 < len(log) <= 12 and "INFO" in "".join(log)
+
+
+FITS = """
+from curation.config import DecodingConfig
+from curation.refs import ModelRef
+from curation.teachers import Request
+from tests.with_vllm.conftest import start
+teacher = start(ModelRef(base={base!r}), num_gpu_blocks_override=3, block_size=32, **{given})
+prompts = ["White: a1 Rook", "White: a1 Rook; " * 60]
+requests = [Request(row_id=row, prompt=prompt) for row, prompt in enumerate(prompts)]
+rows = [row for batch in teacher.label(requests, DecodingConfig(max_tokens=4), seed=0) for row in batch.to_pylist()]
+rows.sort(key=lambda row: row["row_id"])
+print("TAKES", teacher.engine.max_positions, teacher.slots, *(row["error"] for row in rows))
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {"max_model_len": -1}])
+def test_an_engine_takes_what_its_memory_holds_where_the_models_longest_does_not_fit(model, given):
+    """Three blocks of 32 tokens, one of them kept back, where the model takes 96; longer rows are told so."""
+    program = [sys.executable, "-c", FITS.format(base=model.base, given=given)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("TAKES")]
+    told = r"TAKES 63 24 None prompt_length: \d+ tokens and 4 of answer; the model takes 63"
+    assert re.fullmatch(told, line), line
 
 
 def scratch(tmp_path_factory, family, **shape):

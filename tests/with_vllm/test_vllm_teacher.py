@@ -321,3 +321,30 @@ def test_preempted_rows_and_an_adapter(model, adapter, requests, monkeypatch):
     base = rows_of(load_teacher(teacher_config(model), model).label(requests, decoding, seed=0))
     assert sum(row["completion"] != rows[i]["completion"] for i, row in base.items()) > 100
     assert teacher.engine.num_held() == 0
+
+
+def test_a_short_answer_does_not_wait_for_the_steps_of_seven_longer_calls(teacher, requests):
+    """Threads that wait at once share a step: else a call hears of its answer once each of the others had its own."""
+    engine = teacher.engine
+    step, num_steps = engine._engine.step, []
+
+    def counted():
+        num_steps.append(1)
+        return step()
+
+    engine._engine.step = counted
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            long, short = DecodingConfig(max_tokens=40, temperature=1.0), DecodingConfig(max_tokens=1)
+            waiting = [
+                pool.submit(list, teacher.label([request], long, seed=k)) for k, request in enumerate(requests[:7])
+            ]
+            list(teacher.label(requests[7:8], short, seed=0))  # the first steps are a prompt's
+            before = len(num_steps)
+            list(teacher.label(requests[7:8], short, seed=0))
+            taken = len(num_steps) - before
+            assert not all(call.done() for call in waiting)
+            assert all(call.result() for call in waiting)
+    finally:
+        engine._engine.step = step
+    assert taken <= 8, "a step or two for the prompt, one more for its state, each waited for with one under way"
