@@ -10,6 +10,7 @@ from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.json_types import Json
 from curation.metrics.totals import exactly
+from curation.pipeline.footprints import memory_lines
 from curation.pipeline.opened import open_run
 from curation.pipeline.planning import forecast_run
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
@@ -69,6 +70,8 @@ class Plan:
     """Rows of a filter's pool, and how many of them are new."""
     added: str | None = None
     """Splits that are added to a run that has grown, and those that stay as they are."""
+    memory: Sequence[str] = ()
+    """A line for each actor and training worker of a run: the memory that it needs, and what it has."""
 
     def to_json(self) -> Json:
         """The plan as a JSON object."""
@@ -83,6 +86,7 @@ class Plan:
             "total": total,
             "forecast": forecast,
             "left_out": left_out,
+            "memory": list(self.memory),
         }
 
     @property
@@ -101,7 +105,7 @@ class Plan:
             seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
             between = "" if stage.range is None else f"{stage.range[0]:,.0f} to {stage.range[1]:,.0f}"
             lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}{between:>18}  {stage.basis or '':<9}{stage.words}")
-        return "\n".join([*lines, *self._totals])
+        return "\n".join([*lines, *self._totals, *self.memory])
 
     @property
     def _num_unknown(self) -> int:
@@ -139,20 +143,30 @@ class Plan:
 
 
 def make_plan(
-    config: RunConfig | FilterConfig, *, probe: bool, num_rows: int | None = None, recut: bool = False
+    config: RunConfig | FilterConfig,
+    *,
+    probe: bool,
+    num_rows: int | None = None,
+    recut: bool = False,
+    gpu: str | None = None,
 ) -> Plan:
     """Every stage with its rows and state, and a forecast of what the stages take that ask the first teacher.
 
     With ``probe``, a sample of ``num_rows`` rows (unset: a moderate number) is labelled on Ray, by the actors that the
-    run or the filter would start. It changes nothing in the directory. ``recut``: as for ``curate filter``.
+    run or the filter would start. It changes nothing in the directory. ``recut``: as for ``curate filter``. ``gpu``:
+    the card that a run's memory is compared with, by Ray's name.
+
+    Raises:
+        ConfigError: a process of a run cannot fit, or the card is not known.
     """
+    memory = () if isinstance(config, FilterConfig) else tuple(memory_lines(config, gpu))
     opened, forecaster = _opened(config, recut=recut)
     if not opened.is_settled():
         for line in opened.checks():
             say(line)
     ahead = partial(forecaster, num_rows=num_rows) if probe else None
     growth = opened.growth
-    return replace(_planned(opened, ahead), pool=growth.get("pool"), added=growth.get("added"))
+    return replace(_planned(opened, ahead), pool=growth.get("pool"), added=growth.get("added"), memory=memory)
 
 
 def _opened(config: RunConfig | FilterConfig, *, recut: bool) -> tuple[Opened[Any], Callable[..., Any]]:

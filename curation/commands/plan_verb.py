@@ -22,6 +22,7 @@ _PLAN_OPTIONS = (
     click.option("--no-probe", is_flag=True, help="Label nothing: no forecast."),
     click.option("--save", is_flag=True, help="Keep the forecast beside the record, to be compared with what is used."),
     click.option("--graph", is_flag=True, help="Show which stages each stage waits for."),
+    click.option("--gpu", metavar="CARD", help="Compare the memory of a run's processes with this card: L4, H100, ..."),
     click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
 )
 
@@ -56,12 +57,13 @@ def show_plan(
     save: bool,
     graph: bool,
     as_json: bool,
+    gpu: str | None,
     recut: bool = False,
 ) -> None:
     """Print the plan of a run or a filter.
 
     Raises:
-        ConfigError: options that exclude each other.
+        ConfigError: options that exclude each other, or a process of a run cannot fit on the card.
     """
     from curation.commands.plan import make_plan
     from curation.pipeline import kept_forecast
@@ -69,7 +71,7 @@ def show_plan(
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
-        planned = make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut)
+        planned = make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut, gpu=gpu)
     made, path = planned.forecast, None
     if save and made is not None:
         described = planned.to_json()

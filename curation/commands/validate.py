@@ -11,6 +11,7 @@ from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
 from curation.models.dtypes import settle_cpus
+from curation.pipeline.footprints import memory_lines
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
@@ -32,7 +33,7 @@ from curation.storage.paths import require_reachable
 class CheckedLine(NamedTuple):
     """A line of what was checked."""
 
-    kind: Literal["source", "split", "rows", "model", "setting", "student", "warning"]
+    kind: Literal["source", "split", "rows", "model", "setting", "student", "memory", "warning"]
     text: str
 
 
@@ -81,6 +82,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         states = config.teacher.states if role in teachers else ()
         yield CheckedLine("model", f"{role}: {_described(model, states)}")
     yield from (CheckedLine("setting", line) for line in (*resolved(config), *types_taken(config)))
+    yield from (CheckedLine("memory", line) for line in memory_lines(config))
     trained = [*student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
     words = [*warnings(config), *(found.warning for found in trained if found.warning is not None)]

@@ -1,0 +1,329 @@
+"""Memory that a model needs by arithmetic: weights, cache, gradients, optimizer, activations.
+
+Everything follows from a model's configuration and the recipe; nothing is loaded and torch is not imported. Parameters
+are exact for the families of ``FAMILIES``. Activations are counted tensor by tensor for a decoder layer of
+transformers (norms, projections, attention without a matrix of scores, gated feed-forward); the allocator's rounding
+and the kernels' buffers are not in them.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from curation.config.grpo import GrpoConfig
+from curation.config.models import LmStudentConfig, LoraConfig
+from curation.json_types import JsonView
+
+GIB = 2**30
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+FULL = 4
+"""Bytes of a float32: of trained weights, their gradients and each of AdamW's two states."""
+CONTEXT = 0.6 * GIB
+"""What a CUDA context with its kernels takes of a GPU; an assumption."""
+
+QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "all"}
+"""Families with norms of queries and keys: of each head alike, or of all heads side by side."""
+BIASED = {"qwen2": "qkv"}
+"""Families whose projections have biases that the configuration does not name."""
+FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+"""Values of ``model_type`` whose parameters are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a decoder, under the names that transformers' configurations give them."""
+
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    window: int | None = None
+    """Tokens that a layer with a sliding window sees."""
+    num_windowed: int = 0
+    """Layers with a sliding window."""
+    dtype: str | None = None
+    """The type of the checkpoint's weights."""
+
+    @classmethod
+    def of(cls, config: JsonView) -> Self | None:
+        """Return the sizes in a configuration with transformers' defaults filled in; None of an unknown family."""
+        if config.get("model_type") not in FAMILIES or config.get("quantization_config"):
+            return None
+        heads = int(config["num_attention_heads"])
+        kinds = config.get("layer_types") or ()
+        dtype = config.get("dtype") or config.get("torch_dtype")
+        return cls(
+            **{name: config[name] for name in ("model_type", "hidden_size", "num_hidden_layers", "intermediate_size")},
+            num_attention_heads=heads,
+            num_key_value_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            vocab_size=config["vocab_size"],
+            tie_word_embeddings=bool(config.get("tie_word_embeddings")),
+            attention_bias=bool(config.get("attention_bias")),
+            mlp_bias=bool(config.get("mlp_bias")),
+            window=config.get("sliding_window"),
+            num_windowed=sum(kind == "sliding_attention" for kind in kinds),
+            dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+        )
+
+    @property
+    def query_width(self) -> int:
+        """Numbers of a token's queries."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """Numbers of a token's keys, and of its values."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of a layer's linear modules, by name."""
+        wide, narrow, hidden, inner = self.query_width, self.key_width, self.hidden_size, self.intermediate_size
+        return {
+            "q_proj": (hidden, wide),
+            "k_proj": (hidden, narrow),
+            "v_proj": (hidden, narrow),
+            "o_proj": (wide, hidden),
+            "gate_proj": (hidden, inner),
+            "up_proj": (hidden, inner),
+            "down_proj": (inner, hidden),
+        }
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of a layer."""
+        total = sum(inputs * outputs for inputs, outputs in self.linears.values())
+        biased: set[str] = set()
+        if self.attention_bias:
+            biased |= {"q_proj", "k_proj", "v_proj", "o_proj"}
+        if BIASED.get(self.model_type) == "qkv":
+            biased |= {"q_proj", "k_proj", "v_proj"}
+        if self.mlp_bias:
+            biased |= {"gate_proj", "up_proj", "down_proj"}
+        total += sum(self.linears[name][1] for name in biased)
+        total += (4 if self.model_type == "gemma3_text" else 2) * self.hidden_size
+        normed = QK_NORMS.get(self.model_type)
+        return (
+            total
+            + (2 * self.head_dim if normed == "head" else 0)
+            + (self.query_width + self.key_width if normed == "all" else 0)
+        )
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the token embeddings."""
+        return self.vocab_size * self.hidden_size
+
+    def parameters(self, *, head: bool = True) -> int:
+        """All parameters; ``head``: with an output embedding of its own, unless it is tied."""
+        outputs = self.embedding_parameters if head and not self.tie_word_embeddings else 0
+        return self.embedding_parameters + outputs + self.num_hidden_layers * self.layer_parameters + self.hidden_size
+
+    def lora_parameters(self, lora: LoraConfig) -> int:
+        """Parameters of an adapter on the modules that it names, in all layers."""
+        named = self.linears if lora.targets == "all-linear" else _named(self.linears, lora.targets)
+        return self.num_hidden_layers * lora.rank * sum(sum(self.linears[name]) for name in named)
+
+    def cache_bytes(self, num_tokens: int, dtype: str) -> int:
+        """Bytes of the keys and values of a row."""
+        seen = num_tokens if self.window is None else min(num_tokens, self.window)
+        slots = (self.num_hidden_layers - self.num_windowed) * num_tokens + self.num_windowed * seen
+        return 2 * self.key_width * slots * BYTES[dtype]
+
+
+def _named(linears: Collection[str], targets: Collection[str]) -> list[str]:
+    return [name for name in linears if any(name == each.rpartition(".")[2] for each in targets)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """The memory of one process, in bytes."""
+
+    parts: Mapping[str, float]
+    """What is there at the peak, by what it is, for the longest row or micro-batch."""
+    least: float
+    """The part without which nothing can be computed: what stays, and one short row."""
+    notes: str = ""
+    """What else follows from the sizes, in words."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts."""
+        return sum(self.parts.values())
+
+
+def asking(shape: Shape, *, dtype: str, on_gpu: bool, batch_tokens: int, answer_tokens: int, head: bool) -> Footprint:
+    """Return the memory of a process that asks a model by transformers.
+
+    Args:
+        shape: the model's sizes.
+        dtype: the type of weights, cache and arithmetic.
+        on_gpu: a CUDA context is counted.
+        batch_tokens: tokens, with padding, of a batch; its longest rows have ``answer_tokens`` and as many of a prompt.
+        answer_tokens: tokens of the longest answer.
+        head: False of a model that scores instead of answering.
+    """
+    size = BYTES[dtype]
+    weights = shape.parameters(head=head) * size
+    # of one layer: its input, the normed input, and the feed-forward's three widest tensors
+    passing = (4 * shape.hidden_size + 3 * shape.intermediate_size) * size
+    cache = shape.cache_bytes(batch_tokens, dtype)
+    rows = max(1, batch_tokens // (2 * answer_tokens))
+    logits = rows * shape.vocab_size * (size + FULL) if head else 0
+    context = CONTEXT if on_gpu else 0
+    parts = {
+        "weights": weights,
+        "cache": cache,
+        "activations": batch_tokens * passing,
+        "logits": logits,
+        "CUDA": context,
+    }
+    return Footprint(parts=_shown(parts), least=weights + context + shape.cache_bytes(answer_tokens, dtype))
+
+
+def serving(
+    shape: Shape, *, dtype: str, ranks: int, on_gpu: bool, row_tokens: int, answer_tokens: int, max_running: int
+) -> Footprint:
+    """Return the memory of a rank of vLLM's engine; the cache holds one longest row, the least that it starts with.
+
+    Args:
+        shape: the model's sizes.
+        dtype: the type of weights, cache and arithmetic.
+        ranks: of a tensor-parallel group, which divide weights and cache.
+        on_gpu: a CUDA context is counted.
+        row_tokens: tokens of the longest prompt and answer together.
+        answer_tokens: tokens of the longest answer.
+        max_running: rows that the engine runs at once, whose logits are float32.
+    """
+    size = BYTES[dtype]
+    weights = shape.parameters() * size / ranks
+    context = CONTEXT if on_gpu else 0
+    row = shape.cache_bytes(row_tokens, dtype) / ranks
+    logits = max_running * shape.vocab_size * (size + FULL)
+    full = max_running * shape.cache_bytes(row_tokens, dtype) / ranks
+    return Footprint(
+        parts=_shown({"weights": weights, "cache of a row": row, "logits": logits, "CUDA": context}),
+        least=weights + context + shape.cache_bytes(answer_tokens, dtype) / ranks,
+        notes=f"{max_running:,} rows of {row_tokens:,} tokens at once would fill {full / GIB:,.1f} GiB of cache",
+    )
+
+
+def training(
+    shape: Shape, config: LmStudentConfig, *, dtype: str, on_gpu: bool, answer_tokens: int, engine: float = 0.0
+) -> Footprint:
+    """Return the memory of a worker that trains a student by ``config``.
+
+    Weights that are trained are float32, with gradients and AdamW's two states; those below an adapter have the type
+    of the arithmetic. The reference of DPO and GRPO is another copy, unless an adapter can be switched off.
+
+    Args:
+        shape: the base's sizes.
+        config: the recipe; its ``max_length`` bounds a row (of GRPO: a prompt).
+        dtype: the type of the arithmetic (``compute_dtype``).
+        on_gpu: a CUDA context is counted.
+        answer_tokens: tokens of the longest answer that is learnt; logits are made of these alone.
+        engine: bytes of an engine that draws GRPO's answers, which sleeps while gradients are computed.
+    """
+    shards = config.num_workers if config.sharding == "fsdp" else 1
+    parameters = shape.parameters()
+    trained = parameters if config.lora is None else shape.lora_parameters(config.lora)
+    frozen = 0 if config.lora is None else parameters * BYTES[dtype]
+    cast = dtype != "float32" and config.lora is None and shards == 1  # autocast keeps its copies for the backward pass
+    held = {
+        "weights": (frozen + trained * FULL) / shards,
+        "cast weights": trained * BYTES[dtype] if cast else 0,
+        "gradients": trained * FULL / shards,
+        "buckets": trained * FULL if config.num_workers > 1 and shards == 1 else 0,
+        "optimizer": 2 * trained * FULL / shards,
+        "reference": _reference_bytes(config, parameters, dtype) / shards,
+        "gathered": 0 if shards == 1 else _gathered(shape, dtype),
+        "CUDA": CONTEXT if on_gpu else 0,
+    }
+    stays = sum(held.values()) - held["buckets"] - held["cast weights"]
+    moving = _moving(shape, config, dtype, answer_tokens)
+    if engine > sum(moving.values()):  # the peak is then while answers are drawn
+        moving = {"engine": engine}
+    elif not _accumulates(config):  # gradients grow as activations are freed
+        if held["gradients"] > sum(moving.values()):
+            moving = {}
+        else:
+            del held["gradients"]
+    row_tokens = min(_micro_batch(config, answer_tokens)[1], answer_tokens + 1)
+    row = row_tokens * (shape.num_hidden_layers * shape.hidden_size * BYTES[dtype] + shape.vocab_size * FULL)
+    grown = trained * FULL / shards
+    least = stays - grown + max(grown, engine, row)
+    return Footprint(parts=_shown(held | moving), least=least)
+
+
+def _moving(shape: Shape, config: LmStudentConfig, dtype: str, answer_tokens: int) -> dict[str, float]:
+    """Bytes of what a micro-batch of the longest rows makes, at the larger of its peaks: in the loss or in a layer."""
+    rows, row_tokens = _micro_batch(config, answer_tokens)
+    layer = layer_bytes(shape, dtype, is_trained=config.lora is None)
+    logits = rows * min(row_tokens, answer_tokens + 1) * logit_bytes(shape, config, dtype)
+    if not config.gradient_checkpointing:
+        return {"activations": rows * row_tokens * shape.num_hidden_layers * layer, "logits": logits}
+    inputs = rows * row_tokens * shape.num_hidden_layers * shape.hidden_size * BYTES[dtype]
+    again = 1.5 * rows * row_tokens * layer  # with the gradients of its widest tensors
+    return {"layers' inputs": inputs, **({"logits": logits} if logits > again else {"a layer": again})}
+
+
+def _accumulates(config: LmStudentConfig) -> bool:
+    """Whether a worker's gradients are the sum of several micro-batches, so that they wait beside activations."""
+    rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
+    return rows > config.micro_batch_size * config.num_workers
+
+
+def _reference_bytes(config: LmStudentConfig, parameters: int, dtype: str) -> float:
+    """Bytes of a frozen copy of the base that a method compares with, where all weights are trained."""
+    compares = config.method == "dpo" or (isinstance(config, GrpoConfig) and config.kl > 0)
+    return parameters * BYTES[dtype] if compares and config.lora is None else 0
+
+
+def _gathered(shape: Shape, dtype: str) -> float:
+    """Bytes of the largest unit that FSDP gathers, and of the next layer, which it gathers meanwhile."""
+    root = shape.embedding_parameters * (1 if shape.tie_word_embeddings else 2)
+    return (root + 2 * shape.layer_parameters) * BYTES[dtype]
+
+
+def _micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:
+    """Sequences of a micro-batch, and tokens of the longest."""
+    if isinstance(config, GrpoConfig):
+        return config.micro_batch_size, config.max_length + answer_tokens
+    return config.micro_batch_size * (2 if config.method == "dpo" else 1), config.max_length
+
+
+def layer_bytes(shape: Shape, dtype: str, *, is_trained: bool) -> float:
+    """Return the bytes of a token's activations in a layer that wait for the backward pass.
+
+    Norms are computed in float32: of each its input, what its weight multiplies if that is trained
+    (``is_trained``), and its output. Attention keeps queries, keys, values and output; the feed-forward four tensors.
+    """
+    size, wide, narrow = BYTES[dtype], shape.query_width, shape.key_width
+    inner = FULL * (2 if is_trained else 1)
+    norms = (4 if shape.model_type == "gemma3_text" else 2) * shape.hidden_size * (inner + size)
+    head_norms = (wide + narrow) * inner if shape.model_type in QK_NORMS else 0
+    return norms + head_norms + (2 * wide + 2 * narrow + 4 * shape.intermediate_size) * size
+
+
+def logit_bytes(shape: Shape, config: LmStudentConfig, dtype: str) -> float:
+    """Return the bytes of a token's logits at the peak, when the loss is computed.
+
+    SFT and DPO hold the model's, a float32 copy, that without the last token and its log-softmax; GRPO the model's,
+    those at the sampling temperature, their log-softmax and a gradient, all in the arithmetic's type.
+    """
+    size = BYTES[dtype]
+    if isinstance(config, GrpoConfig):
+        return 4 * shape.vocab_size * size
+    return shape.vocab_size * ((size if size < FULL else 0) + 3 * FULL)
+
+
+def _shown(parts: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in parts.items() if amount}

@@ -1,0 +1,230 @@
+"""The memory of each actor and training worker of a run, before anything starts, against what a card or machine has.
+
+Only what cannot fit is refused: where weights, gradients, the optimizer's state and one short row are more than the
+whole share. What is forecast for the longest rows is an upper bound, since no row was read; above the share it is a
+warning. Models that the run makes from scratch are small, and are left out.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from curation import memory, models
+from curation.cluster import capacity
+from curation.config import AskConfig, ModelConfig, RunConfig
+from curation.config.grpo import GrpoConfig
+from curation.config.models import LmStudentConfig
+from curation.errors import ConfigError
+from curation.heavy import torch
+from curation.models.cards import gib_of
+from curation.models.dtypes import AUTO, HALF, HALF_TRAINING
+from curation.models.footprint import BYTES, GIB, Footprint, Shape, asking, serving, training
+
+ShapeOf = Callable[[ModelConfig], Shape | None]
+VLLM_SHARE, FRACTION_SHARE = 0.92, 0.9
+"""What of a GPU vLLM takes by itself, and what of an actor's fraction of a GPU it is told to take."""
+MAX_RUNNING = 256
+"""Rows that vLLM runs at once unless it is told (``max_num_seqs``); it takes more on large cards."""
+
+
+class Process(NamedTuple):
+    """A kind of actor or worker, and the memory that it needs."""
+
+    who: str
+    model: str
+    footprint: Footprint
+    share: float
+    """What it may take of each of its GPUs; of a CPU, of the machine."""
+    on_gpu: bool
+    mend: str
+    """What makes less of the part without which nothing can be computed."""
+    ease: str
+    """What makes less of the rest, or an empty text."""
+
+
+def shape_of(model: ModelConfig) -> Shape | None:
+    """Return the sizes in a model's configuration; None of a family whose parameters are not counted.
+
+    Raises:
+        ModelError: the configuration cannot be read.
+    """
+    return Shape.of(models.configuration_of(models.named(model)).get_text_config().to_dict())
+
+
+def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = shape_of) -> Iterator[str]:
+    """Yield a line for each actor and worker: its memory and what it has; a warning begins so.
+
+    Args:
+        config: the run.
+        gpu: a card, by Ray's name (``curation.models.cards``); unset: that of this machine if the run is to stay here.
+        shape: gives a model's sizes.
+
+    Raises:
+        ConfigError: something cannot fit, or the card is not known; the message has the sum, its parts and the mend.
+    """
+    gpu_bytes = _gpu_bytes(config, gpu)
+    ram = memory.usable().total if capacity.address_of(config.ray) == capacity.LOCAL else None
+    refused = []
+    for process in processes(config, gpu_bytes, shape):
+        there = gpu_bytes if process.on_gpu else ram
+        usable = None if there is None else there * process.share
+        line = _line(process, usable, gpu)
+        if usable is not None and process.footprint.least > usable:
+            least = process.footprint.least / GIB
+            refused.append(f"{line}; at least {least:,.1f} GiB in any case, which cannot fit: {process.mend}")
+        elif usable is not None and process.footprint.total > usable:
+            yield f"warning: {line}; the longest rows do not fit: {process.ease}{process.mend}"
+        else:
+            yield line
+    if refused:
+        raise ConfigError("\n".join(refused))
+
+
+def _line(process: Process, usable: float | None, gpu: str | None) -> str:
+    footprint = process.footprint
+    parts = ", ".join(f"{name} {amount / GIB:,.1f}" for name, amount in footprint.parts.items())
+    where = "memory" if not process.on_gpu else gpu or "GPU"
+    has = "" if usable is None else f" of {usable / GIB:,.1f} GiB ({process.share:g} of one {where})"
+    if usable is not None and not process.on_gpu:
+        has = f" of {usable / GIB:,.1f} GiB of memory"
+    notes = f"; {footprint.notes}" if footprint.notes else ""
+    return f"memory of {process.who} ({process.model}): {footprint.total / GIB:,.1f} GiB{has}: {parts}{notes}"
+
+
+def _gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
+    """The memory of a card; of this machine's own smallest one where none is named."""
+    if gpu is not None:
+        return gib_of(gpu) * GIB
+    here = capacity.address_of(config.ray) == capacity.LOCAL
+    if not here or not capacity.this_machine(config.ray)["GPU"] or not torch.cuda.is_available():
+        return None
+    devices = range(torch.cuda.device_count())
+    return float(min(torch.cuda.get_device_properties(index).total_memory for index in devices))
+
+
+def processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Iterator[Process]:
+    """Yield each kind of process with a model whose sizes are known: first those that ask, then those that train."""
+    shapes = {
+        role: found
+        for role, model in config.models.items()
+        if model.path is not None and (found := shape(model)) is not None
+    }
+    row_tokens = getattr(config.student, "max_length", 1024)
+    for role, found in shapes.items():
+        yield _asking(config, role, found, row_tokens)
+    adapt = config.teacher.adapt
+    if adapt is not None:
+        for role in ("teacher", "second teacher"):
+            if role in shapes:
+                made = partial(_training, config, adapt, shapes[role], gpu_bytes)
+                yield made(f"training of the {role}'s format", str(config.models[role].path))
+    for name, (base, recipe) in config.students.items():
+        role = f"student {name}"
+        if role not in shapes or not isinstance(recipe, LmStudentConfig):
+            continue
+        yield _training(config, recipe, shapes[role], gpu_bytes, f"training of {role}", str(base.path))
+        if isinstance(recipe, GrpoConfig) and _draws_by_vllm(recipe):
+            yield _drawing(recipe, shapes[role], role, str(base.path))
+
+
+def _type(dtype: str, shape: Shape, *, on_gpu: bool, half: tuple[str, ...]) -> str:
+    """The type that a key stands for, as :func:`curation.models.dtypes.taken`."""
+    if dtype != AUTO:
+        return dtype
+    return shape.dtype if on_gpu and shape.dtype in half else "float32"
+
+
+def _asking(config: RunConfig, role: str, shape: Shape, row_tokens: int) -> Process:
+    """The actor that asks a model, as all actors are asked for."""
+    ask: AskConfig = config.teacher
+    actors, engine = ask.actors, ask.vllm.engine
+    on_gpu = actors.num_gpus > 0
+    dtype = _type(ask.dtype, shape, on_gpu=on_gpu, half=HALF)
+    answer_tokens = (config.evaluation.decoding if role.startswith("student") else ask.decoding).max_tokens
+    backend = ask.backend if config.teacher.reader is None or role != "reader" else config.teacher.reader.backend
+    who = f"an actor with the {role}"
+    place = partial(Process, who=who, model=str(config.models[role].path), on_gpu=on_gpu)
+    if backend == "vllm" and role != "reward model":
+        ranks = int(engine.get("tensor_parallel_size", 1))
+        running = int(engine.get("max_num_seqs", MAX_RUNNING))
+        sizes = {"ranks": ranks, "on_gpu": on_gpu, "answer_tokens": answer_tokens, "max_running": running}
+        fraction = FRACTION_SHARE * actors.num_gpus if 0 < actors.num_gpus < 1 else VLLM_SHARE
+        return place(
+            footprint=serving(shape, dtype=dtype, row_tokens=row_tokens + answer_tokens, **sizes),
+            share=float(engine.get("gpu_memory_utilization", fraction)) if on_gpu else 1.0,
+            mend="raise teacher.actors.num_gpus with vllm.engine.tensor_parallel_size, or take a larger card, or a "
+            "smaller or quantised model",
+            ease="lower vllm.engine.max_num_seqs, or ",
+        )
+    head = role != "reward model"
+    return place(
+        footprint=asking(
+            shape,
+            dtype=dtype,
+            on_gpu=on_gpu,
+            batch_tokens=ask.batch_tokens,
+            answer_tokens=answer_tokens,
+            head=head,
+        ),
+        share=min(1.0, actors.num_gpus) if on_gpu else 1.0,
+        mend="set teacher.dtype: bfloat16 where it is float32, or take a larger card, or a smaller model",
+        ease="lower teacher.batch_tokens, or ",
+    )
+
+
+def _training(
+    config: RunConfig,
+    recipe: LmStudentConfig,
+    shape: Shape,
+    gpu_bytes: float | None,
+    who: str,
+    model: str,
+) -> Process:
+    on_gpu = recipe.gpus_per_worker > 0
+    dtype = _type(recipe.compute_dtype, shape, on_gpu=on_gpu, half=HALF_TRAINING)
+    answer, engine = config.teacher.decoding.max_tokens, 0.0
+    if isinstance(recipe, GrpoConfig):
+        answer = recipe.rollouts.max_tokens
+        if _draws_by_vllm(recipe):
+            engine = recipe.rollouts.gpu_memory * gpu_bytes if gpu_bytes else shape.parameters() * BYTES[dtype]
+    more = "take a larger card" if on_gpu else "take a machine with more memory"
+    return Process(
+        who=f"a worker in the {who}",
+        model=model,
+        footprint=training(shape, recipe, dtype=dtype, on_gpu=on_gpu, answer_tokens=answer, engine=engine),
+        share=min(1.0, recipe.gpus_per_worker) if on_gpu else 1.0,
+        on_gpu=on_gpu,
+        mend=", or ".join(filter(None, [_smaller(recipe), more])),
+        ease="lower micro_batch_size, or " if recipe.micro_batch_size > 1 else "",
+    )
+
+
+def _smaller(recipe: LmStudentConfig) -> str:
+    """What makes a worker's share of the weights smaller."""
+    if recipe.sharding == "fsdp":
+        return "raise num_workers"
+    shard = "" if recipe.method == "dpo" else "set sharding: fsdp with more workers"
+    return ", or ".join(filter(None, ["train an adapter (lora)" if recipe.lora is None else "", shard]))
+
+
+def _draws_by_vllm(recipe: GrpoConfig) -> bool:
+    return recipe.rollouts.backend == "vllm" or (recipe.rollouts.backend == "auto" and recipe.gpus_per_worker > 0)
+
+
+def _drawing(recipe: GrpoConfig, shape: Shape, role: str, model: str) -> Process:
+    """The engine of a worker that learns by GRPO, within its share of the worker's GPU."""
+    on_gpu = recipe.gpus_per_worker > 0
+    answers = recipe.global_batch_size * recipe.group_size // recipe.num_workers
+    tokens = recipe.rollouts.max_tokens
+    dtype = _type(recipe.compute_dtype, shape, on_gpu=on_gpu, half=HALF_TRAINING)
+    sizes = {"row_tokens": recipe.max_length + tokens, "answer_tokens": tokens}
+    running = min(answers, MAX_RUNNING)
+    return Process(
+        who=f"the engine that draws answers of {role}",
+        model=model,
+        footprint=serving(shape, dtype=dtype, ranks=1, on_gpu=False, max_running=running, **sizes),
+        share=recipe.rollouts.gpu_memory if on_gpu else 1.0,
+        on_gpu=on_gpu,
+        mend="raise student.rollouts.gpu_memory, or take a larger card",
+        ease="lower student.rollouts.max_tokens, or ",
+    )
