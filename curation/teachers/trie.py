@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from curation.teachers.device_copy import sent
+
 
 class Trie:
     """Nodes are numbered from the root, 0, which stands for the prompt's last token; parents before children.
@@ -81,6 +83,7 @@ def barred(allowed: Mapping[int, Sequence[int]], logits_BV: torch.Tensor) -> tor
     """Tokens that may not be drawn, bool [B, V]: of the rows in ``allowed`` all other tokens than those."""
     barred_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
     pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
-    barred_BV[torch.tensor(list(allowed), device=logits_BV.device)] = True
-    barred_BV[tuple(torch.tensor(pairs, device=logits_BV.device).T)] = False
-    return barred_BV
+    places, tokens = zip(*pairs, strict=True)
+    row_H, place_P, token_P = sent([list(allowed), places, tokens], logits_BV.device)
+    barred_BV.index_fill_(0, row_H, True)
+    return barred_BV.index_put_((place_P, token_P), torch.zeros((), dtype=torch.bool, device=logits_BV.device))

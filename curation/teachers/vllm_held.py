@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from curation.teachers.device_copy import Fetched
 from curation.teachers.trie import Trie, Walk, barred
 
 OPTIONS = "options"
@@ -21,9 +22,11 @@ class HeldWalks:
 
     def __init__(self) -> None:
         self._walks: dict[str, Walk | None] = {}  # None: of a request that is free
+        self._drawn: tuple[dict[int, Walk], Fetched] | None = None
 
     def walks(self, runner: Any, *, without: Container[int]) -> dict[int, tuple[Walk, frozenset[int]]]:
         """The walks and stop tokens of the step's held requests by place in the batch, those ``without`` left out."""
+        self._go()
         found = {}
         for place, request_id in enumerate(runner.input_batch.req_ids):
             params = runner.requests[request_id].sampling_params
@@ -42,11 +45,17 @@ class HeldWalks:
             logits_BV.masked_fill_(barred(allowed, logits_BV), -torch.inf)
 
     def go(self, held: Mapping[int, tuple[Walk, frozenset[int]]], token_B1: torch.Tensor) -> None:
-        """Take the tokens that the step drew."""
+        """Take the tokens that the step drew: the walks go on when the next step asks for them."""
         if held:
-            tokens = token_B1[list(held), 0].tolist()
-            for (walk, _), token in zip(held.values(), tokens, strict=True):
-                walk.go(token)
+            self._drawn = {place: walk for place, (walk, _) in held.items()}, Fetched(token_B1[:, 0])
+
+    def _go(self) -> None:
+        if self._drawn is not None:
+            walks, fetched = self._drawn
+            self._drawn = None
+            tokens = fetched.wait().tolist()
+            for place, walk in walks.items():
+                walk.go(tokens[place])
 
     def forget(self, request_id: str) -> None:
         """Forget a request; an unknown one is none."""

@@ -8,11 +8,16 @@ of them.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from curation.teachers.completions import OfTokens
+from curation.teachers.device_copy import sent
+
+Ints = npt.NDArray[np.int64]
 
 
 class Summary(NamedTuple):
@@ -27,14 +32,35 @@ class Summary(NamedTuple):
     negentropies: OfTokens | None
 
 
+class Positions:
+    """K positions of a step, those of a slot ascending, and where they are kept; the device gets all in one copy."""
+
+    def __init__(self, entry_K5: Any, ring: int, num_first: int, ahead: Sequence[int], device: torch.device) -> None:
+        """Each entry is token of the step, slot, position, number of prompt tokens, and the token that follows or -1.
+
+        ``ahead``: kept apart are the positions so many after the first one of the answer.
+        """
+        entry_5K: Ints = np.asarray(entry_K5, dtype=np.int64).T
+        _, slot_K, position_K, num_prompt_K, _ = entry_5K
+        _, last_K = np.unique(slot_K[::-1], return_index=True)
+        newest_K = np.sort(len(slot_K) - 1 - last_K)
+        newest = np.full(int(slot_K.max()) + 1, -1)
+        newest[slot_K[newest_K]] = position_K[newest_K]
+        ring_K = np.flatnonzero(newest[slot_K] - position_K < ring)
+        chosen = [np.flatnonzero(position_K - num_prompt_K + 1 < num_first), ring_K, newest_K]
+        chosen += [np.flatnonzero(position_K - num_prompt_K == more) for more in ahead]
+        self.index_5K, *found = sent([entry_5K, *chosen], device)
+        self.first_W, self.late_W, self.newest_W, *self.ahead = found
+
+
 class Logprobs:
     """Log-probabilities of the answers in the slots of a tap."""
 
     def __init__(self, ring: int, num_first: int, device: torch.device) -> None:
         """``num_first``: how many first log-probabilities are kept, one at least."""
-        self._ring, self._num_first = ring, max(1, num_first)
+        self._ring, self.num_first = ring, max(1, num_first)
         self._sum_S3 = torch.zeros((0, 3), device=device)
-        self._first_SK3 = torch.zeros((0, self._num_first, 3), device=device)
+        self._first_SK3 = torch.zeros((0, self.num_first, 3), device=device)
         self._least_S3 = torch.zeros((0, 3), device=device)
         self._recent_SR3 = torch.zeros((0, ring, 3), device=device)
         self._least_SR3 = torch.zeros((0, ring, 3), device=device)
@@ -47,31 +73,25 @@ class Logprobs:
 
     def clear(self, slot_F: torch.Tensor) -> None:
         """Begin new answers."""
-        self._sum_S3[slot_F] = 0.0
-        self._least_S3[slot_F] = math.inf
+        self._sum_S3.index_fill_(0, slot_F, 0.0)
+        self._least_S3.index_fill_(0, slot_F, math.inf)
 
-    def add(self, entries: Sequence[tuple[int, ...]], index_5K: torch.Tensor, number_K3: torch.Tensor) -> None:
-        """Add those at K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...).
+    def add(self, positions: Positions, number_K3: torch.Tensor) -> None:
+        """Add those at K positions.
 
-        The state at a position gives the numbers of the token after it; where none follows, the last of the index is
-        below 0, and the numbers are 0.
+        The state at a position gives the numbers of the token after it; where none follows the numbers are 0.
         """
-        _, slot_K, position_K, num_prompt_K, next_K = index_5K
+        _, slot_K, position_K, num_prompt_K, next_K = positions.index_5K
         self._sum_S3.index_add_(0, slot_K, number_K3)
-        first = [k for k, (_, _, position, prompt, _) in enumerate(entries) if position + 1 - prompt < self._num_first]
-        if first:
-            first_W = torch.tensor(first, device=slot_K.device)
+        first_W, late_W = positions.first_W, positions.late_W
+        if len(first_W):
             self._first_SK3[slot_K[first_W], (position_K - num_prompt_K + 1)[first_W]] = number_K3[first_W]
         follows_K3 = (next_K >= 0)[:, None].expand_as(number_K3)
         self._least_S3.scatter_reduce_(
             0, slot_K[:, None].expand_as(number_K3), number_K3.where(follows_K3, math.inf), "amin"
         )
         # Of a row that has many positions in this step (a scored one), as many as the ring has columns.
-        newest = {slot: position for _, slot, position, *_ in entries}
-        if len(newest) < len(entries):
-            late = [k for k, (_, slot, position, *_) in enumerate(entries) if newest[slot] - position < self._ring]
-            late_W = torch.tensor(late, device=slot_K.device)
-            slot_K, position_K, number_K3 = slot_K[late_W], position_K[late_W], number_K3[late_W]
+        slot_K, position_K, number_K3 = slot_K[late_W], position_K[late_W], number_K3[late_W]
         self._recent_SR3[slot_K, position_K % self._ring] = number_K3
         self._least_SR3[slot_K, position_K % self._ring] = self._least_S3[slot_K]
 

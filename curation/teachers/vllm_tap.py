@@ -24,9 +24,10 @@ import numpy.typing as npt
 import torch
 
 from curation.config.states import LAST, layers_of, others_of, positions_of
-from curation.teachers.sureness import margin_and_negentropy
+from curation.teachers.device_copy import sent
+from curation.teachers.logit_numbers import numbers_of
 from curation.teachers.vllm_held import HeldWalks
-from curation.teachers.vllm_logprobs import Logprobs, Summary, grown
+from curation.teachers.vllm_logprobs import Logprobs, Positions, Summary, grown
 from curation.teachers.vllm_versions import gives_layers, missing_attributes
 
 MAX_LOGITS = 2**27
@@ -92,19 +93,19 @@ class TapExtension:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _TappedRequest:
-    """One request under way."""
+    """One request under way; its numbers stand in the tap's arrays by slot."""
 
     slot: int
-    num_prompt: int
-    next: int
-    """The position whose state comes next; the first is that of the last prompt token."""
-    scored: bool
-    unbroken: bool = True
-    sure: bool
-    """Margin and negative entropy are wanted."""
     asks: list[int]
     """Tokens whose log-probabilities after the prompt are wanted."""
     letters: torch.Tensor | None = None
+
+
+_BY_SLOT = np.dtype(
+    [("num_prompt", np.int64), ("next", np.int64), ("scored", bool), ("unbroken", bool), ("sure", bool), ("asks", bool)]
+)
+"""What the host knows of a slot; ``next`` is the position whose state comes next, first that of the last prompt token;
+``sure``: margin and negative entropy are wanted."""
 
 
 class Tap:
@@ -120,6 +121,7 @@ class Tap:
         self._held = HeldWalks()
         self._free: list[int] = []
         self._num_slots = 0
+        self._slots = np.zeros(0, _BY_SLOT)
         self._step: Any = None
         draw: Callable[..., Any] = runner._sample
         finish_step: Callable[..., Any] = runner.sample_tokens
@@ -155,56 +157,83 @@ class Tap:
 
     @torch.inference_mode()
     def _take(self, step: Any, logits_BV: torch.Tensor, token_B1: torch.Tensor) -> None:
-        """Keep what a step computed, before the runner goes on to the next."""
-        runner, batch = self._runner, self._runner.input_batch
+        """Keep what a step computed, before the runner goes on to the next; nothing waits for the device."""
+        batch = self._runner.input_batch
         ids = list(batch.req_ids)
-        begins = batch.num_computed_tokens_cpu[: len(ids)].tolist()
-        draws_none = set(self._drawing_none())
-        num_scheduled = step.scheduler_output.num_scheduled_tokens
-        # Token of the step, slot, position, number of prompt tokens; then the row of the step, or the token to score.
-        drawn: list[tuple[int, int, int, int, int]] = []
-        scored: list[tuple[int, int, int, int, int]] = []
-        sure: tuple[list[int], list[int]] = [], []  # of the drawn rows of the step, of those to score
-        fresh: list[int] = []
-        for place, (request_id, begin) in enumerate(zip(ids, begins, strict=True)):
-            row = self.rows.get(request_id)
-            if row is None:
-                row = self.rows[request_id] = self._new_row(request_id, int(batch.num_prompt_tokens[place]))
-                fresh.append(row.slot)
-            end = begin + num_scheduled[request_id]
-            offset = int(runner.query_start_loc.np[place]) - begin
-            if row.scored:
-                row.unbroken &= begin <= row.next
-                length = int(batch.num_prompt_tokens[place])
-                for position in range(max(row.next, begin), min(end, length)):
-                    token = int(batch.token_ids_cpu[place, position + 1]) if position + 1 < length else -1
-                    if row.sure and token >= 0:
-                        sure[1].append(len(scored))
-                    scored.append((offset + position, row.slot, position, row.num_prompt, token))
-                row.next = max(row.next, end)
-            elif place not in draws_none:
-                row.unbroken &= end - 1 == row.next
-                row.next = end
-                if row.sure:
-                    sure[0].append(place)
-                drawn.append((offset + end - 1, row.slot, end - 1, row.num_prompt, place))
+        fresh = []
+        for place, request_id in enumerate(ids):
+            if request_id not in self.rows:
+                self.rows[request_id] = self._new_row(request_id, int(batch.num_prompt_tokens[place]))
+                fresh.append(self.rows[request_id].slot)
         self._make_room(step.sample_hidden_states, fresh)
-        if drawn:
-            index_5K = torch.tensor(drawn).T.to(logits_BV.device, non_blocking=True)
-            whole_B, number_B3 = _numbers(logits_BV, token_B1[:, 0].long(), sure[0])
-            for _, _, position, num_prompt, place in drawn:
-                row = self.rows[ids[place]]
-                if row.asks and position == num_prompt - 1:
-                    row.letters = logits_BV[place, torch.tensor(row.asks).to(logits_BV.device)].float() - whole_B[place]
-            hidden_KD, number_K3 = step.sample_hidden_states, number_B3
-            if len(drawn) < len(hidden_KD):
-                hidden_KD, number_K3 = hidden_KD[index_5K[4]], number_B3[index_5K[4]]
-            self._keep(drawn, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), number_K3)
-        if scored:
-            index_5K = torch.tensor(scored).T.to(logits_BV.device, non_blocking=True)
+        slot_B = np.fromiter((self.rows[request_id].slot for request_id in ids), np.int64, len(ids))
+        begin_B = batch.num_computed_tokens_cpu[: len(ids)].astype(np.int64)
+        num_scheduled = step.scheduler_output.num_scheduled_tokens
+        end_B = begin_B + np.fromiter((num_scheduled[request_id] for request_id in ids), np.int64, len(ids))
+        offset_B = self._runner.query_start_loc.np[: len(ids)] - begin_B
+        draws_B = ~self._slots["scored"][slot_B]
+        scored = [self._to_score(*spot) for spot in zip(*_at(~draws_B, slot_B, begin_B, end_B, offset_B), strict=True)]
+        draws_B[self._drawing_none()] = False
+        if draws_B.any():
+            slot_K, end_K, offset_K, place_K = _at(draws_B, slot_B, end_B, offset_B)
+            self._slots["unbroken"][slot_K] &= end_K - 1 == self._slots["next"][slot_K]
+            self._slots["next"][slot_K] = end_K
+            entry_K5 = np.stack(
+                [offset_K + end_K - 1, slot_K, end_K - 1, self._slots["num_prompt"][slot_K], place_K], axis=1
+            )
+            self._take_drawn(step, logits_BV, token_B1[:, 0].long(), entry_K5, ids)
+        if any(len(part) for part in scored):
+            entry_K5 = np.concatenate(scored)
+            positions = self._placed(entry_K5, logits_BV.device)
+            index_5K = positions.index_5K
             hidden_KD = step.hidden_states[index_5K[0]]
-            number_K3 = self._score(hidden_KD, index_5K[4], sure[1])
-            self._keep(scored, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), number_K3)
+            number_K3 = self._score(hidden_KD, index_5K[4], self._slots["sure"][entry_K5[:, 1]])
+            self._keep(positions, self._side_by_side(step, hidden_KD, index_5K[0]), number_K3)
+
+    def _to_score(self, slot: int, begin: int, end: int, offset: int, place: int) -> npt.NDArray[np.int64]:
+        """The entries of a row whose prompt holds the answer, of which a step feeds ``begin`` to ``end``."""
+        batch, state = self._runner.input_batch, self._slots[slot]
+        state["unbroken"] &= begin <= state["next"]
+        length = int(batch.num_prompt_tokens[place])
+        position_K = np.arange(max(state["next"], begin), max(state["next"], begin, min(end, length)))
+        state["next"] = max(state["next"], end)
+        token_K = np.full(len(position_K), -1)
+        following = batch.token_ids_cpu[place, position_K[position_K + 1 < length] + 1]
+        token_K[: len(following)] = following
+        same = np.ones_like(position_K)
+        return np.stack([offset + position_K, slot * same, position_K, state["num_prompt"] * same, token_K], axis=1)
+
+    def _take_drawn(
+        self,
+        step: Any,
+        logits_BV: torch.Tensor,
+        token_B: torch.Tensor,
+        entry_K5: npt.NDArray[np.int64],
+        ids: Sequence[str],
+    ) -> None:
+        """Keep the numbers and states of rows whose tokens a step drew."""
+        positions = self._placed(entry_K5, logits_BV.device)
+        _, slot_K, position_K, num_prompt_K, place_K = entry_K5.T
+        sure_K = self._slots["sure"][slot_K]
+        whole_B, number_B3 = numbers_of(logits_BV, token_B, sure=bool(sure_K.any()))
+        asking = self._slots["asks"][slot_K] & (position_K == num_prompt_K - 1)
+        if asking.any():
+            asked = [(self.rows[ids[place]], place) for place in place_K[asking]]
+            places = np.repeat(place_K[asking], [len(row.asks) for row, _ in asked])
+            place_L, token_L = sent([places, [token for row, _ in asked for token in row.asks]], logits_BV.device)
+            letter_L = logits_BV[place_L, token_L].float() - whole_B[place_L]
+            pieces = torch.split(letter_L, [len(row.asks) for row, _ in asked])
+            for (row, _), letters in zip(asked, pieces, strict=True):
+                row.letters = letters
+        hidden_KD, number_K3 = step.sample_hidden_states, number_B3
+        if len(entry_K5) < len(hidden_KD):
+            hidden_KD, number_K3 = hidden_KD[positions.index_5K[4]], number_B3[positions.index_5K[4]]
+        number_K3 = _only(number_K3, sure_K)
+        self._keep(positions, self._side_by_side(step, hidden_KD, positions.index_5K[0]), number_K3)
+
+    def _placed(self, entry_K5: npt.NDArray[np.int64], device: torch.device) -> Positions:
+        ahead = [int(at == "output_first") - 1 for at in self._kept]
+        return Positions(entry_K5, self._ring, self._logprobs.num_first, ahead, device)
 
     def _side_by_side(self, step: Any, last_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
         """The layers to keep at K tokens of a step, whose last layer is ``last_KD``."""
@@ -213,10 +242,10 @@ class Tap:
         others = [layer_TD[token_K] for layer_TD in step.aux_hidden_states]  # vLLM, too, gives them ascending
         return torch.cat([last_KD, *others] if LAST in self._layers else others, dim=-1)
 
-    def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure: Sequence[int]) -> torch.Tensor:
+    def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
         """The numbers of the tokens that follow, [K, 3]; 0 where none (-1) does. All workers take part.
 
-        ``sure`` are the places, ascending, of those whose margin and negative entropy are wanted.
+        Margin and negative entropy are those of the places where ``sure_K`` is set, and 0 in others.
         """
         number_K3 = torch.zeros((len(token_K), 3), device=hidden_KD.device)
         piece = max(1, MAX_LOGITS // self._runner.model_config.get_vocab_size())
@@ -225,36 +254,24 @@ class Tap:
             logits_KV = self._runner.model.compute_logits(hidden_KD[part])
             if logits_KV is None:
                 continue
-            wanted = [place - start for place in sure if start <= place < start + piece]
-            _, found_K3 = _numbers(logits_KV, token_K[part].clamp(min=0), wanted)
+            _, found_K3 = numbers_of(logits_KV, token_K[part].clamp(min=0), sure=bool(sure_K[part].any()))
             number_K3[part] = found_K3.where((token_K[part] >= 0)[:, None], 0.0)
-        return number_K3
+        return _only(number_K3, sure_K)
 
-    def _keep(
-        self,
-        entries: Sequence[tuple[int, ...]],
-        index_5K: torch.Tensor,
-        hidden_KD: torch.Tensor,
-        number_K3: torch.Tensor,
-    ) -> None:
-        """Add K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...), to their rows."""
-        _, slot_K, position_K, num_prompt_K, _ = index_5K
-        self._logprobs.add(entries, index_5K, number_K3)
+    def _keep(self, positions: Positions, hidden_KD: torch.Tensor, number_K3: torch.Tensor) -> None:
+        """Add K positions to their rows."""
+        _, slot_K, position_K, num_prompt_K, _ = positions.index_5K
+        self._logprobs.add(positions, number_K3)
         if "output_mean" in self._positions:
             answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
             self._hidden_sum_SD.index_add_(0, slot_K, answer_KD)
-        for at, kept_SD in self._kept.items():
-            ahead = int(at == "output_first") - 1
-            wanted = [k for k, (_, _, position, prompt, _) in enumerate(entries) if position == prompt + ahead]
-            if wanted:
-                wanted_W = torch.tensor(wanted, device=slot_K.device)
+        for kept_SD, wanted_W in zip(self._kept.values(), positions.ahead, strict=True):
+            if len(wanted_W):
                 kept_SD[slot_K[wanted_W]] = hidden_KD[wanted_W]
         # Of a row that has many positions in this step (a scored one) the ring takes the newest.
-        newest = {slot: k for k, (_, slot, *_) in enumerate(entries)}
-        if len(newest) < len(entries):
-            newest_W = torch.tensor(list(newest.values()), device=slot_K.device)
-            slot_K, position_K = slot_K[newest_W], position_K[newest_W]
-            hidden_KD = hidden_KD[newest_W]
+        if len(positions.newest_W) < len(slot_K):
+            slot_K, position_K = slot_K[positions.newest_W], position_K[positions.newest_W]
+            hidden_KD = hidden_KD[positions.newest_W]
         self._recent_SRD[slot_K, position_K % self._ring] = hidden_KD
 
     def _new_row(self, request_id: str, num_tokens: int) -> _TappedRequest:
@@ -264,14 +281,10 @@ class Tap:
             more = max(64, self._num_slots)
             self._free = list(range(self._num_slots, self._num_slots + more))
             self._num_slots += more
-        return _TappedRequest(
-            slot=self._free.pop(),
-            num_prompt=num_prompt,
-            next=num_prompt - 1,
-            scored=SCORE_FROM in extra,
-            sure=SURENESS in extra,
-            asks=extra.get(LETTERS, []),
-        )
+            self._slots = np.concatenate([self._slots, np.zeros(more, _BY_SLOT)])
+        slot, asks = self._free.pop(), extra.get(LETTERS, [])
+        self._slots[slot] = (num_prompt, num_prompt - 1, SCORE_FROM in extra, True, SURENESS in extra, bool(asks))
+        return _TappedRequest(slot=slot, asks=asks)
 
     def _make_room(self, like_BD: torch.Tensor, fresh: list[int]) -> None:
         """Make the arrays as long as there are slots, and those of fresh slots that sum up zero."""
@@ -289,21 +302,21 @@ class Tap:
                 self._hidden_sum_SD = grown(self._hidden_sum_SD, self._num_slots)
             self._kept = {at: grown(kept_SD, self._num_slots) for at, kept_SD in self._kept.items()}
         if fresh:
-            fresh_F = torch.tensor(fresh).to(like_BD.device, non_blocking=True)
+            [fresh_F] = sent([fresh], like_BD.device)
             self._logprobs.clear(fresh_F)
             if "output_mean" in self._positions:
-                self._hidden_sum_SD[fresh_F] = 0.0
+                self._hidden_sum_SD.index_fill_(0, fresh_F, 0.0)
 
     @torch.inference_mode()
     def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
         """The data of finished requests, given each with its answer's number of tokens; frees them."""
         rows = [self.rows[request_id] for request_id, _ in requests]
         lengths = [length for _, length in requests]
-        lasts = [row.num_prompt + length - 1 for row, length in zip(rows, lengths, strict=True)]
-        fates = [self._fate(row, last) for row, last in zip(rows, lasts, strict=True)]
-        numbers = zip(rows, lengths, lasts, strict=True)
-        fields = [(row.slot, row.next - 1, last, length) for row, length, last in numbers]
-        index_4N = torch.tensor(fields).T.to(self._recent_SRD.device)
+        states_of = [self._slots[row.slot] for row in rows]
+        lasts = [int(of["num_prompt"]) + length - 1 for of, length in zip(states_of, lengths, strict=True)]
+        fates = [self._fate(of, last) for of, last in zip(states_of, lasts, strict=True)]
+        newest = [int(of["next"]) - 1 for of in states_of]
+        [index_4N] = sent([[[row.slot for row in rows], newest, lasts, lengths]], self._recent_SRD.device)
         slot_N, newest_N, last_N, length_N = index_4N
         # What the columns of the ring hold: the newest position, and so many before it.
         column_R = torch.arange(self._ring, device=slot_N.device)
@@ -335,11 +348,12 @@ class Tap:
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )
 
-    def _fate(self, row: _TappedRequest, last: int) -> str:
-        oldest = row.next - self._ring + 1  # the position before the last one's is read, too
-        if not row.unbroken or not oldest <= last <= row.next:
+    def _fate(self, state: Any, last: int) -> str:
+        ahead = int(state["next"])
+        oldest = ahead - self._ring + 1  # the position before the last one's is read, too
+        if not state["unbroken"] or not oldest <= last <= ahead:
             return "lost"
-        return "short" if last == row.next and set(self._positions) - {"prompt_last"} else "whole"
+        return "short" if last == ahead and set(self._positions) - {"prompt_last"} else "whole"
 
     def free(self, request_ids: Sequence[str]) -> None:
         """Forget requests; unknown ones (aborted before their first step) are none."""
@@ -350,19 +364,16 @@ class Tap:
                 self._free.append(row.slot)
 
 
-def _numbers(logits_BV: torch.Tensor, token_B: torch.Tensor, sure: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``logsumexp`` of each row, and the numbers (``vllm_logprobs``) of its token, float32 [B] and [B, 3].
+def _at(chosen_B: npt.NDArray[np.bool_], *arrays: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """The arrays at the chosen places, and the places."""
+    places = np.flatnonzero(chosen_B)
+    return [*(array[places] for array in arrays), places]
 
-    Margin and negative entropy are those of the rows at the places ``sure``, ascending, and 0 in others.
-    """
-    rows = max(1, MAX_LOGITS // logits_BV.shape[1])
-    whole_B = torch.cat([part_BV.float().logsumexp(dim=-1) for part_BV in torch.split(logits_BV, rows)])
-    number_B3 = torch.zeros((len(logits_BV), 3), device=logits_BV.device)
-    number_B3[:, 0] = logits_BV.gather(1, token_B[:, None])[:, 0].float() - whole_B
-    for start in range(0, len(sure), rows):
-        if len(sure) == len(logits_BV):
-            part: slice | torch.Tensor = slice(start, start + rows)
-        else:
-            part = torch.tensor(sure[start : start + rows]).to(logits_BV.device, non_blocking=True)
-        number_B3[part, 1:] = margin_and_negentropy(logits_BV[part].float(), whole_B[part])
-    return whole_B, number_B3
+
+def _only(number_K3: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
+    """The numbers with margin and negative entropy 0 where they are not wanted."""
+    if sure_K.all():
+        return number_K3
+    [sure_tensor_K] = sent([sure_K], number_K3.device)
+    wanted_K3 = torch.cat([torch.ones_like(number_K3[:, :1]), sure_tensor_K[:, None].expand(-1, 2)], dim=1)
+    return number_K3.where(wanted_K3 > 0, 0.0)

@@ -67,7 +67,7 @@ def spy(monkeypatch, owner, name):
     method, calls = getattr(owner, name), []
 
     def called(*args, **kwargs):
-        calls.append(args)
+        calls.append((*args, *kwargs.values()))
         return method(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, called)
@@ -212,12 +212,13 @@ def test_mcqa_options_equal_transformers(teacher, reference, requests, kind, nor
         asked = with_options(requests[:20], *LETTERS, *TEXTS) + requests[20:50]
     decoding = DecodingConfig(max_tokens=4, normalise_options=normalise)
     scored = spy(monkeypatch, vllm_teacher._Stream, "_score")
-    read_again = spy(monkeypatch, vllm_tap, "margin_and_negentropy")
+    numbers = spy(monkeypatch, vllm_tap, "numbers_of")
     for _ in range(2):  # then from the prefix cache, which may hold a whole option
         rows = both(teacher, reference, asked, decoding)
     if kind == "texts":
         assert any(part.tries for _, _, part in scored), "the prefix cache held the beginning of an option"
-    assert bool(read_again) == (kind == "mixed with answers"), "options alone need no second look at the logits"
+    seen = any(sure for _, _, sure in numbers)
+    assert seen == (kind == "mixed with answers"), "options alone need no margin and no entropy"
     assert len({row["completion"] for row in rows.values()}) > 1
     assert teacher.engine.num_held() == 0
 

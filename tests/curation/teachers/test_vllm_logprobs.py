@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from curation.teachers.vllm_logprobs import Logprobs
+from curation.teachers.vllm_logprobs import Logprobs, Positions
 
 RING, PROMPT = 6, 10
 
@@ -40,7 +40,8 @@ def test_sum_first_least_and_last_of_answers_that_are_cut_at_their_end(num_first
                     entries.append((0, slots[row], PROMPT - 1 + place, PROMPT, 0 if follows else -1))
                     values.append(rows[row][place])
                     at[row] = place + 1
-            kept.add(entries, torch.tensor(entries).T, torch.tensor(values))
+            positions = Positions(entries, RING, kept.num_first, [], torch.device("cpu"))
+            kept.add(positions, torch.tensor(values))
         newest_N = torch.tensor([PROMPT - 2 + len(row) for row in rows])
         position_NR = newest_N[:, None] - (newest_N[:, None] - torch.arange(RING)) % RING
         last_N = torch.tensor([PROMPT - 1 + length for length in lengths])
