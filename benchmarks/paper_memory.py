@@ -14,7 +14,7 @@ from curation.config import ModelConfig, RunConfig
 from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.models.cards import gib_of
-from curation.models.footprint import GIB, Shape
+from curation.models.footprint import GIB, DecoderShape
 from curation.pipeline.footprints import Process, memory_lines, processes
 
 ROOT = Path(__file__).parents[1]
@@ -23,9 +23,9 @@ SHAPES = json.loads((ROOT / "benchmarks" / "paper_shapes.json").read_text())
 CARDS = ("L4", "A100-80G", "H100", "H200")
 
 
-def shape_of(model: ModelConfig) -> Shape | None:
+def shape_of(model: ModelConfig) -> DecoderShape | None:
     """Return the sizes of a model of the paper."""
-    return Shape.of(SHAPES[str(model.path)])
+    return DecoderShape.of(SHAPES[str(model.path)])
 
 
 def loaded(path: Path) -> RunConfig:

@@ -1,11 +1,10 @@
 """Peak memory of a training or a labelling forward pass, in a process of its own: ``python measured_peak.py KIND``.
 
-It prints the bytes of memory that the work took at its peak over what the process held before; the same work
+It prints the bytes of anonymous memory that the work took at its peak over what the process held before; the same work
 on a tiny model comes first, so that libraries and thread pools are counted in neither.
 """
 
 import json
-import resource
 import sys
 import tempfile
 import threading
@@ -53,7 +52,7 @@ KINDS = {
 
 
 class Peak:
-    """Watches the resident memory of this process from a thread."""
+    """Watches the anonymous memory of this process from a thread."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -63,7 +62,7 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._ends.is_set():
-            self.bytes = max(self.bytes, resident())
+            self.bytes = max(self.bytes, anonymous())
             time.sleep(0.002)
 
     def end(self) -> int:
@@ -73,9 +72,10 @@ class Peak:
         return self.bytes
 
 
-def resident() -> int:
-    """Return the resident bytes; weights may lie in a mapped file of theirs as long as nothing writes to them."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def anonymous() -> int:
+    """Return the resident bytes that no file backs: of weights, those that were written to since they were mapped."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["RssAnon"].split()[0]) * 1024
 
 
 def rows(path: Path) -> TableRef:
@@ -110,7 +110,7 @@ def main(kind: str) -> None:
         tiny, large = (create(place / name, shape=shape, **how) for name, shape in (("tiny", TINY), ("large", SHAPE)))
         work(kind, tiny, table, place / "warm")
         memory.trim()
-        before, peak = resident(), Peak()
+        before, peak = anonymous(), Peak()
         work(kind, large, table, place / "done")
         print(json.dumps({"bytes": peak.end() - before}))
 

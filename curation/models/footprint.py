@@ -19,7 +19,7 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FULL = 4
 """Bytes of a float32: of trained weights, their gradients and each of AdamW's two states."""
 CONTEXT = 0.6 * GIB
-"""What a CUDA context with its kernels takes of a GPU; an assumption."""
+"""Bytes of a GPU that a CUDA context with its kernels takes; an assumption."""
 
 QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "all"}
 """Families with norms of queries and keys: of each head alike, or of all heads side by side."""
@@ -30,7 +30,7 @@ FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class DecoderShape:
     """The sizes of a decoder, under the names that transformers' configurations give them."""
 
     model_type: str
@@ -148,11 +148,11 @@ class Footprint:
     """The memory of one process, in bytes."""
 
     parts: Mapping[str, float]
-    """What is there at the peak, by what it is, for the longest row or micro-batch."""
+    """Bytes at the peak by their use, for the longest row or micro-batch."""
     least: float
-    """The part without which nothing can be computed: what stays, and one short row."""
+    """Bytes without which nothing can be computed: those that stay, and one short row."""
     notes: str = ""
-    """What else follows from the sizes, in words."""
+    """Further consequences of the sizes, in words."""
 
     @property
     def total(self) -> float:
@@ -160,7 +160,9 @@ class Footprint:
         return sum(self.parts.values())
 
 
-def asking(shape: Shape, *, dtype: str, on_gpu: bool, batch_tokens: int, answer_tokens: int, head: bool) -> Footprint:
+def asking(
+    shape: DecoderShape, *, dtype: str, on_gpu: bool, batch_tokens: int, answer_tokens: int, head: bool
+) -> Footprint:
     """Return the memory of a process that asks a model by transformers.
 
     Args:
@@ -190,7 +192,7 @@ def asking(shape: Shape, *, dtype: str, on_gpu: bool, batch_tokens: int, answer_
 
 
 def serving(
-    shape: Shape, *, dtype: str, ranks: int, on_gpu: bool, row_tokens: int, answer_tokens: int, max_running: int
+    shape: DecoderShape, *, dtype: str, ranks: int, on_gpu: bool, row_tokens: int, answer_tokens: int, max_running: int
 ) -> Footprint:
     """Return the memory of a rank of vLLM's engine; the cache holds one longest row, the least that it starts with.
 
@@ -217,7 +219,7 @@ def serving(
 
 
 def training(
-    shape: Shape, config: LmStudentConfig, *, dtype: str, on_gpu: bool, answer_tokens: int, engine: float = 0.0
+    shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool, answer_tokens: int, engine: float = 0.0
 ) -> Footprint:
     """Return the memory of a worker that trains a student by ``config``.
 
@@ -263,7 +265,7 @@ def training(
     return Footprint(parts=_shown(held | moving), least=least)
 
 
-def _moving(shape: Shape, config: LmStudentConfig, dtype: str, answer_tokens: int) -> dict[str, float]:
+def _moving(shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int) -> dict[str, float]:
     """Bytes of what a micro-batch of the longest rows makes, at the larger of its peaks: in the loss or in a layer."""
     rows, row_tokens = _micro_batch(config, answer_tokens)
     layer = layer_bytes(shape, dtype, is_trained=config.lora is None)
@@ -287,7 +289,7 @@ def _reference_bytes(config: LmStudentConfig, parameters: int, dtype: str) -> fl
     return parameters * BYTES[dtype] if compares and config.lora is None else 0
 
 
-def _gathered(shape: Shape, dtype: str) -> float:
+def _gathered(shape: DecoderShape, dtype: str) -> float:
     """Bytes of the largest unit that FSDP gathers, and of the next layer, which it gathers meanwhile."""
     root = shape.embedding_parameters * (1 if shape.tie_word_embeddings else 2)
     return (root + 2 * shape.layer_parameters) * BYTES[dtype]
@@ -300,7 +302,7 @@ def _micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]
     return config.micro_batch_size * (2 if config.method == "dpo" else 1), config.max_length
 
 
-def layer_bytes(shape: Shape, dtype: str, *, is_trained: bool) -> float:
+def layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) -> float:
     """Return the bytes of a token's activations in a layer that wait for the backward pass.
 
     Norms are computed in float32: of each its input, what its weight multiplies if that is trained
@@ -313,7 +315,7 @@ def layer_bytes(shape: Shape, dtype: str, *, is_trained: bool) -> float:
     return norms + head_norms + (2 * wide + 2 * narrow + 4 * shape.intermediate_size) * size
 
 
-def logit_bytes(shape: Shape, config: LmStudentConfig, dtype: str) -> float:
+def logit_bytes(shape: DecoderShape, config: LmStudentConfig, dtype: str) -> float:
     """Return the bytes of a token's logits at the peak, when the loss is computed.
 
     SFT and DPO hold the model's, a float32 copy, that without the last token and its log-softmax; GRPO the model's,

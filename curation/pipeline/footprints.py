@@ -18,11 +18,11 @@ from curation.errors import ConfigError
 from curation.heavy import torch
 from curation.models.cards import gib_of
 from curation.models.dtypes import AUTO, HALF, HALF_TRAINING
-from curation.models.footprint import BYTES, GIB, Footprint, Shape, asking, serving, training
+from curation.models.footprint import BYTES, GIB, DecoderShape, Footprint, asking, serving, training
 
-ShapeOf = Callable[[ModelConfig], Shape | None]
+ShapeOf = Callable[[ModelConfig], DecoderShape | None]
 VLLM_SHARE, FRACTION_SHARE = 0.92, 0.9
-"""What of a GPU vLLM takes by itself, and what of an actor's fraction of a GPU it is told to take."""
+"""Shares that vLLM takes: of a whole GPU by itself, and of an actor's fraction of one as it is told."""
 MAX_RUNNING = 256
 """Rows that vLLM runs at once unless it is told (``max_num_seqs``); it takes more on large cards."""
 
@@ -34,21 +34,21 @@ class Process(NamedTuple):
     model: str
     footprint: Footprint
     share: float
-    """What it may take of each of its GPUs; of a CPU, of the machine."""
+    """The share that it may take of each of its GPUs; on a CPU, of the machine's memory."""
     on_gpu: bool
     mend: str
-    """What makes less of the part without which nothing can be computed."""
+    """A change that lowers the least that it needs."""
     ease: str
-    """What makes less of the rest, or an empty text."""
+    """A change that lowers the rest alone, or an empty text."""
 
 
-def shape_of(model: ModelConfig) -> Shape | None:
+def shape_of(model: ModelConfig) -> DecoderShape | None:
     """Return the sizes in a model's configuration; None of a family whose parameters are not counted.
 
     Raises:
         ModelError: the configuration cannot be read.
     """
-    return Shape.of(models.configuration_of(models.named(model)).get_text_config().to_dict())
+    return DecoderShape.of(models.configuration_of(models.named(model)).get_text_config().to_dict())
 
 
 def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = shape_of) -> Iterator[str]:
@@ -127,14 +127,14 @@ def processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Ite
             yield _drawing(recipe, shapes[role], role, str(base.path))
 
 
-def _type(dtype: str, shape: Shape, *, on_gpu: bool, half: tuple[str, ...]) -> str:
+def _type(dtype: str, shape: DecoderShape, *, on_gpu: bool, half: tuple[str, ...]) -> str:
     """The type that a key stands for, as :func:`curation.models.dtypes.taken`."""
     if dtype != AUTO:
         return dtype
     return shape.dtype if on_gpu and shape.dtype in half else "float32"
 
 
-def _asking(config: RunConfig, role: str, shape: Shape, row_tokens: int) -> Process:
+def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) -> Process:
     """The actor that asks a model, as all actors are asked for."""
     ask: AskConfig = config.teacher
     actors, engine = ask.actors, ask.vllm.engine
@@ -147,10 +147,17 @@ def _asking(config: RunConfig, role: str, shape: Shape, row_tokens: int) -> Proc
     if backend == "vllm" and role != "reward model":
         ranks = int(engine.get("tensor_parallel_size", 1))
         running = int(engine.get("max_num_seqs", MAX_RUNNING))
-        sizes = {"ranks": ranks, "on_gpu": on_gpu, "answer_tokens": answer_tokens, "max_running": running}
         fraction = FRACTION_SHARE * actors.num_gpus if 0 < actors.num_gpus < 1 else VLLM_SHARE
         return place(
-            footprint=serving(shape, dtype=dtype, row_tokens=row_tokens + answer_tokens, **sizes),
+            footprint=serving(
+                shape,
+                dtype=dtype,
+                row_tokens=row_tokens + answer_tokens,
+                answer_tokens=answer_tokens,
+                ranks=ranks,
+                on_gpu=on_gpu,
+                max_running=running,
+            ),
             share=float(engine.get("gpu_memory_utilization", fraction)) if on_gpu else 1.0,
             mend="raise teacher.actors.num_gpus with vllm.engine.tensor_parallel_size, or take a larger card, or a "
             "smaller or quantised model",
@@ -175,7 +182,7 @@ def _asking(config: RunConfig, role: str, shape: Shape, row_tokens: int) -> Proc
 def _training(
     config: RunConfig,
     recipe: LmStudentConfig,
-    shape: Shape,
+    shape: DecoderShape,
     gpu_bytes: float | None,
     who: str,
     model: str,
@@ -200,7 +207,7 @@ def _training(
 
 
 def _smaller(recipe: LmStudentConfig) -> str:
-    """What makes a worker's share of the weights smaller."""
+    """Return what makes a worker's share of the weights smaller."""
     if recipe.sharding == "fsdp":
         return "raise num_workers"
     shard = "" if recipe.method == "dpo" else "set sharding: fsdp with more workers"
@@ -211,7 +218,7 @@ def _draws_by_vllm(recipe: GrpoConfig) -> bool:
     return recipe.rollouts.backend == "vllm" or (recipe.rollouts.backend == "auto" and recipe.gpus_per_worker > 0)
 
 
-def _drawing(recipe: GrpoConfig, shape: Shape, role: str, model: str) -> Process:
+def _drawing(recipe: GrpoConfig, shape: DecoderShape, role: str, model: str) -> Process:
     """The engine of a worker that learns by GRPO, within its share of the worker's GPU."""
     on_gpu = recipe.gpus_per_worker > 0
     answers = recipe.global_batch_size * recipe.group_size // recipe.num_workers
