@@ -78,7 +78,7 @@ STEPS: Mapping[str, Step] = {
     "grpo": _benchmark(
         "grpo",
         large="--gpu --pairs 1 --steps 4",
-        tiny="--pairs 1 --steps 1 --prompts 8 --group 4 --micro 8",
+        tiny="--pairs 1 --steps 3 --prompts 8 --group 4 --micro 8",
         limit=300,
     ),
     "lora_8b": Step(limit=200),

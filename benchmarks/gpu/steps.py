@@ -270,8 +270,8 @@ def long_answers(shape: Shape, work: Path) -> dict[str, Any]:
     from curation.stages.label import RowShare, count_labels, label
     from curation.stages.label_chunks import LabelJob
 
-    folder, num_rows = work / "long", 2 * shape.rows
-    folder.mkdir(exist_ok=True)
+    folder, num_rows = work / f"long-{time.time_ns()}", 2 * shape.rows
+    folder.mkdir()
     teacher = TeacherConfig.model_validate(
         {
             "backend": "vllm",
