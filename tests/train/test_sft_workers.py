@@ -224,6 +224,19 @@ def test_sharded_adapters_equal_whole_ones(case: Case) -> None:
     )
 
 
+@pytest.mark.slow
+def test_adapters_on_a_base_in_bfloat16_are_sharded_too(case: Case) -> None:
+    half = LORA | {"compute_dtype": "bfloat16"}
+    case.trained("half-adapter", **half).trained("half-sharded", num_workers=2, sharding="fsdp", **half)
+    whole, sharded = (
+        load_file(case.directory / name / "adapter_model.safetensors") for name in ("half-adapter", "half-sharded")
+    )
+    assert {weight.dtype for weight in (*whole.values(), *sharded.values())} == {torch.float32}
+    losses = np.array([case.record(name)["losses"] for name in ("half-adapter", "half-sharded")])
+    assert np.abs(losses[0] - losses[1]).max() < 2e-3
+    assert max(weight.abs().max().item() for name, weight in sharded.items() if "lora_B" in name) > 1e-3
+
+
 def test_bfloat16_computes_and_float32_weights_are_trained(case: Case) -> None:
     case.trained("half", compute_dtype="bfloat16")
     assert {weight.dtype for weight in case.weights("half").values()} == {torch.float32}
