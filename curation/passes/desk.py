@@ -89,11 +89,11 @@ class Begun:
 
     chunk: Chunk
     known: Narrowing | None = None
-    """What earlier processes found; ``None`` where none has begun it."""
+    """Knowledge of earlier processes; ``None`` where none has begun it."""
     written: frozenset[int] = frozenset()
     """The places of the rows that earlier calls wrote."""
     result: bytes | None = None
-    """What was written of it last, where it is done."""
+    """The rows that were written last, where it is done."""
 
 
 class Written(NamedTuple):
@@ -134,7 +134,7 @@ class _UnderWay:
     written: dict[str, set[int]] = field(default_factory=dict)
     """The places of the rows that calls wrote which go on, by the name of their chunk."""
     parts: list[Written] = field(default_factory=list)
-    """What such calls wrote, until the driver has taken it."""
+    """Rows that such calls wrote, until the driver has taken them."""
     num_taken: int = 0
     """The number of parts that the driver has taken."""
     finished: "OrderedDict[int, tuple[Chunk, bytes]]" = field(default_factory=OrderedDict)

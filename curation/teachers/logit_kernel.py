@@ -45,9 +45,9 @@ def _pass(logits: Any, tokens: Any, numbers: Any, stride: Any, size: Any, BLOCK:
         moment = scale * (moment + mass * (top - new)) + tl.sum(tl.where(part > 0, part * below, 0.0), axis=0)
         mass = scale * mass + tl.sum(part, axis=0)
         top = new
-    whole = top + tl.log(mass)
+    normaliser = top + tl.log(mass)
     chosen = tl.load(logits + tl.load(tokens + row)).to(tl.float32)
-    tl.store(numbers + row * 4, whole)
-    tl.store(numbers + row * 4 + 1, chosen - whole)
+    tl.store(numbers + row * 4, normaliser)
+    tl.store(numbers + row * 4 + 1, chosen - normaliser)
     tl.store(numbers + row * 4 + 2, best - second)
     tl.store(numbers + row * 4 + 3, moment / mass - tl.log(mass))

@@ -104,8 +104,8 @@ class _TappedRequest:
 _BY_SLOT = np.dtype(
     [("num_prompt", np.int64), ("next", np.int64), ("scored", bool), ("unbroken", bool), ("sure", bool), ("asks", bool)]
 )
-"""What the host knows of a slot; ``next`` is the position whose state comes next, first that of the last prompt token;
-``sure``: margin and negative entropy are wanted."""
+"""Facts of a slot that the host knows; ``next`` is the position whose state comes next, first that of the last token of
+the prompt; ``sure``: margin and negative entropy are wanted."""
 
 
 class Tap:
