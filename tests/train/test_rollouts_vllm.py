@@ -1,4 +1,4 @@
-"""What rollouts by vLLM are given, and where they are used; vLLM itself is in tests/with_vllm/test_vllm_grpo.py."""
+"""What rollouts by vLLM are given, and where they are used; vLLM itself is in tests/with_vllm/test_vllm_training.py."""
 
 from collections.abc import Iterator
 from pathlib import Path

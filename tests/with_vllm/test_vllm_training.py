@@ -1,4 +1,8 @@
-"""GRPO with rollouts by vLLM: a training learns from them, and they are the trained model's own."""
+"""GRPO with rollouts by vLLM: a training learns from them, and they are the trained model's own.
+
+A training ends its engine, and with it vLLM's groups in this process, which the engines of other files share: so this
+file is the last one by its name, and of each process of the tests.
+"""
 
 import os
 from collections.abc import Mapping
