@@ -1,7 +1,7 @@
 """Memory of every run of ``examples/paper`` by card: ``python -m benchmarks.paper_memory [--lines] [CARD ...]``.
 
 The arithmetic is that of ``curate plan --gpu``, with the sizes of the models in ``paper_shapes.json``, written down
-from the models' published configurations, and bfloat16 where a checkpoint names it. The table has a row for each set
+as the models' configurations are published, without the files at hand. The table has a row for each set
 of processes that runs share; ``--lines`` prints each run's processes with their parts.
 """
 
@@ -29,8 +29,8 @@ def shape_of(model: ModelConfig) -> DecoderShape | None:
 
 
 def loaded(path: Path) -> RunConfig:
-    """Return a run of the paper, with the students' type by their checkpoints."""
-    return load_config(str(path), ["student.compute_dtype=auto"])
+    """Return a run of the paper."""
+    return load_config(str(path))
 
 
 def verdict(process: Process, card: str) -> str:

@@ -170,6 +170,11 @@ def present(value: Any) -> Any:
         return [present(part) for part in value]
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
+    if isinstance(value, bytes):  # texts that do not say so
+        try:
+            value = str(value, "utf-8")
+        except ValueError:
+            return value
     return None if isinstance(value, str) and not value.strip() else value
 
 

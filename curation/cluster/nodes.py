@@ -164,3 +164,21 @@ def require_same_versions() -> None:
         raise ClusterError(
             f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {FIX}"
         )
+
+
+def end_process(node: str, pid: int, seconds: float) -> None:
+    """End a process of Ray on its node, so that Ray starts another one and calls it again."""
+
+    def end(pid: int, seconds: float) -> None:
+        import os
+        import signal
+        from contextlib import suppress
+        from pathlib import Path
+
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+                os.kill(pid, signal.SIGKILL)
+                words = f"ended process {pid}: it was silent for longer than teacher.actors.hang_seconds: {seconds:g}\n"
+                os.write(2, words.encode())
+
+    task(end, node).remote(pid, seconds)

@@ -73,9 +73,9 @@ def filter_pool(
     from curation.commands.filter import config_of, summary
     from curation.filter.run import run_filter
 
-    how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "as_json")}
+    how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "gpu", "as_json")}
     if not plan and any(how.values()):
-        raise ConfigError("--probe, --no-probe, --save, --graph and --json: belong to --plan; add it")
+        raise ConfigError("--probe, --no-probe, --save, --graph, --gpu and --json: belong to --plan; add it")
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
     config = config_of(inputs, overrides, options)

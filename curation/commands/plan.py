@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from curation.cluster import capacity
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
+from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.metrics.totals import exactly
 from curation.pipeline.footprints import memory_lines
@@ -159,6 +160,8 @@ def make_plan(
     Raises:
         ConfigError: a process of a run cannot fit, or the card is not known.
     """
+    if gpu is not None and isinstance(config, FilterConfig):
+        raise ConfigError("--gpu: compares the processes of a run with a card, and those of a filter are not counted")
     memory = () if isinstance(config, FilterConfig) else tuple(memory_lines(config, gpu))
     opened, forecaster = _opened(config, recut=recut)
     if not opened.is_settled():

@@ -28,8 +28,9 @@ from curation.errors import RunFailedError, StartError
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.passes.bisection import Narrowing
-from curation.passes.desk import BEAT_SECONDS, Begun, Handout, Pass, Written
+from curation.passes.desk import BEAT_SECONDS
 from curation.passes.job import Job, Row
+from curation.passes.messages import Begun, Handout, Pass, Written
 from curation.passes.models import Models
 from curation.passes.shares import Shares
 from curation.periodic import every
@@ -91,7 +92,7 @@ class ModelActor:
             self._answered[handout.index] = len(given.written)
             try:
                 with turn, self._watch.busy(session.this.actors.hang_seconds):
-                    found = call.work(lambda: self._answered[handout.index])
+                    found = call.work()
             finally:
                 del self._answered[handout.index]
                 _index.reset(token)
@@ -222,25 +223,30 @@ class _Call:
         """Whether no process has died in the chunk."""
         return self._known.is_whole
 
-    def work(self, num_answered: Callable[[], int]) -> Written | None:
+    def work(self) -> Written | None:
         """Return what was written last; ``None`` where another call has written some of the rows."""
         session, known = self._session, self._known
         for piece in known.pieces():
             ray.get(self._desk.keep.remote(self._handout, self._name, known))
             for part in session.worker.stream([self._rows[place] for place in piece]):
+                if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
+                    if self._hand_in(self._desk.wrote, {}) is None:
+                        return None
+                    self._get_on()
                 self._parts.append(part)
-                is_due = time.monotonic() - self._last > self._every and num_answered() < len(self._rows)
-                if is_due and self._hand_in(self._desk.wrote, {}) is None:
-                    return None
-            if session.is_new:
-                session.is_new = False
-                ray.get(self._desk.got_on.remote(self._handout.pass_id, self._actor))
+            self._get_on()
         if known.poison:
             self._parts.append(session.worker.give_up([self._rows[place] for place in known.poison], POISON))
         note: Json = {"deaths": known.num_deaths} if known.num_deaths else {}
         if started := session.started():
             note["teacher"] = started
         return self._hand_in(self._desk.finish, note)
+
+    def _get_on(self) -> None:
+        """Tell the desk, once, that this process has got something done."""
+        if self._session.is_new:
+            self._session.is_new = False
+            ray.get(self._desk.got_on.remote(self._handout.pass_id, self._actor))
 
     def _hand_in(self, take: Any, note: Json) -> Written | None:
         """Write the results that there are, and give them to a method of the desk; ``None`` where it refuses them."""

@@ -22,8 +22,9 @@ from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
-from curation.passes.desk import Desk, Look, Pass, Suspect, Written
+from curation.passes.desk import Desk
 from curation.passes.job import Job
+from curation.passes.messages import Look, Pass, Suspect, Written
 from curation.stopping import LOOK_SECONDS
 from curation.telemetry.standing import Actors
 

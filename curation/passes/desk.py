@@ -10,12 +10,12 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from curation.cluster import nodes
-from curation.config import ActorsConfig
 from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.passes.messages import Begun, Handout, Look, Pass, Suspect, Written
 from curation.passes.starts import Starts
 from curation.telemetry.standing import Actors
 
@@ -33,76 +33,6 @@ AHEAD = 2
 KEPT = 64
 """The number of a pass's last chunks whose result is kept; Ray replays no older calls, and a driver that is stopped
 has received all older ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """A pass as a process knows it, besides its job."""
-
-    id: str
-    table: str
-    """The URI of the table that the pass fills; a pass of the next driver has the same one."""
-    versions: Mapping[str, str]
-    """The driver's versions. An actor on a node that joined later must have the same ones."""
-    actors: ActorsConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suspect:
-    """A chunk in which processes died."""
-
-    chunk: Chunk
-    known: str
-    """The :class:`Narrowing` as JSON."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """How far a pass is, and its actors."""
-
-    actors: Actors
-    answered: int = 0
-    """Rows answered for this driver."""
-    chunks_left: int = 0
-    """About how many chunks have no result yet."""
-    chunks_in_flight: int = 0
-    """How many of them actors have begun."""
-    actor_seconds: float = 0.0
-    """The time of actors that the pass has used; see :meth:`Desk.look`."""
-    suspects: tuple[Suspect, ...] = ()
-    unstarted: tuple[str, ...] = ()
-    """Where and why the model does not start, a sentence for each actor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Handout:
-    """A row of the dataset: a call for a chunk of a pass, which is cut when an actor begins it."""
-
-    index: int
-    """Place in the dataset."""
-    pass_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A chunk that an actor begins, and what is known of it."""
-
-    chunk: Chunk
-    known: Narrowing | None = None
-    """Knowledge of earlier processes; ``None`` where none has begun it."""
-    written: frozenset[int] = frozenset()
-    """The places of the rows that earlier calls wrote."""
-    result: bytes | None = None
-    """The rows that were written last, where it is done."""
-
-
-class Written(NamedTuple):
-    """Rows of a chunk that are written: all that were left of it, or the part that has ended."""
-
-    name: str
-    """No other part of the pass has it."""
-    rows: bytes
-    """Rows of ``commits.WRITTEN`` as an Arrow stream."""
 
 
 @dataclass(eq=False)
@@ -430,7 +360,7 @@ class Desk:
                 hang_seconds = min(mine.this.actors.hang_seconds for mine, _ in has)
                 if actor.silence > hang_seconds and not actor.is_ended:
                     actor.is_ended = True
-                    _end_process(actor.node, actor.pid, hang_seconds)
+                    nodes.end_process(actor.node, actor.pid, hang_seconds)
                 for mine, given in has:
                     if actor.silence > STUCK_SECONDS and given.chunk is not None and not given.is_given_again:
                         given.is_given_again = True
@@ -462,21 +392,3 @@ class Desk:
     async def _tell(self) -> None:
         async with self._news:
             self._news.notify_all()
-
-
-def _end_process(node: str, pid: int, seconds: float) -> None:
-    """End a process of Ray on its node, so that Ray starts another one and calls it again."""
-
-    def end(pid: int, seconds: float) -> None:
-        import os
-        import signal
-        from contextlib import suppress
-        from pathlib import Path
-
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
-                os.kill(pid, signal.SIGKILL)
-                words = f"ended process {pid}: it was silent for longer than teacher.actors.hang_seconds: {seconds:g}\n"
-                os.write(2, words.encode())
-
-    nodes.task(end, node).remote(pid, seconds)

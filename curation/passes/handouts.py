@@ -9,7 +9,7 @@ from ray.data import Datasource
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 
-from curation.passes.desk import Handout
+from curation.passes.messages import Handout
 
 CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
 """A row of the dataset: a call for a chunk of a pass."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from curation.escaping import logger_of
 from curation.heavy import ray
 from curation.json_types import Json
-from curation.passes.desk import Look
+from curation.passes.messages import Look
 from curation.periodic import every
 from curation.tables.stream import CommitRound, WrittenFragment
 from curation.telemetry import metrics

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from curation.passes.cutting import Chunk
-from curation.passes.desk import Look, Suspect
+from curation.passes.messages import Look, Suspect
 from curation.storage.paths import place, write_atomically
 
 

@@ -45,9 +45,13 @@ class Process(NamedTuple):
 def shape_of(model: ModelConfig) -> DecoderShape | None:
     """Return the sizes in a model's configuration; None of a family whose parameters are not counted.
 
+    Nor of one that brings code of its own, which reading its configuration would run.
+
     Raises:
         ModelError: the configuration cannot be read.
     """
+    if model.allow_remote_code:
+        return None
     return DecoderShape.of(models.configuration_of(models.named(model)).get_text_config().to_dict())
 
 

@@ -20,8 +20,9 @@ from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
-from curation.passes.desk import Desk, Handout, Pass
+from curation.passes.desk import Desk
 from curation.passes.handouts import block
+from curation.passes.messages import Handout, Pass
 from curation.passes.suspects import Suspects
 from curation.refs import TableRef
 from curation.stages.label import RowShare, count_labels, label
