@@ -11,7 +11,7 @@ from curation.config import given
 from curation.config.base import NotNegative, PositiveInt, Section, ray_resources
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
-from curation.config.states import beyond, others_of, parse
+from curation.config.states import beyond, parse
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 
@@ -177,9 +177,8 @@ class VllmConfig(Section):
     """Arguments of vLLM's ``EngineArgs`` by name; unknown ones are refused.
 
     ``tensor_parallel_size: 2`` wants ``actors.num_gpus: 2``; with a fraction of a GPU an actor,
-    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given. Where ``teacher.states`` names other
-    layers than the last, ``enforce_eager`` is set, which is slower: CUDA graphs and compiled code would be recorded
-    without those layers."""
+    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given. CUDA graphs are recorded for all
+    sizes of a batch up to ``max_num_seqs`` unless ``compilation_config`` is given."""
     hang_seconds: Annotated[float, Field(gt=0)] = 300
     """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
 
@@ -396,10 +395,4 @@ class TeacherConfig(AskConfig):
         init = None if self.loaded is None else self.loaded.init
         if init is not None and (problem := beyond(self.states, init.num_layers)) is not None:
             raise ValueError(f"states: {problem}")
-        eager = self.vllm.engine.get("enforce_eager", True)
-        if not eager and others_of(self.states):
-            raise ValueError(
-                f"vllm.engine.enforce_eager: {eager!r} cannot be used where states names other layers than the last: "
-                "CUDA graphs and compiled code would be recorded without them; leave it out"
-            )
         return self

@@ -42,7 +42,7 @@ from curation.teachers.completions import (
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.sureness import margin_and_negentropy
-from curation.teachers.trie import Walk, barred
+from curation.teachers.trie import Walk, bar_others
 
 HALF = "\ufffd"
 """Texts that a tokenizer writes for bytes that are no whole character."""
@@ -149,7 +149,8 @@ class Decoder:
         walks = {place: row.walk for place, row in enumerate(rows) if row.walk is not None and row.num_content is None}
         if walks:
             held = {place: walk.allowed(self._stop_ids) for place, walk in walks.items()}
-            allowed_BV = allowed_BV.masked_fill(barred(held, allowed_BV), -torch.inf)
+            allowed_BV = allowed_BV.clone()
+            bar_others(allowed_BV, held)
         if decoding.temperature == 0:
             chosen_B = allowed_BV.argmax(dim=-1)
         else:

@@ -79,11 +79,11 @@ class Walk:
         return options[self.trie.ends.index(self.node)]
 
 
-def barred(allowed: Mapping[int, Sequence[int]], logits_BV: torch.Tensor) -> torch.Tensor:
-    """Tokens that may not be drawn, bool [B, V]: of the rows in ``allowed`` all other tokens than those."""
-    barred_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
+def bar_others(logits_BV: torch.Tensor, allowed: Mapping[int, Sequence[int]]) -> None:
+    """Make all other tokens than those in ``allowed``, which has some rows, impossible, in place."""
     pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
     places, tokens = zip(*pairs, strict=True)
     row_H, place_P, token_P = sent([list(allowed), places, tokens], logits_BV.device)
-    barred_BV.index_fill_(0, row_H, True)
-    return barred_BV.index_put_((place_P, token_P), torch.zeros((), dtype=torch.bool, device=logits_BV.device))
+    kept_P = logits_BV[place_P, token_P]
+    logits_BV.index_fill_(0, row_H, -torch.inf)
+    logits_BV[place_P, token_P] = kept_P

@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 from curation.config import AskConfig
-from curation.config.states import others_of
 from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
 from curation.models import load_model, load_tokenizer
@@ -35,9 +34,9 @@ from curation.models.vllm_setup import set_environment
 from curation.refs import ModelRef
 from curation.teachers.gpu_turns import shared_gpus, start_turn
 from curation.teachers.vllm_tap import Collected
-from curation.teachers.vllm_versions import TESTED
+from curation.teachers.vllm_versions import CONFIG, TESTED
 
-OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_extension_cls", "disable_log_stats")
+OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_cls", "disable_log_stats")
 REFUSED = {
     "pipeline_parallel_size": "the states are on the last stage only; use tensor_parallel_size",
     "data_parallel_size": "set teacher.actors.max instead: an actor has one engine",
@@ -137,12 +136,10 @@ class Engine:
             turn = start_turn(shared_gpus(config.actors.num_gpus))
             with _log_to(self._log.fileno()), _weights(config, model) as weights, turn:
                 is_refused = True  # by what comes before the device, as everywhere
-                settings = self._in_thread(_settings, config, weights, max_positions)
+                settings = self._in_thread(_settings, config, weights, max_positions, ring)
                 is_refused = False
                 self._engine = self._in_thread(_started, settings)
-                lacks_layers = self._rpc("tap_lacks_layers")[0] if others_of(config.states) else None
-                keep = (list(config.states), ring, config.token_logprobs)
-                lacks = [] if lacks_layers else self._rpc("tap_install", *keep)[0]
+                lacks_layers, lacks = self._rpc("tap_lacks")[0]
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             if isinstance(error, CurationError):
                 raise
@@ -290,8 +287,8 @@ def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) 
     return frozenset(ids)
 
 
-def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -> Any:
-    """The configuration that vLLM makes of the arguments."""
+def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None, ring: int) -> Any:
+    """Return the configuration that vLLM makes of the arguments."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
@@ -301,19 +298,18 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None) -
         given.setdefault("kv_cache_memory_bytes", 1 << 30)
     elif 0 < config.actors.num_gpus < 1:
         given.setdefault("gpu_memory_utilization", round(0.9 * config.actors.num_gpus, 3))
-    if others_of(config.states):
-        given["enforce_eager"] = True  # the tap asks for them once the engine has started, when graphs are recorded
     asked = given.get("max_model_len", -1)
     lengths = [length for length in (asked, max_positions) if length is not None and length != -1]
     given["max_model_len"] = min(lengths) + 1 if lengths else -1
-    arguments = EngineArgs(
-        dtype=config.dtype,
-        worker_extension_cls="curation.teachers.vllm_tap.TapExtension",
-        disable_log_stats=True,
-        **given,
-    )
+    kept = {CONFIG: [list(config.states), ring, config.token_logprobs]}
+    given["additional_config"] = given.get("additional_config", {}) | kept
+    given |= {"dtype": config.dtype, "worker_cls": "curation.teachers.vllm_worker.TapWorker", "disable_log_stats": True}
     # The context decides on defaults: as for ``LLM.generate``, for throughput.
-    settings = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    settings = EngineArgs(**given).create_engine_config(UsageContext.LLM_CLASS)
+    largest, slots = settings.compilation_config.max_cudagraph_capture_size, settings.scheduler_config.max_num_seqs
+    if largest and largest < slots and "compilation_config" not in given:  # a full batch is the usual one here
+        given["compilation_config"] = {"max_cudagraph_capture_size": slots}
+        settings = EngineArgs(**given).create_engine_config(UsageContext.LLM_CLASS)
     if asked == -1:  # shortened to what the cache has memory for, as if -1 itself had been given
         settings.model_config.original_max_model_len = -1
     return settings

@@ -5,13 +5,13 @@ of texts. Here an answer is held to the options' own tokens, as the transformers
 list of its own.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from curation.teachers.device_copy import Fetched
-from curation.teachers.trie import Trie, Walk, barred
+from curation.teachers.trie import Trie, Walk, bar_others
 
 OPTIONS = "options"
 """Key of a request's ``extra_args``: the tokens of each option that its answer is held to. Its stop tokens end it."""
@@ -21,28 +21,27 @@ class HeldWalks:
     """The walks of a worker's requests that are held to options."""
 
     def __init__(self) -> None:
-        self._walks: dict[str, Walk | None] = {}  # None: of a request that is free
+        self._walks: dict[str, tuple[Walk, frozenset[int]]] = {}
         self._drawn: tuple[dict[int, Walk], Fetched] | None = None
 
-    def walks(self, runner: Any, *, without: Container[int]) -> dict[int, tuple[Walk, frozenset[int]]]:
-        """The walks and stop tokens of the step's held requests by place in the batch, those ``without`` left out."""
+    def begin(self, request_id: str, params: Any) -> None:
+        """Take up a request with its ``SamplingParams``."""
+        options = (params.extra_args or {}).get(OPTIONS)
+        if options is not None:
+            self._walks[request_id] = Walk(Trie(options)), frozenset(params.stop_token_ids or ())
+
+    def walks(self, ids: Sequence[str], *, without: Container[int]) -> dict[int, tuple[Walk, frozenset[int]]]:
+        """Return walks and stop tokens of a step's held requests by place in the batch, those ``without`` left out."""
         self._go()
-        found = {}
-        for place, request_id in enumerate(runner.input_batch.req_ids):
-            params = runner.requests[request_id].sampling_params
-            if request_id not in self._walks:
-                options = (params.extra_args or {}).get(OPTIONS)
-                self._walks[request_id] = None if options is None else Walk(Trie(options))
-            walk = self._walks[request_id]
-            if walk is not None and place not in without:
-                found[place] = walk, frozenset(params.stop_token_ids or ())
-        return found
+        if not self._walks:
+            return {}
+        found = {place: self._walks[name] for place, name in enumerate(ids) if name in self._walks}
+        return {place: walk for place, walk in found.items() if place not in without}
 
     def bar(self, held: Mapping[int, tuple[Walk, frozenset[int]]], logits_BV: torch.Tensor) -> None:
         """Make all other tokens than those that may be drawn impossible, in place; after the end any will do."""
         if held:
-            allowed = {place: walk.allowed(stop_ids) or [0] for place, (walk, stop_ids) in held.items()}
-            logits_BV.masked_fill_(barred(allowed, logits_BV), -torch.inf)
+            bar_others(logits_BV, {place: walk.allowed(stop_ids) or [0] for place, (walk, stop_ids) in held.items()})
 
     def go(self, held: Mapping[int, tuple[Walk, frozenset[int]]], token_B1: torch.Tensor) -> None:
         """Take the tokens that the step drew: the walks go on when the next step asks for them."""

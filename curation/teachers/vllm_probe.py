@@ -7,7 +7,7 @@ import torch
 import vllm
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.gpu_worker import Worker
 
 from curation.errors import ConfigError, ModelError
 from curation.models import configuration_of
@@ -39,8 +39,8 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
         torch.ones(2, device=device).sum().item()
     except (RuntimeError, AssertionError) as error:
         return {"lacks": f"no {device} device computes: {str(error).splitlines()[0]}"}
-    methods = [name for name in ("_sample", "sample_tokens") if not hasattr(GPUModelRunner, name)]
-    if lacks := methods + missing_fields():
+    methods = ("load_model", "execute_model", "sample_tokens")
+    if lacks := [f"Worker.{name}" for name in methods if not hasattr(Worker, name)] + missing_fields():
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
     if model is None:
         return {"runs": f"vLLM {vllm.__version__} runs on {device}"}

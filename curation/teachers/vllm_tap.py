@@ -1,9 +1,10 @@
-"""Log-probabilities and hidden states out of vLLM's own steps, by a hook on the model runner of each worker.
+"""Log-probabilities and hidden states out of vLLM's own steps, by hooks on the sampler of each worker.
 
-vLLM keeps neither. The hook sits where a step draws its tokens: there are the states that the head read, the logits
-before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
-newest ``ring`` positions, the first log-probabilities, and running sums on the device; ``collect`` takes the rows of
-many finished requests off the device at once, and frees them. Margin and entropy, which read all logits once more, are
+vLLM keeps neither. What a step feeds of which request stands in the scheduler's output; the sampler has the logits
+before penalty, temperature and limits, and the tokens that it draws; the states of the step come from the worker
+(``curation.teachers.vllm_worker``). Per request the tap keeps the states that were asked for, the newest ``ring``
+positions, the first log-probabilities, and running sums on the device; ``collect`` takes the rows of many finished
+requests off the device at once, and frees them. Margin and entropy, which read all logits once more, are
 computed for the requests alone that ask for them (``SURENESS``). Layers other than the last come from the interface
 that vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
 (``curation.config.states.layers_of``).
@@ -15,7 +16,8 @@ whose positions do not follow each other (begun behind its first one in the pref
 and its owner asks again.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,12 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from curation.config.states import LAST, layers_of, others_of, positions_of
+from curation.config.states import LAST, layers_of, positions_of
 from curation.teachers.device_copy import sent
 from curation.teachers.logit_numbers import numbers_of
 from curation.teachers.vllm_held import HeldWalks
 from curation.teachers.vllm_logprobs import Logprobs, Positions, Summary, grown
-from curation.teachers.vllm_versions import gives_layers, missing_attributes
 
 MAX_LOGITS = 2**27
 """Logits taken at once (0.5 GiB in float32)."""
@@ -57,40 +58,6 @@ class Collected(NamedTuple):
     """Log-probabilities of the tokens that were asked for after the prompt; empty for requests that asked for none."""
 
 
-class TapExtension:
-    """Methods that the engine's ``collective_rpc`` calls; vLLM mixes the class into its worker."""
-
-    model_runner: Any
-    rank: int
-
-    def tap_install(self, names: Sequence[str], ring: int, num_logprobs: int) -> list[str]:
-        """Hook the runner to keep these states and so many log-probabilities; what it lacks (then it is not hooked)."""
-        missing = missing_attributes(self.model_runner)
-        if not missing:
-            self.tap = Tap(self.model_runner, names, ring, num_logprobs)
-        return missing
-
-    def tap_lacks_layers(self) -> str | None:
-        """The name of the runner's model if it cannot give the states of other layers than the last."""
-        model = type(self.model_runner.get_model())
-        return None if gives_layers(model) else model.__name__
-
-    def tap_collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected | None:
-        """``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
-        if self.rank == 0:
-            return self.tap.collect(requests, dtype)
-        self.tap.free([request_id for request_id, _ in requests])
-        return None
-
-    def tap_free(self, request_ids: Sequence[str]) -> None:
-        """Forget requests that were aborted."""
-        self.tap.free(request_ids)
-
-    def tap_rows(self) -> int:
-        """Requests that are held."""
-        return len(self.tap.rows)
-
-
 @dataclass(kw_only=True, slots=True, eq=False)
 class _TappedRequest:
     """One request under way; its numbers stand in the tap's arrays by slot."""
@@ -98,118 +65,158 @@ class _TappedRequest:
     slot: int
     asks: list[int]
     """Tokens whose log-probabilities after the prompt are wanted."""
+    prompt: npt.NDArray[np.int64] | None
+    """The tokens of a prompt that holds the answer to score."""
     letters: torch.Tensor | None = None
 
 
-_BY_SLOT = np.dtype(
-    [("num_prompt", np.int64), ("next", np.int64), ("scored", bool), ("unbroken", bool), ("sure", bool), ("asks", bool)]
-)
-"""Facts of a slot that the host knows; ``next`` is the position whose state comes next, first that of the last token of
-the prompt; ``sure``: margin and negative entropy are wanted."""
+_COUNTS = ("num_prompt", "length", "num_fed", "num_tokens", "next")
+_FLAGS = ("scored", "unbroken", "sure", "asks")
+_BY_SLOT = np.dtype([(name, np.int64) for name in _COUNTS] + [(name, np.bool_) for name in _FLAGS])
+"""Facts of a slot that the host knows. ``num_prompt``: tokens before the answer; ``length``: those that are fed before
+one is drawn; ``num_fed``, ``num_tokens``: those that were fed before the step, and that are known; ``next``: the
+position whose state comes next, first that of the last token of the prompt; ``sure``: margin and negative entropy are
+wanted."""
+
+
+class _Step(NamedTuple):
+    """A step of B requests with T tokens."""
+
+    ids: list[str]
+    slot_B: npt.NDArray[np.int64]
+    """-1 for a request that the tap has let go."""
+    begin_B: npt.NDArray[np.int64]
+    end_B: npt.NDArray[np.int64]
+    offset_B: npt.NDArray[np.int64]
+    """The place of a request's token in the step is the token's position and this."""
+    is_partial_B: npt.NDArray[np.bool_]
+    """Whether a part of the known tokens is fed, so that vLLM drops what it draws."""
+    hidden_TD: torch.Tensor
+    others: Sequence[torch.Tensor] | None
+    """States of other layers, [T, D] each, ascending."""
 
 
 class Tap:
     """Keeps what running requests need; memory grows with the requests held, and is used again."""
 
-    def __init__(self, runner: Any, names: Sequence[str], ring: int, num_logprobs: int) -> None:
+    def __init__(
+        self, sampler: torch.nn.Module, head: Callable[..., Any], names: Sequence[str], ring: int, num_logprobs: int
+    ) -> None:
+        """Hook ``sampler``; ``head`` computes logits of states, or None on workers that have none of them."""
         self.rows: dict[str, _TappedRequest] = {}
-        self._runner, self._ring, self._num_logprobs = runner, ring, num_logprobs
+        self._head, self._ring, self._num_logprobs = head, ring, num_logprobs
         self._positions, self._layers = positions_of(names), layers_of(names)
-        if others := others_of(names):
-            runner.get_model().set_aux_hidden_state_layers(others)
-            runner.use_aux_hidden_state_outputs = True
         self._held = HeldWalks()
         self._free: list[int] = []
+        self._fresh: list[int] = []
         self._num_slots = 0
         self._slots = np.zeros(0, _BY_SLOT)
-        self._step: Any = None
-        draw: Callable[..., Any] = runner._sample
-        finish_step: Callable[..., Any] = runner.sample_tokens
+        self._num_scheduled: Mapping[str, int] = {}
+        self._step: _Step | None = None
+        sampler.register_forward_pre_hook(self._before_draw, with_kwargs=True)
+        sampler.register_forward_hook(self._after_draw, with_kwargs=True)
 
-        def sample_tokens(grammar_output: Any) -> Any:
-            self._step = runner.execute_model_state
-            # A prompt that is fed in part draws a token too, which is dropped. It must not use up the row's own random
-            # numbers; vLLM winds those back by a way that CPU generators lack.
-            generators = runner.input_batch.generators
-            aside = {place: generators.pop(place) for place in self._drawing_none() if place in generators}
-            output = finish_step(grammar_output)
-            generators.update(aside)
-            return output
+    def follow(self, scheduled: Any) -> None:
+        """Note what vLLM's scheduler gives the next step, its ``SchedulerOutput``."""
+        self._num_scheduled = scheduled.num_scheduled_tokens
+        for new in scheduled.scheduled_new_reqs:
+            row = self.rows[new.req_id] = self._new_row(new.prompt_token_ids, new.sampling_params)
+            self._slots["num_fed"][row.slot] = new.num_computed_tokens
+            self._held.begin(new.req_id, new.sampling_params)
+        old = scheduled.scheduled_cached_reqs
+        counts = zip(old.req_ids, old.num_computed_tokens, old.num_output_tokens, strict=True)
+        if found := [(self.rows[name].slot, fed, drawn) for name, fed, drawn in counts if name in self.rows]:
+            slot_C, num_fed_C, num_drawn_C = np.array(found, dtype=np.int64).T
+            self._slots["num_fed"][slot_C] = num_fed_C
+            self._slots["num_tokens"][slot_C] = self._slots["length"][slot_C] + num_drawn_C
 
-        def sample(logits: Any, spec_decode_metadata: Any) -> Any:
-            held = self._held.walks(runner, without=set(self._drawing_none()))
-            # The sampler works in place on float32 logits, and on a copy of others; what is held is barred in place.
-            raw = logits.clone() if held or logits.dtype == torch.float32 else logits
-            self._held.bar(held, logits)
-            output = draw(logits, spec_decode_metadata)
-            self._held.go(held, output.sampled_token_ids)
-            step, self._step = self._step, None
-            if step is not None:
-                self._take(step, raw, output.sampled_token_ids)
-            return output
+    @contextlib.contextmanager
+    def drawing(
+        self, ids: Sequence[str], hidden_TD: torch.Tensor, others: Sequence[torch.Tensor] | None
+    ) -> Iterator[None]:
+        """Take what the sampler draws meanwhile: the step followed last, its requests in the order of ``ids``."""
+        slot_B = np.array([self.rows[name].slot if name in self.rows else -1 for name in ids])
+        num_scheduled_B = np.array([self._num_scheduled[name] for name in ids])
+        begin_B = self._slots["num_fed"][slot_B]
+        end_B = begin_B + num_scheduled_B
+        self._step = _Step(
+            ids=list(ids),
+            slot_B=slot_B,
+            begin_B=begin_B,
+            end_B=end_B,
+            offset_B=np.cumsum(num_scheduled_B) - end_B,
+            is_partial_B=(slot_B >= 0) & (end_B < self._slots["num_tokens"][slot_B]),
+            hidden_TD=hidden_TD,
+            others=others,
+        )
+        self._generators: dict[int, torch.Generator] = {}
+        self._idle_generators: dict[int, torch.Generator] = {}
+        try:
+            yield
+        finally:
+            self._generators.update(self._idle_generators)
+            self._step = None
 
-        runner.sample_tokens, runner._sample = sample_tokens, sample
+    def _before_draw(self, _: object, __: object, given: Mapping[str, Any]) -> None:
+        step, logits_BV = self._step, given["logits"]
+        if step is None:
+            return  # vLLM tries its sampler before it serves
+        # A prompt that is fed in part draws a token too, which is dropped. It must not use up the row's own random
+        # numbers; vLLM winds those back by a way that CPU generators lack.
+        idle = np.flatnonzero(step.is_partial_B).tolist()
+        self._generators = given["sampling_metadata"].generators
+        self._idle_generators = {place: self._generators.pop(place) for place in idle if place in self._generators}
+        self._walks = self._held.walks(step.ids, without=set(idle))
+        # The sampler works in place on float32 logits, and on a copy of others; what is held is barred in place.
+        self._logits_BV = logits_BV.clone() if self._walks or logits_BV.dtype == torch.float32 else logits_BV
+        self._held.bar(self._walks, logits_BV)
 
-    def _drawing_none(self) -> list[int]:
-        num_rows = len(self._runner.input_batch.req_ids)
-        places: list[int] = np.flatnonzero(self._runner.discard_request_mask.np[:num_rows]).tolist()
-        return places
+    def _after_draw(self, _: object, __: object, ___: object, output: Any) -> None:
+        if self._step is not None:
+            self._held.go(self._walks, output.sampled_token_ids)
+            self._take(self._step, self._logits_BV, output.sampled_token_ids[:, 0].long())
+            del self._logits_BV
 
     @torch.inference_mode()
-    def _take(self, step: Any, logits_BV: torch.Tensor, token_B1: torch.Tensor) -> None:
+    def _take(self, step: _Step, logits_BV: torch.Tensor, token_B: torch.Tensor) -> None:
         """Keep what a step computed, before the runner goes on to the next; nothing waits for the device."""
-        batch = self._runner.input_batch
-        ids = list(batch.req_ids)
-        fresh = []
-        for place, request_id in enumerate(ids):
-            if request_id not in self.rows:
-                self.rows[request_id] = self._new_row(request_id, int(batch.num_prompt_tokens[place]))
-                fresh.append(self.rows[request_id].slot)
-        self._make_room(step.sample_hidden_states, fresh)
-        slot_B = np.fromiter((self.rows[request_id].slot for request_id in ids), np.int64, len(ids))
-        begin_B = batch.num_computed_tokens_cpu[: len(ids)].astype(np.int64)
-        num_scheduled = step.scheduler_output.num_scheduled_tokens
-        end_B = begin_B + np.fromiter((num_scheduled[request_id] for request_id in ids), np.int64, len(ids))
-        offset_B = self._runner.query_start_loc.np[: len(ids)] - begin_B
-        draws_B = ~self._slots["scored"][slot_B]
-        scored = [self._to_score(*spot) for spot in zip(*_at(~draws_B, slot_B, begin_B, end_B, offset_B), strict=True)]
-        draws_B[self._drawing_none()] = False
+        self._make_room(step.hidden_TD)
+        tapped_B = step.slot_B >= 0
+        scores_B = tapped_B & self._slots["scored"][step.slot_B]
+        spots = zip(*_at(scores_B, step.slot_B, step.begin_B, step.end_B, step.offset_B), strict=True)
+        scored = [self._to_score(self.rows[step.ids[place]], *spot) for *spot, place in spots]
+        draws_B = tapped_B & ~scores_B & ~step.is_partial_B
         if draws_B.any():
-            slot_K, end_K, offset_K, place_K = _at(draws_B, slot_B, end_B, offset_B)
+            slot_K, end_K, offset_K, place_K = _at(draws_B, step.slot_B, step.end_B, step.offset_B)
             self._slots["unbroken"][slot_K] &= end_K - 1 == self._slots["next"][slot_K]
             self._slots["next"][slot_K] = end_K
             entry_K5 = np.stack(
                 [offset_K + end_K - 1, slot_K, end_K - 1, self._slots["num_prompt"][slot_K], place_K], axis=1
             )
-            self._take_drawn(step, logits_BV, token_B1[:, 0].long(), entry_K5, ids)
+            self._take_drawn(step, logits_BV, token_B, entry_K5)
         if any(len(part) for part in scored):
             entry_K5 = np.concatenate(scored)
             positions = self._placed(entry_K5, logits_BV.device)
             index_5K = positions.index_5K
-            hidden_KD = step.hidden_states[index_5K[0]]
-            number_K3 = self._score(hidden_KD, index_5K[4], self._slots["sure"][entry_K5[:, 1]])
-            self._keep(positions, self._side_by_side(step, hidden_KD, index_5K[0]), number_K3)
+            sure_K = self._slots["sure"][entry_K5[:, 1]]
+            number_K3 = self._score(step.hidden_TD[index_5K[0]], index_5K[4], sure_K, logits_BV.shape[1])
+            self._keep(positions, self._side_by_side(step, index_5K[0]), number_K3)
 
-    def _to_score(self, slot: int, begin: int, end: int, offset: int, place: int) -> npt.NDArray[np.int64]:
-        """The entries of a row whose prompt holds the answer, of which a step feeds ``begin`` to ``end``."""
-        batch, state = self._runner.input_batch, self._slots[slot]
+    def _to_score(self, row: _TappedRequest, slot: int, begin: int, end: int, offset: int) -> npt.NDArray[np.int64]:
+        """Return the entries of a row whose prompt holds the answer, of which a step feeds ``begin`` to ``end``."""
+        state, prompt_P = self._slots[slot], row.prompt
+        assert prompt_P is not None
         state["unbroken"] &= begin <= state["next"]
-        length = int(batch.num_prompt_tokens[place])
-        position_K = np.arange(max(state["next"], begin), max(state["next"], begin, min(end, length)))
+        position_K = np.arange(max(state["next"], begin), max(state["next"], begin, min(end, len(prompt_P))))
         state["next"] = max(state["next"], end)
         token_K = np.full(len(position_K), -1)
-        following = batch.token_ids_cpu[place, position_K[position_K + 1 < length] + 1]
+        following = prompt_P[position_K[position_K + 1 < len(prompt_P)] + 1]
         token_K[: len(following)] = following
         same = np.ones_like(position_K)
         return np.stack([offset + position_K, slot * same, position_K, state["num_prompt"] * same, token_K], axis=1)
 
     def _take_drawn(
-        self,
-        step: Any,
-        logits_BV: torch.Tensor,
-        token_B: torch.Tensor,
-        entry_K5: npt.NDArray[np.int64],
-        ids: Sequence[str],
+        self, step: _Step, logits_BV: torch.Tensor, token_B: torch.Tensor, entry_K5: npt.NDArray[np.int64]
     ) -> None:
         """Keep the numbers and states of rows whose tokens a step drew."""
         positions = self._placed(entry_K5, logits_BV.device)
@@ -218,40 +225,39 @@ class Tap:
         whole_B, number_B3 = numbers_of(logits_BV, token_B, sure=bool(sure_K.any()))
         asking = self._slots["asks"][slot_K] & (position_K == num_prompt_K - 1)
         if asking.any():
-            asked = [(self.rows[ids[place]], place) for place in place_K[asking]]
+            asked = [(self.rows[step.ids[place]], place) for place in place_K[asking]]
             places = np.repeat(place_K[asking], [len(row.asks) for row, _ in asked])
             place_L, token_L = sent([places, [token for row, _ in asked for token in row.asks]], logits_BV.device)
             letter_L = logits_BV[place_L, token_L].float() - whole_B[place_L]
             pieces = torch.split(letter_L, [len(row.asks) for row, _ in asked])
             for (row, _), letters in zip(asked, pieces, strict=True):
                 row.letters = letters
-        hidden_KD, number_K3 = step.sample_hidden_states, number_B3
-        if len(entry_K5) < len(hidden_KD):
-            hidden_KD, number_K3 = hidden_KD[positions.index_5K[4]], number_B3[positions.index_5K[4]]
-        number_K3 = _only(number_K3, sure_K)
-        self._keep(positions, self._side_by_side(step, hidden_KD, positions.index_5K[0]), number_K3)
+        number_K3 = number_B3 if len(entry_K5) == len(number_B3) else number_B3[positions.index_5K[4]]
+        self._keep(positions, self._side_by_side(step, positions.index_5K[0]), _only(number_K3, sure_K))
 
     def _placed(self, entry_K5: npt.NDArray[np.int64], device: torch.device) -> Positions:
         ahead = [int(at == "output_first") - 1 for at in self._kept]
         return Positions(entry_K5, self._ring, self._logprobs.num_first, ahead, device)
 
-    def _side_by_side(self, step: Any, last_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
-        """The layers to keep at K tokens of a step, whose last layer is ``last_KD``."""
+    def _side_by_side(self, step: _Step, token_K: torch.Tensor) -> torch.Tensor:
+        """Return the layers to keep at K tokens of a step."""
         if self._layers == (LAST,):
-            return last_KD
-        others = [layer_TD[token_K] for layer_TD in step.aux_hidden_states]  # vLLM, too, gives them ascending
-        return torch.cat([last_KD, *others] if LAST in self._layers else others, dim=-1)
+            return step.hidden_TD[token_K]
+        others = [layer_TD[token_K] for layer_TD in step.others or ()]
+        return torch.cat([step.hidden_TD[token_K], *others] if LAST in self._layers else others, dim=-1)
 
-    def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
-        """The numbers of the tokens that follow, [K, 3]; 0 where none (-1) does. All workers take part.
+    def _score(
+        self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure_K: npt.NDArray[np.bool_], num_words: int
+    ) -> torch.Tensor:
+        """Return the numbers of the tokens that follow, [K, 3]; 0 where none (-1) does. All workers take part.
 
         Margin and negative entropy are those of the places where ``sure_K`` is set, and 0 in others.
         """
         number_K3 = torch.zeros((len(token_K), 3), device=hidden_KD.device)
-        piece = max(1, MAX_LOGITS // self._runner.model_config.get_vocab_size())
+        piece = max(1, MAX_LOGITS // num_words)
         for start in range(0, len(token_K), piece):
             part = slice(start, start + piece)
-            logits_KV = self._runner.model.compute_logits(hidden_KD[part])
+            logits_KV = self._head(hidden_KD[part])
             if logits_KV is None:
                 continue
             _, found_K3 = numbers_of(logits_KV, token_K[part].clamp(min=0), sure=bool(sure_K[part].any()))
@@ -274,19 +280,21 @@ class Tap:
             hidden_KD = hidden_KD[positions.newest_W]
         self._recent_SRD[slot_K, position_K % self._ring] = hidden_KD
 
-    def _new_row(self, request_id: str, num_tokens: int) -> _TappedRequest:
-        extra = self._runner.requests[request_id].sampling_params.extra_args or {}
-        num_prompt = extra.get(SCORE_FROM, num_tokens)
+    def _new_row(self, prompt: Sequence[int], params: Any) -> _TappedRequest:
+        extra, length = params.extra_args or {}, len(prompt)
+        num_prompt = extra.get(SCORE_FROM, length)
         if not self._free:
             more = max(64, self._num_slots)
             self._free = list(range(self._num_slots, self._num_slots + more))
             self._num_slots += more
             self._slots = np.concatenate([self._slots, np.zeros(more, _BY_SLOT)])
-        slot, asks = self._free.pop(), extra.get(LETTERS, [])
-        self._slots[slot] = (num_prompt, num_prompt - 1, SCORE_FROM in extra, True, SURENESS in extra, bool(asks))
-        return _TappedRequest(slot=slot, asks=asks)
+        slot, asks, scored = self._free.pop(), extra.get(LETTERS, []), SCORE_FROM in extra
+        counts = (num_prompt, length, 0, length, num_prompt - 1)
+        self._slots[slot] = (*counts, scored, True, SURENESS in extra, bool(asks))
+        self._fresh.append(slot)
+        return _TappedRequest(slot=slot, asks=asks, prompt=np.array(prompt) if scored else None)
 
-    def _make_room(self, like_BD: torch.Tensor, fresh: list[int]) -> None:
+    def _make_room(self, like_BD: torch.Tensor) -> None:
         """Make the arrays as long as there are slots, and those of fresh slots that sum up zero."""
         if not hasattr(self, "_recent_SRD"):
             size = like_BD.shape[-1] * len(self._layers)
@@ -301,11 +309,12 @@ class Tap:
             if "output_mean" in self._positions:
                 self._hidden_sum_SD = grown(self._hidden_sum_SD, self._num_slots)
             self._kept = {at: grown(kept_SD, self._num_slots) for at, kept_SD in self._kept.items()}
-        if fresh:
-            [fresh_F] = sent([fresh], like_BD.device)
+        if self._fresh:
+            [fresh_F] = sent([self._fresh], like_BD.device)
             self._logprobs.clear(fresh_F)
             if "output_mean" in self._positions:
                 self._hidden_sum_SD.index_fill_(0, fresh_F, 0.0)
+            self._fresh.clear()
 
     @torch.inference_mode()
     def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:

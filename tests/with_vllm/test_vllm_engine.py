@@ -13,7 +13,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
 from curation.models.vllm_setup import ENVIRONMENT
-from curation.teachers import load_teacher
+from curation.teachers import load_teacher, vllm_engine
 from curation.teachers.vllm_choice import choose_backend
 from curation.teachers.vllm_versions import missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
@@ -131,10 +131,31 @@ def test_an_adapter_of_another_base_is_refused(tmp_path_factory, adapter):
 
 
 def test_a_runner_without_the_private_attributes_is_told_by_name():
-    runner = SimpleNamespace(input_batch=SimpleNamespace(req_ids=[]), requests={})
-    missing = missing_attributes(runner)
-    assert "_sample" in missing and "input_batch.num_computed_tokens_cpu" in missing
-    assert "requests" not in missing and "input_batch.req_ids" not in missing
+    runner = SimpleNamespace(input_batch=SimpleNamespace(req_ids=[]), sampler=None)
+    assert missing_attributes(runner) == ["execute_model_state", "use_aux_hidden_state_outputs"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "given", "largest"),
+    [(1024, {}, [None, 1024]), (256, {}, [None]), (1024, {"compilation_config": {"mode": 0}}, [None])],
+)
+def test_graphs_are_recorded_for_a_full_engine(model, monkeypatch, slots, given, largest):
+    """VLLM's own default ends at 512 rows."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    def create(arguments, _):
+        asked.append(arguments.compilation_config.max_cudagraph_capture_size)
+        graphs = SimpleNamespace(max_cudagraph_capture_size=512)
+        return SimpleNamespace(
+            compilation_config=graphs,
+            scheduler_config=SimpleNamespace(max_num_seqs=slots),
+            model_config=SimpleNamespace(),
+        )
+
+    asked = []
+    monkeypatch.setattr(EngineArgs, "create_engine_config", create)
+    vllm_engine._settings(teacher_config(model, vllm={"engine": given}), model, None, 4)
+    assert asked == largest
 
 
 HANGS = """

@@ -18,7 +18,7 @@ K = 3
 def pair(model):
     """Both teachers, with a prefix cache of small blocks."""
     teacher = start(
-        model, states=STATES, token_logprobs=K, max_num_batched_tokens=32, block_size=32, enforce_eager=None
+        model, states=STATES, token_logprobs=K, max_num_batched_tokens=32, block_size=32, enforce_eager=False
     )
     return teacher, load_teacher(teacher_config(model, states=STATES, token_logprobs=K), model)
 

@@ -227,14 +227,6 @@ def test_all_problems_are_told_at_once():
             {"teacher.vllm.engine.tensor_parallel_size": 4, "teacher.actors.num_gpus": 2},
             "teacher: vllm.engine.tensor_parallel_size 4 and actors.num_gpus 2 differ",
         ),
-        (
-            {
-                "teacher.model": {"path": "org/base"},
-                "teacher.states": ["layer3_output_last"],
-                "teacher.vllm.engine.enforce_eager": False,
-            },
-            "teacher: vllm.engine.enforce_eager: False cannot be used where states names other layers than the last",
-        ),
     ],
 )
 def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str):

@@ -1,0 +1,76 @@
+"""vLLM's own worker with the tap: what each process of an engine runs.
+
+VLLM makes it by its name (``worker_cls``) and hands it what the tap keeps (``additional_config``), so that layers to
+read are known when a model is loaded, before vLLM compiles it and records CUDA graphs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.platforms import current_platform
+
+from curation.config.states import others_of
+from curation.teachers.vllm_tap import Collected, Tap
+from curation.teachers.vllm_versions import CONFIG, gives_layers, missing_attributes
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
+else:
+    from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
+
+
+class TapWorker(PlatformWorker):  # type: ignore[misc]
+    """A worker whose steps the tap follows; the engine's ``collective_rpc`` calls the methods that begin by ``tap``."""
+
+    tap: Tap | None = None
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """Load the model, and install the tap if there is all that it reads."""
+        super().load_model(load_dummy_weights=load_dummy_weights)
+        names, ring, num_logprobs = self.vllm_config.additional_config[CONFIG]
+        runner, model = self.model_runner, self.get_model()
+        others = others_of(names)
+        self._lacks_layers = type(model).__name__ if others and not gives_layers(type(model)) else None
+        self._lacks = missing_attributes(runner)
+        if self._lacks or self._lacks_layers:
+            return
+        if others:
+            model.set_aux_hidden_state_layers(others)
+            runner.use_aux_hidden_state_outputs = True
+        self.tap = Tap(runner.sampler, model.compute_logits, names, ring, num_logprobs)
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """Run a step's forward pass."""
+        if self.tap is not None:
+            self.tap.follow(scheduler_output)
+        return super().execute_model(scheduler_output)
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Draw the tokens of the step."""
+        state = self.model_runner.execute_model_state
+        if self.tap is None or state is None:
+            return super().sample_tokens(grammar_output)
+        with self.tap.drawing(self.model_runner.input_batch.req_ids, state.hidden_states, state.aux_hidden_states):
+            return super().sample_tokens(grammar_output)
+
+    def tap_lacks(self) -> tuple[str | None, list[str]]:
+        """Return the name of a model that cannot give other layers than the last, and what this vLLM lacks."""
+        return self._lacks_layers, self._lacks
+
+    def tap_collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected | None:
+        """``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
+        assert self.tap is not None
+        if self.rank == 0:
+            return self.tap.collect(requests, dtype)
+        self.tap.free([request_id for request_id, _ in requests])
+        return None
+
+    def tap_free(self, request_ids: Sequence[str]) -> None:
+        """Forget requests that were aborted."""
+        assert self.tap is not None
+        self.tap.free(request_ids)
+
+    def tap_rows(self) -> int:
+        """Return how many requests are held."""
+        assert self.tap is not None
+        return len(self.tap.rows)
