@@ -1,4 +1,4 @@
-"""Milliseconds of the host that the vLLM tap takes a step: ``python -m benchmarks.tap_host [--rows 1024] [--steps 200]``.
+"""Milliseconds of the host that the vLLM tap takes a step: ``python -m benchmarks.tap_host``.
 
 A step of a full engine is fed to the tap as vLLM's worker does it, with a sampler that returns a constant, states of 8
 numbers and 16 words, so that what is left is the work of Python and of starting operations; vLLM is not needed. On a
