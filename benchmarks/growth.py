@@ -176,9 +176,17 @@ def report(folder: Path, num_rows: int) -> None:
         },
         selections={arm: table(f"selected/{arm}") for arm in ARMS},
         formats={
-            arm: {"format": "rollout", "completion_source": "weak", "format_note": None, "median_characters": 3.0}
+            arm: {
+                "format": "rollout",
+                "completion_source": "weak",
+                "format_note": None,
+                "median_characters": 3.0,
+                "num_rows": num_rows // KEPT,
+                "num_questions": num_rows // KEPT,
+            }
             for arm in ARMS
         },
+        repeats={"num_pool": num_rows, "num_rows": 0, "num_questions": 0, "most": 0, "example": None},
         budget={
             "n": num_rows // KEPT,
             "rule": "n",

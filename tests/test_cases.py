@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from curation.cli import main
 from curation.config import DomainConfig, SourceConfig
 from curation.domains import attempt, get_domain
 from curation.errors import SourceError
@@ -59,6 +62,25 @@ def test_tsv_quotes():
         rows("tsv_quotes/labelled.csv", delimiter="\t")
     found = rows("tsv_quotes/labelled.csv", delimiter="\t", quoting="none")
     assert [row["label"] for row in found] == ["pos", "neg", "pos", "neg"]
+
+
+@pytest.mark.parametrize("repeats", ["one", "all"])
+def test_copies_in_the_selection(local_ray, tmp_path, repeats):
+    """60 of 460 pool rows are one text: one of them is selected, or many with a finding."""
+    case, run = CASES / "copies_in_the_selection", tmp_path / "run"
+    sets = {"run_dir": run, "selection.repeats": repeats, "selection.keep": "[]"}
+    sets |= {f"sources.{name}.path": case / f"{name}.csv" for name in ("labelled", "pool")}
+    arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
+    result = CliRunner().invoke(main, ["run", str(case / "dup.yaml"), *arguments])
+    assert result.exit_code == 0, result.output
+    (table,) = run.glob("gen-0/select-*/trust.parquet")
+    prompts = pq.read_table(table, columns=["prompt"])["prompt"].to_pylist()
+    rules = [finding["rule"] for finding in json.loads((run / "report.json").read_text())["verdict"]["findings"]]
+    assert len(prompts) == 100
+    if repeats == "one":
+        assert len(set(prompts)) == 100 and "copies" not in rules
+    else:
+        assert len(set(prompts)) < 50 and "copies" in rules
 
 
 def test_excel():

@@ -250,6 +250,9 @@ class SelectionConfig(Section):
     """How many rows of the pool the program or the judge of ``domain.check`` checks: those that trust
     (``budget.reference``) puts first. What fails is dropped from that arm, so that rows which passed come first. The
     check is given no reference answer of these rows (docs/own-data.md)."""
+    repeats: Annotated[Literal["one", "all"], Field(exclude_if=lambda repeats: repeats == "one")] = "one"
+    """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
+    the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
     keep: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
     ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing

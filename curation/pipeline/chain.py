@@ -21,6 +21,7 @@ from curation.sources import split_sizes
 from curation.stages.go_on import GoOn
 from curation.stages.held_out import HoldOut
 from curation.stages.prepare import Prepare, PrepareMore
+from curation.stages.repeats import FindRepeats
 from curation.trust.parts import ROW_KEYS
 
 Fields = JsonView
@@ -78,6 +79,13 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
         teacher=roles.first_teacher(config, tables, sizes),
         helpers=roles.helper_models(config, tables, sizes),
         tables=tables,
+        repeats=FindRepeats(
+            name="repeats",
+            at=Position(split="pool"),
+            pool=tables["pool"],
+            domain=config.domain_of("pool").ungraded,
+            num_rows=sizes["pool"],
+        ),
         sizes={**sizes, "pool": config.pool_share(sizes)},
         files=files[config.splits.source.source],
         pool_files=files[config.splits.pool.source],

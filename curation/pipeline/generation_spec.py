@@ -10,6 +10,7 @@ from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Position, Table
 from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
+from curation.stages.repeats import FindRepeats
 from curation.stages.training import Training
 
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
@@ -38,6 +39,8 @@ class GenerationSpec:
     helpers: HelperModels
     tables: Mapping[str, Table]
     """Tables of the splits, by name."""
+    repeats: FindRepeats
+    """Finds the pool rows that repeat a question."""
     sizes: Mapping[str, int]
     """Rows of the splits; of the pool those of the generation's share."""
     files: Sequence[SourceFile] = ()

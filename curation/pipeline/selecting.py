@@ -85,6 +85,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | Veri
         "pool": choice.pool,
         "labels": choice.labels,
         "too_long": choice.too_long,
+        "repeats": choice.repeats if selection.repeats == "one" else None,
         "domain": choice.domain,
         "arm": selection.budget.reference,
         "ranking": replace(TRUST[ARMS[selection.budget.reference].trust], words=""),

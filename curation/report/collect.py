@@ -178,7 +178,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tests = read_tests(record.tests)
     difficulty = _labelled_difficulties(run, record, num_pool)
     lines, means = regimes(run, record, judged, measured, num_pool)
-    expected = {} if pool is not None else foreseen_purities(judged["source"], tables, num_pool, run.seed)
+    num_candidates = _num_candidates(run, record, num_pool)
+    expected = {} if pool is not None else foreseen_purities(judged["source"], tables, num_candidates, run.seed)
     chosen = {
         arm: {
             **_selected(arm, table, pool),
@@ -191,7 +192,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     }
     students = learned(run, record, chosen, selected)
     curves = [arm for arm in selected if not ARMS[arm].gold]
-    shown = evidence(run, record, judged, measured, tables, num_pool)
+    shown = evidence(run, record, judged, measured, tables, num_candidates)
     varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
     classes = by_class(run, record, None if shown is None else shown.arm)
     shown = with_students(with_labels(shown, varied, classes), students, record.training, run.config)
@@ -208,6 +209,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "budget": dict(record.budget),
         "budget_is_oracle": record.budget["oracle"],
         "num_pool": num_pool,
+        "repeats": dict(record.repeats),
         **students,
         "students": further(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
@@ -309,6 +311,15 @@ def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
     if not isinstance(pool, OnGrid):
         return None
     return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}
+
+
+def _num_candidates(run: RunRecord, record: GenerationRecord, num_pool: int) -> int:
+    """Return how many of the pool's labelled rows may be selected together: of repeated questions one row each."""
+    counts = record.repeats
+    num_again = counts["num_rows"] - counts["num_questions"]
+    if not num_again or run.config["selection"].get("repeats") == "all":
+        return num_pool
+    return num_pool - int(num_again * num_pool / counts["num_pool"])
 
 
 def _labelled_difficulties(run: RunRecord, record: GenerationRecord, num_pool: int) -> Difficulties:

@@ -79,7 +79,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """The labelled rows that trust was to be fitted on, and the questions that they ask."""
+    """Some rows, and the questions that they ask."""
 
     num_rows: int
     num_questions: int
@@ -142,6 +142,8 @@ class Evidence:
     rows."""
     repeats: Repeats | None = None
     """``None`` where the fit does not say."""
+    selected_repeats: Repeats | None = None
+    """Selected rows and their questions."""
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """``None`` where the teacher does not choose among options of several lengths by their whole score."""
@@ -177,6 +179,7 @@ class Material:
     checked: ReviewedPurity | None = None
     capped: bool = False
     repeats: Repeats | None = None
+    selected_repeats: Repeats | None = None
     option_lengths: OptionLengths | None = None
 
 
@@ -213,6 +216,7 @@ def weigh(of: Material) -> Evidence:
         capped=of.capped,
         rivals=rivals,
         repeats=of.repeats,
+        selected_repeats=of.selected_repeats,
         option_lengths=of.option_lengths,
     )
 

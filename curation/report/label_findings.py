@@ -87,6 +87,17 @@ def cap(evidence: Evidence) -> float:
     return max(0.01, round(min(0.6, 2 / given), 2))
 
 
+def copied(evidence: Evidence) -> Finding | None:
+    """Selected copies teach one question, and count as rows."""
+    found = evidence.selected_repeats
+    if found is None or found.share <= REPEATED:
+        return None
+    return CARE, (
+        f"{percent(found.share)} of the selected rows repeat a question: {found.num_rows:,} rows ask only "
+        f"{found.num_questions:,} different ones, and foreseen purity counts each row (selection.repeats: all)"
+    )
+
+
 def repeats(evidence: Evidence) -> Finding | None:
     """Copies of a question tell nothing new."""
     found = evidence.repeats

@@ -109,6 +109,8 @@ class GenerationRecord:
     """The number of pool rows whose signal could not be read, by signal."""
     too_long: Mapping[str, JsonView]
     """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
+    repeats: JsonView
+    """``curation.stages.repeats.RepeatCounts`` of the pool as JSON."""
     training: Mapping[str, JsonView]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     students: Mapping[str, JsonView] = field(default_factory=dict)

@@ -91,6 +91,7 @@ def evidence(
         ),
         capped=is_capped(record.budget),
         repeats=repeats(record.trust_fit),
+        selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
         option_lengths=None
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
         else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),

@@ -13,7 +13,16 @@ from curation.report.class_table import COLLAPSE
 from curation.report.control import plain_words
 from curation.report.evidence import Evidence
 from curation.report.headline import number, percent
-from curation.report.label_findings import REPEATED, collapsed, one_class, one_label, repeats, short_options, spread
+from curation.report.label_findings import (
+    REPEATED,
+    collapsed,
+    copied,
+    one_class,
+    one_label,
+    repeats,
+    short_options,
+    spread,
+)
 from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Level, VerdictRule
 from curation.report.student_findings import learned_nothing
 from curation.report.trust_findings import (
@@ -194,6 +203,12 @@ RULES: tuple[VerdictRule, ...] = (
         asks=f"Do at most {100 * REPEATED:.0f} % of the labelled rows repeat a question?",
         find=repeats,
         mend="Label source rows that ask further questions: copies tell nothing new, and each counts once here.",
+    ),
+    VerdictRule(
+        name="copies",
+        asks=f"Do at most {100 * REPEATED:.0f} % of the selected rows repeat a question?",
+        find=copied,
+        mend="Select one row of each question, as is the default: leave selection.repeats out.",
     ),
     VerdictRule(
         name="purity",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from curation.arms import ARMS
+from curation.arrays import Int64s
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
 from curation.json_types import Json
@@ -66,27 +67,32 @@ def resolve(
     measured: ScoredSplit,
     calibration: ScoredSplit | None,
     too_long: TableRef | None = None,
+    repeats: TableRef | None = None,
     classes: Sequence[str] | None = None,
     seed: int,
 ) -> ComputedBudget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
     Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
-    them. A ``share`` is a share of all labelled rows, with those that a first cut dropped.
+    them; all count the rows of a question in ``repeats`` once. A ``share`` is a share of all labelled rows, with those
+    that a first cut dropped.
 
     Raises:
         BudgetError: the budget is 0.
         ConfigError: the calibration cannot be used.
     """
-    scores = PoolScores(labels=labels, trust=ARMS[config.reference].trust, seed=seed, too_long=too_long)
+    trust = ARMS[config.reference].trust
+    scores = PoolScores(labels=labels, trust=trust, seed=seed, too_long=too_long, repeats=repeats)
     reads = config.declared.reads
     made_by = code(config.declared.counted_by)
     check_options(f"selection.budget.{config.rule}", made_by, **config.options)
     rule: rules.BudgetRule = made_by(**config.options)
     count = rule.count(
         rules.Pool(
-            num_rows=scores.num_rows + io.num_dropped(labels),
-            num_right=_num_right(grades, too_long) if "right" in reads else None,
+            num_rows=scores.num_rows + io.num_dropped(labels) - len(scores.copies_M),
+            num_right=_num_right(grades, np.union1d(too_long_ids(too_long), scores.copies_M))
+            if "right" in reads
+            else None,
             scores=scores if "scores" in reads else None,
             measured=_graded(scores, measured) if "measured" in reads else None,
             calibration=_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
@@ -97,9 +103,9 @@ def resolve(
     return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
-def _num_right(grades: TableRef | None, too_long: TableRef | None) -> int:
+def _num_right(grades: TableRef | None, out_M: Int64s) -> int:
     assert grades is not None, "RunConfig refuses an oracle budget without an audit set"
-    out_M, num_right = too_long_ids(too_long), 0
+    num_right = 0
     for batch in io.open_table(grades).to_batches(columns=["row_id"], filter="correct = true"):
         ids_B = batch.column("row_id").to_numpy()
         num_right += len(ids_B) - int(np.isin(ids_B, out_M).sum())
@@ -112,7 +118,7 @@ def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = Fa
     ``distinct``: the first row of each question alone, for who counts independent draws.
     """
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
-    scores = replace(pool, labels=scored.labels, too_long=scored.too_long)
+    scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None)
     candidates, trust_N, graded = scores.candidates(), scores.trust_of_all(), read_grades(scored.grades)
     order_N = np.argsort(candidates.row_ids_N)
     place_M = order_N[np.searchsorted(candidates.row_ids_N, graded.row_ids_N, sorter=order_N)]

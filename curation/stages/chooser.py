@@ -46,11 +46,14 @@ class ChoiceInputs(Inputs):
     """The grades of the pool's labels, if there is an audit table."""
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
+    repeats: In[TableRef | None] = None  # type: ignore[assignment]
+    """Pool rows whose question another one asks, too (schema ``schemas.REPEATS``); None: there are none."""
     measured: ScoredSplit
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: ScoredSplit | None
     domain: DomainConfig
     selection: SelectionConfig
+    """Arms, budget, and by ``repeats`` whether one row of each question is taken, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
     """:func:`declared`, so that another line of a registry is another selection."""
     seed: int
@@ -122,6 +125,11 @@ class SelectJob(ChoiceInputs):
     def of(cls, choice: ChoiceInputs, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
         """The job of a choice."""
         return cls(**vars(choice), texts=texts, teacher=teacher, generation=generation)
+
+    @property
+    def repeated(self) -> TableRef | None:
+        """The repeated rows, if one of each question is taken."""
+        return self.repeats if self.selection.repeats == "one" else None
 
     @property
     def gold(self) -> Gold:
@@ -200,6 +208,7 @@ class Chooser:
             seed=seed,
             parsed=arm.parsed,
             too_long=self._job.too_long,
+            repeats=self._job.repeated,
             verdicts=self._job.verdicts if is_verified(arm, self._job.selection) else None,
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,

@@ -106,7 +106,9 @@ def find(
     """
     names = sorted(refs, key=rank)
     assert names[-1] == last and len(names) < 64
-    parts = {name: list(_parts(refs[name], domains[name])) for name in names}
+    parts = {
+        name: [_Fragments(refs[name], domains[name], group) for group in fragment_groups(refs[name])] for name in names
+    }
     task = _remote(_known, 3)
     known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
     highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
@@ -151,17 +153,18 @@ def _remote(task: Any, num_returns: int) -> Any:
     return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 
-def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Fragments]:
+def fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
+    """Yield a table's fragments in groups, each the work of one task."""
     held: list[int] = []
     num_rows = 0
     for fragment in io.open_table(ref).get_fragments():
         held.append(fragment.fragment_id)
         num_rows += fragment.metadata.physical_rows
         if num_rows >= TASK_ROWS:
-            yield _Fragments(ref, domain, tuple(held))
+            yield tuple(held)
             held, num_rows = [], 0
     if held:
-        yield _Fragments(ref, domain, tuple(held))
+        yield tuple(held)
 
 
 def _identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:

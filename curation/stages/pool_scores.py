@@ -6,7 +6,7 @@ the pool nor the selected rows are held.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
@@ -50,6 +50,8 @@ class PoolScores:
     """Rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
     """Nor are these (schema ``schemas.TOO_LONG``)."""
+    repeats: TableRef | None = None
+    """Rows (schema ``schemas.REPEATS``) of which the best of each question alone is ever selected."""
     verdicts: TableRef | None = None
     """Nor are those that a check fails (schema ``schemas.GRADES``); rows that are not there may be."""
     only: BitMap64 | None = None
@@ -61,6 +63,24 @@ class PoolScores:
     def num_rows(self) -> int:
         """All of them, also those that are never selected."""
         return io.count(self.labels, filter=io.answered(self.labels))
+
+    @cached_property
+    def copies_M(self) -> Int64s:
+        """Ids of rows whose question a better row asks, ascending, int64 [M]; of equal scores the first row is best."""
+        if self.repeats is None:
+            return np.zeros(0, dtype=np.int64)
+        table, all_rows = io.read(self.repeats), replace(self, repeats=None)
+        row_id_R, question_R = (table[name].to_numpy() for name in ("row_id", "question"))
+
+        def scored(batches: Iterable[Batch]) -> Batch:
+            return _stacked((ids_B[among_B], raw_B[among_B]) for ids_B, raw_B, among_B in _among(row_id_R, batches))
+
+        ids, scores = zip(*all_rows.mapped(scored), strict=True)
+        ids_R, score_R = np.concatenate(ids), np.nan_to_num(np.concatenate(scores), nan=-np.inf)
+        question_R = question_R[np.searchsorted(row_id_R, ids_R)]
+        order_R = np.lexsort((ids_R, -score_R, question_R))
+        behind_R = np.append(False, question_R[order_R][1:] == question_R[order_R][:-1])
+        return np.sort(ids_R[order_R][behind_R])
 
     @property
     def function(self) -> TrustFunction:
@@ -86,7 +106,7 @@ class PoolScores:
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
-        out_M = too_long_ids(self.too_long)
+        out_M = np.union1d(too_long_ids(self.too_long), self.copies_M)
         if self.verdicts is not None:
             out_M = np.union1d(out_M, failed_ids(self.verdicts))
         for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
@@ -101,9 +121,13 @@ class PoolScores:
                 never_B |= missing(ids_B, self.only)
             yield batch, ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
+    def _over(self, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
+        _ = self.copies_M  # found once, here, and not by every task
+        return scans.mapped(self.labels, function)
+
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
         """``function`` of all batches or, of a large table, of those of each Ray task."""
-        return scans.mapped(self.labels, lambda fragments: function(self.batches(fragments, trust=trust)))
+        return self._over(lambda fragments: function(self.batches(fragments, trust=trust)))
 
     def bound(self, n: int, seed: int) -> Bound:
         """The bound of the n highest raw scores.
@@ -124,6 +148,7 @@ class PoolScores:
 
     def ranked(self, bound: Bound) -> Iterator[Int64s]:
         """The ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
+        _ = self.copies_M
         passing = scans.streamed(self.labels, lambda fragments: _passing(bound, self.batches(fragments)))
         return ranked(passing, bound.seed)
 
@@ -133,7 +158,7 @@ class PoolScores:
         def of(fragments: Sequence[int] | None) -> Capped:
             return walked(self._keyed(keys, fragments), n, cap, seed)
 
-        return walked_parts(scans.mapped(self.labels, of), n, cap)
+        return walked_parts(self._over(of), n, cap)
 
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
         """The rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
@@ -146,7 +171,7 @@ class PoolScores:
                 num_rows += len(score_B)
             return size_C, num_rows
 
-        parts = [*scans.mapped(self.labels, counted)]
+        parts = [*self._over(counted)]
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
 
     def sample_of(self, classes: Sequence[str], seed: int, num_rows: int | None = None) -> ClassScores:
@@ -164,7 +189,7 @@ class PoolScores:
                 found.append(places(batch.column("label"), classes)[is_drawn_B])
             return ClassScores(score_N=np.concatenate(scores), class_N=np.concatenate(found))
 
-        return ClassScores.joined([*scans.mapped(self.labels, drawn)])
+        return ClassScores.joined([*self._over(drawn)])
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
         """The rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
@@ -177,7 +202,7 @@ class PoolScores:
                 num_T += np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(num_T))
             return num_T
 
-        total_T: Int64s = np.sum([*scans.mapped(self.labels, counted)], axis=0)
+        total_T: Int64s = np.sum([*self._over(counted)], axis=0)
         return total_T[:-1]
 
     def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
@@ -192,7 +217,7 @@ class PoolScores:
             return walked(numbered(fragments), num, none_last_T, seed)
 
         num = int(quota_C.sum())
-        return walked_parts(scans.mapped(self.labels, of), num, none_last_T)
+        return walked_parts(self._over(of), num, none_last_T)
 
     def _keyed(self, keys: LabelKeys, fragments: Sequence[int] | None) -> Iterator[Labelled]:
         read = keys.reader()
@@ -249,6 +274,12 @@ def _labels_at(read: Reader, ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -
 
 def _classes_at(classes: Grouping, weak_B: pa.Array, place_M: Int64s) -> Labels:
     return places(weak_B.take(pa.array(place_M)), classes).astype(np.uint64)
+
+
+def _among(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s, Scores, npt.NDArray[np.bool_]]]:
+    for ids_B, raw_B in batches:
+        place_B = np.minimum(np.searchsorted(row_id_R, ids_B), len(row_id_R) - 1)
+        yield ids_B, raw_B, row_id_R[place_B] == ids_B
 
 
 def _passing(bound: Bound, batches: Iterable[Batch]) -> Iterator[Batch]:

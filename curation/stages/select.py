@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from curation import memory
 from curation.arms import ARMS, Arm
 from curation.arrays import Int64s
@@ -51,6 +53,8 @@ class Selection:
     parquet: str
     jsonl: str
     num_rows: int
+    num_questions: int
+    """Different questions of these rows: as many as rows, unless ``selection.repeats`` is ``all``."""
     digest: str
     """A digest of row ids and completions: equal selections train equal students."""
     threshold: float | None
@@ -204,6 +208,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
             Selection(
                 arm=name,
                 **vars(written),
+                num_questions=written.num_rows - _num_again(job, written.table),
                 threshold=taken.threshold if arm.ranked and not num_unread else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
                 **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
@@ -226,6 +231,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
         measured=job.measured,
         calibration=job.calibration,
         too_long=job.too_long,
+        repeats=job.repeated,
         classes=None if job.classes is None else job.classes.names,
         seed=derive(job.seed, "risk"),
     )
@@ -255,12 +261,24 @@ def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudg
     return replace(budget, n=left[fewest], max_per_label=cap, asked=budget.n, limited_by=fewest, risk=risk)
 
 
+def _num_again(job: SelectJob, selected: TableRef) -> int:
+    """Return how many selected rows ask a question that another selected one asks, too, but for the first of each."""
+    if job.repeats is None or job.repeated is not None:
+        return 0
+    chosen = io.read(selected, columns=["row_id"])["row_id"].to_numpy()
+    table = io.read(job.repeats)
+    question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), chosen)]
+    return len(question_M) - len(np.unique(question_M))
+
+
 def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
     num = len(too_long_ids(job.too_long))
     failed = len(failed_ids(job.verdicts))
     dropped = f"; {failed:,} rows failed the check of selection.verify, and are dropped" if failed else ""
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
-    return BudgetError(f"arm {name}: {error}{dropped}{longer}; or drop the arm")
+    again = 0 if job.repeated is None else io.count(job.repeated)
+    once = f"; {again:,} rows ask questions that others ask, and one of each may be selected" if again else ""
+    return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}; or drop the arm")
 
 
 def format_of_pool(job: SelectJob) -> WeakFormat:

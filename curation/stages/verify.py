@@ -78,6 +78,8 @@ class Verify(Stage):
     """The pool's labels with their scores."""
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
+    repeats: In[TableRef | None]
+    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     domain: DomainConfig
     checker: str
     """A digest of the program and of its files, so that a changed one checks again."""
@@ -132,6 +134,8 @@ class VerifyByJudge(AskModel):
     """The pool's labels with their scores."""
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
+    repeats: In[TableRef | None]
+    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     domain: DomainConfig
     arm: str
     ranking: Trust
@@ -179,7 +183,7 @@ class VerifyByJudge(AskModel):
 def _best(stage: Verify | VerifyByJudge) -> Int64s:
     """The ids of the rows to check, best first."""
     trust, seed = ARMS[stage.arm].trust, derive(stage.seed, "draw")
-    scores = PoolScores(labels=stage.labels, trust=trust, seed=seed, too_long=stage.too_long)
+    scores = PoolScores(labels=stage.labels, trust=trust, seed=seed, too_long=stage.too_long, repeats=stage.repeats)
     num = min(stage.rows, scores.num_scored)
     if not num:
         raise UserError(

@@ -278,6 +278,9 @@ TOO_LONG = pa.schema(
 )
 """Labelled rows that the student cannot be trained on, ascending by row id; no arm selects one of them."""
 
+REPEATS = pa.schema([ROW_ID, pa.field("question", pa.int64(), nullable=False)])
+"""Pool rows that ask a question which another one asks, too, ascending by row id; ``question`` as in ``GRADES``."""
+
 LEFT_OUT = pa.schema([ROW_ID, pa.field("error", pa.string(), nullable=False)])
 """Rows that a training was given and left out, ascending by row id, with ``kind: detail``."""
 

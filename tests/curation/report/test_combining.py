@@ -53,6 +53,8 @@ class Scribe:
             case "length":
                 counts = dict.fromkeys(["num_too_long", "num_weak", "num_gold", "num_gold_only"], 0)
                 return {"counts": counts | {"table": {}, "num_rows": 9}, "too_long": None}
+            case "repeats":
+                return {"counts": dict(generation.repeats), "repeats": None}
             case "held":
                 return {"num_trained": 9, "num_rows": {}}
             case "rollouts":

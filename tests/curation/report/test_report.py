@@ -72,6 +72,8 @@ WEAK_FORMAT = {
     "completion_source": "weak",
     "format_note": None,
     "median_characters": 80.0,
+    "num_rows": 60,
+    "num_questions": 60,
 }
 FORMATS = {"ground_truth": WEAK_FORMAT | {"completion_source": "sample", "format_note": "3 of 9 rows have no rollout"}}
 
@@ -327,6 +329,7 @@ def make_run(
                 tests={name: [evaluation(name, accuracy)] for name, accuracy in accuracies.items()},
                 label_counts={"source": {**counts, "rows": NUM_SOURCE}, "pool": counts},
                 unread={},
+                repeats={"num_pool": 200, "num_rows": 0, "num_questions": 0, "most": 0, "example": None},
                 too_long={
                     "pool": {
                         "table": {},
@@ -384,7 +387,8 @@ def test_purity_and_counts_of_the_arms(run: RunRecord, report: dict) -> None:
     assert truth["purity_by_definition"] and truth["purity"]["value"] == 1 and truth["oracle"]
     assert truth["label_source"] == "gold" and truth["verdict"] is None
     for name, arm in arms.items():
-        assert {key: arm[key] for key in FORMAT} == FORMATS.get(name, WEAK_FORMAT)
+        expected = FORMATS.get(name, WEAK_FORMAT)
+        assert {key: arm[key] for key in FORMAT} == {key: expected[key] for key in FORMAT}
     assert arms["naive"]["num_unparsed"] > 0  # the fixture has some, else the count above shows nothing
 
 

@@ -263,7 +263,8 @@ def test_rows_without_identity_are_counted_and_never_all_of_a_split(tmp_path: Pa
     rows[3] |= {"question": None, "choices": None, "error": "null_field: question"}
     schema = schemas.examples(Mcqa.columns, gold=True)
     ref = io.write(pa.Table.from_pylist(rows, schema=schema), str(tmp_path / "source.lance"))
-    (part,) = overlap._parts(ref, DomainConfig(name=f"{__name__}:Nameless"))
+    (group,) = overlap.fragment_groups(ref)
+    part = overlap._Fragments(ref, DomainConfig(name=f"{__name__}:Nameless"), group)
     near_K, problems, set_N = overlap._known(part)
     assert len(near_K) == len(set_N) == 0 and problems == {"domain_failed": 4}
     with pytest.raises(SourceError, match=r"splits\.source: none of its rows says what identifies its question"):

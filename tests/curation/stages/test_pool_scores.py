@@ -117,3 +117,33 @@ def test_the_digest_of_a_list_needs_no_list() -> None:
     for item in items:
         digest.extend([item])
     assert digest.hexdigest == fingerprint(items) and digest.num_items == 2
+
+
+def test_the_best_row_of_each_question_alone_is_selected(
+    local_ray, labels: TableRef, too_long: TableRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    ids_R = np.sort(rng.choice(io.read(labels, ["row_id"])["row_id"].to_numpy(), 3_000, replace=False))
+    question_R = rng.integers(0, 400, len(ids_R))
+    table = pa.table([ids_R, question_R], schema=schemas.REPEATS)
+    repeats = io.write(table, labels.uri.replace("labels", "repeats"))
+    every = PoolScores(labels=labels, trust="trust", too_long=too_long)
+    question_of = dict(zip(ids_R.tolist(), question_R.tolist(), strict=True))
+    best: dict[int, tuple[float, int]] = {}
+    candidates = every.candidates()
+    rows = dict(zip(candidates.row_ids_N.tolist(), candidates.raw_score_N.tolist(), strict=True))
+    for row_id, raw in rows.items():
+        question = question_of.get(row_id, -row_id)
+        if not np.isnan(raw) and (raw, -row_id) > best.get(question, (-np.inf, 0)):
+            best[question] = raw, -row_id
+    wanted = {-negative: raw for raw, negative in best.values()}
+    for size in (scans.ROWS_IN_PROCESS, 1000):  # in this process, and in tasks
+        monkeypatch.setattr(scans, "ROWS_IN_PROCESS", size)
+        monkeypatch.setattr(scans, "ROWS_A_TASK", size)
+        scores = PoolScores(labels=labels, trust="trust", too_long=too_long, repeats=repeats)
+        found = scores.top(len(wanted), 5)
+        assert set(found.row_ids_n.tolist()) == set(wanted) and scores.num_scored == len(wanted) < every.num_scored
+        assert found.threshold == min(wanted.values())
+        assert len(scores.copies_M) == sum(row_id in question_of for row_id in rows) - len(
+            {question_of[row_id] for row_id in rows if row_id in question_of}
+        )

@@ -1,0 +1,127 @@
+"""Finds the pool rows that ask the same question as another one, of which a selection takes one.
+
+Two rows ask the same question if their text and set of options are equal once the domain has normalised them
+(``Domain.identity``); a row that the domain cannot identify is a question of its own. Ray tasks hash the questions, 16
+bytes a row in Ray's object store, and others sort them by bucket; the driver sees repeated rows alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from curation.arrays import Int64s
+from curation.config import DomainConfig
+from curation.domains import Example, get_domain
+from curation.domains.grading import questions
+from curation.heavy import ray
+from curation.refs import TableRef
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.run import Task
+from curation.stages.overlap import BUCKET_ROWS, fragment_groups
+from curation.tables import io, schemas
+from curation.tasks import cause
+from curation.telemetry.standing import Standing, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatCounts:
+    """How often questions of the pool are repeated."""
+
+    num_pool: int
+    """Rows of the pool."""
+    num_rows: int
+    """Rows that ask a question which another row asks, too."""
+    num_questions: int
+    """The different questions of these rows."""
+    most: int
+    """Rows of the question that is asked most often; 0 where none is repeated."""
+    example: int | None
+    """The first row of that question."""
+
+
+class FindRepeats(Stage):
+    """Finds the pool rows whose question another pool row asks too."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        counts: RepeatCounts
+        repeats: TableRef | None
+        """These rows (schema ``schemas.REPEATS``); null where there are none."""
+
+    pool: In[TableRef]
+    domain: DomainConfig
+
+    def run(self, task: Task) -> Done:
+        """Hash the pool's questions, and write the rows of those that are asked more than once."""
+        try:
+            with task.progress() as update:
+                num_rows, row_id_R, question_R = self._find(update)
+        except ray.exceptions.RayError as error:
+            raise cause(error, task.name) from error
+        _, first_Q, size_Q = np.unique(question_R, return_index=True, return_counts=True)
+        most = int(np.argmax(size_Q)) if len(size_Q) else None
+        counts = RepeatCounts(
+            num_pool=num_rows,
+            num_rows=len(row_id_R),
+            num_questions=len(size_Q),
+            most=0 if most is None else int(size_Q[most]),
+            example=None if most is None else int(row_id_R[first_Q[most]]),
+        )
+        if most is None:
+            return Done(outputs=self.Made(counts=counts, repeats=None), rows=num_rows)
+        task.say(
+            f"{counts.num_rows:,} rows of the pool ask {counts.num_questions:,} questions more than once (that of row "
+            f"{counts.example} {counts.most:,} times); an arm selects the best row of each, or all of them with "
+            "selection.repeats: all"
+        )
+        table = pa.table([row_id_R, question_R], schema=schemas.REPEATS)
+        made = self.Made(counts=counts, repeats=io.write(table, str(task.directory / "repeats.lance")))
+        return Done(outputs=made, rows=num_rows)
+
+    def _find(self, update: Update) -> tuple[int, Int64s, Int64s]:
+        """Return the number of rows, and ids and questions of those that repeat one, ascending by id."""
+        total, num_rows = io.count(self.pool), 0
+        num_buckets = 1 + total // BUCKET_ROWS
+        hashing: Any = ray.remote(_hashed).options(num_cpus=1, num_returns=1 + num_buckets)
+        parts = [hashing.remote(self.pool, self.domain, group, num_buckets) for group in fragment_groups(self.pool)]
+        for part in parts:
+            num_rows += ray.get(part[0])
+            update(Standing(rows=num_rows, total=total))
+        finding = ray.remote(_repeated).options(num_cpus=1)
+        found = ray.get([finding.remote(*(part[1 + at] for part in parts)) for at in range(num_buckets)])
+        row_id_R, question_R = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        order_R = np.argsort(row_id_R)
+        return num_rows, row_id_R[order_R], question_R[order_R]
+
+
+def _hashed(ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int) -> tuple[Any, ...]:
+    """Return the number of rows and, by bucket, the ids and questions of those that have one, int64 [2, N]."""
+    domain, num_rows, pieces = get_domain(config), 0, [np.zeros((2, 0), dtype=np.int64)]
+    for rows in _rows(ref, domain.columns.names, fragments):
+        num_rows += len(rows)
+        found = zip(rows, questions(domain, rows), strict=True)
+        pairs = [(row["row_id"], question) for row, question in found if question is not None]
+        pieces.append(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
+    pair_2N = np.concatenate(pieces, axis=1)
+    bucket_N = pair_2N[1].astype(np.uint64) % np.uint64(num_buckets)
+    return num_rows, *(pair_2N[:, bucket_N == bucket] for bucket in range(num_buckets))
+
+
+def _rows(ref: TableRef, columns: Sequence[str], fragments: tuple[int, ...]) -> Iterator[list[Example]]:
+    table = io.open_table(ref)
+    chosen = [fragment for fragment in table.get_fragments() if fragment.fragment_id in fragments]
+    scanner = table.scanner(columns=["row_id", *columns], filter="error IS NULL", fragments=chosen, batch_size=4096)
+    for batch in scanner.to_batches():
+        yield batch.to_pylist()
+
+
+def _repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
+    """Return ids and questions of the rows of a bucket whose question occurs more than once."""
+    row_id_N, question_N = np.concatenate([np.zeros((2, 0), dtype=np.int64), *pairs_2N], axis=1)
+    _, place_N, size_Q = np.unique(question_N, return_inverse=True, return_counts=True)
+    again_N = size_Q[place_N] > 1
+    return row_id_N[again_N], question_N[again_N]
