@@ -2,12 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from curation.config import DomainConfig, SourceConfig
-from curation.domains import attempt, get_domain
-from curation.errors import SourceError
+from curation.commands.validate import check
+from curation.config import DomainConfig, RunConfig, SourceConfig
+from curation.config.load import load_config
+from curation.domains import Domain, attempt, get_domain
+from curation.errors import ConfigError, SourceError
+from curation.pipeline.opened import open_run
 from curation.sources import discover, raw_rows, read_rows
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
@@ -18,6 +23,30 @@ def rows(name: str, **options: str) -> list[dict]:
     """Return the rows of a case's file."""
     files = discover(SourceConfig(path=str(CASES / name), **options))
     return [row for file in files for batch in read_rows(file) for row in raw_rows(batch)]
+
+
+def configured(folder: Path, name: str, domain: dict[str, Any]) -> RunConfig:
+    """Return a run whose labelled split is a case's file, and whose pool is that file's rows in another place."""
+    file, pool = CASES / name, folder / f"pool{Path(name).suffix}"
+    pool.write_bytes(file.read_bytes())
+    config = {
+        "name": "case",
+        "run_dir": str(folder / "runs"),
+        "domain": domain,
+        "sources": {"labelled": {"path": str(file)}, "unlabelled": {"path": str(pool)}},
+        "splits": {"source": {"from": "labelled"}, "pool": {"from": "unlabelled"}, "overlap": "report"},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 1}},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    return load_config(folder / "run.yaml")
+
+
+def validated(folder: Path, name: str, domain: dict[str, Any]) -> Domain:
+    """Return the domain of a case's labelled rows as a run has it, once `validate` has passed."""
+    config = configured(folder, name, domain)
+    list(check(config))
+    return get_domain(open_run(config, save=False).config.domain_of("source"))
 
 
 def test_late_key():
@@ -71,3 +100,22 @@ def test_excel():
             rows(f"excel/{name}", delimiter=delimiter)
     assert list(rows("excel/trailing.csv", delimiter=";")[0]) == ["text", "answer", "confidence", "label"]
     assert [row["label"] for row in rows("excel/spaces.csv")] == ["pos", "neg"]
+
+
+def test_number_or_text(tmp_path: Path):
+    options = ["option1", "option2", "option3", "option4"]
+    domain = validated(tmp_path, "number_or_text/labelled.csv", {"name": "mcqa", "choices": options})
+    assert [domain.gold(row) for row in rows("number_or_text/labelled.csv")] == ["A", "B", "D", "A"]
+
+
+def test_letters_for_lists(tmp_path: Path):
+    domain = validated(tmp_path, "letters_for_lists/labelled.jsonl", {"name": "mcqa"})
+    assert [domain.gold(row) for row in rows("letters_for_lists/labelled.jsonl")] == ["A", "B"] * 20
+
+
+def test_one_based(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"hardly any row has 0.*answer_is .* number_from_0 or number_from_1"):
+        validated(tmp_path, "one_based/mmlu_three.jsonl", {"name": "mcqa"})
+    said = {"name": "mcqa", "answer_is": "number_from_1"}
+    domain = validated(tmp_path, "one_based/mmlu_three.jsonl", said)
+    assert [domain.gold(row) for row in rows("one_based/mmlu_three.jsonl")][:3] == ["A", "A", "A"]

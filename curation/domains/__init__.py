@@ -5,7 +5,7 @@ or by name through an entry point of the group ``curation.domains``.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ __all__ = [
     "Example",
     "Identity",
     "Preference",
+    "SettledOptions",
     "Vocabulary",
     "attempt",
     "cell",
@@ -61,6 +62,13 @@ class Preference(NamedTuple):
     prompt: str
     chosen: str
     rejected: str
+
+
+class SettledOptions(NamedTuple):
+    """Options of a domain that the labelled rows of a source decide, and a warning about them or ""."""
+
+    options: Mapping[str, object]
+    warning: str = ""
 
 
 class Domain:
@@ -136,6 +144,19 @@ class Domain:
         """The gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
         label = raw.get("label")
         return None if label is None else cell(label, "label")
+
+    settles: ClassVar[tuple[str, ...]] = ()
+    """Options that :meth:`settle` decides where the configuration leaves them out."""
+
+    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
+        """The options of ``settles`` that fit all labelled rows of a source together; ``where`` names them in messages.
+
+        A run keeps them, so that all its tasks read rows in the same way. By default none.
+
+        Raises:
+            ConfigError: the rows leave a doubt; the message names the key that decides.
+        """
+        return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
         """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
