@@ -119,3 +119,29 @@ def test_one_based(tmp_path: Path):
     said = {"name": "mcqa", "answer_is": "number_from_1"}
     domain = validated(tmp_path, "one_based/mmlu_three.jsonl", said)
     assert [domain.gold(row) for row in rows("one_based/mmlu_three.jsonl")][:3] == ["A", "A", "A"]
+
+
+def test_math_gold_text(tmp_path: Path):
+    domain = validated(tmp_path, "math_gold_text/labelled.jsonl", {"name": "math"})
+    for row, gold in zip(rows("math_gold_text/labelled.jsonl"), ["4", "7", "5"], strict=True):
+        assert domain.gold(row) == gold and domain.is_correct(domain.parse(rf"So \boxed{{{gold}}}.", {}), gold)
+    _, problem = attempt(domain.gold, {"problem": "p", "answer": "It follows by adding both of the numbers."})
+    assert problem.startswith("bad_value: the answer 'It follows by adding both of the numbers.' is prose")
+
+
+@pytest.mark.parametrize("name", ["math_numbers", "math_units"])
+def test_math_pairs_of_a_case(name: str):
+    domain = get_domain(DomainConfig(name="math", timeout=30))
+    for row in rows(f"{name}/pairs.csv"):
+        raw = {"problem": "p", "answer": row["gold"]}
+        label = domain.parse(domain.answer(row["label"], {}), {})
+        assert domain.is_correct(label, domain.gold(raw)) == (row["right"] == "1"), row
+        assert domain.gold_problem(domain.gold(raw), {}) == ""
+
+
+def test_a_gold_label_that_no_answer_equals_is_refused_with_its_row(tmp_path: Path):
+    lines = [json.dumps({"q": f"q{row}", "r": str(row) if row != 3 else "about 7"}) for row in range(5)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    domain = {"name": "text", "prompt": "{{ q }}", "reference": "r", "check": "number"}
+    with pytest.raises(SourceError, match=r"bad_reference 1.*the first: row 4 of .*'about 7' is not a number"):
+        list(check(configured(tmp_path, str(tmp_path / "rows.jsonl"), domain)))

@@ -17,7 +17,7 @@ from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, GENERIC, Answering, Defaults, DomainTraits, class_named
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
-from curation.escaping import message
+from curation.escaping import message, quoted
 from curation.registry import DOMAINS
 
 if TYPE_CHECKING:
@@ -236,6 +236,17 @@ class Domain:
     def is_correct(self, label: str | None, gold: str) -> bool:
         """Whether a label is right; an unparsed one is wrong. By default equality."""
         return label == gold
+
+    def gold_problem(self, gold: str, example: Example) -> str:
+        """The reason why no answer to a row can be right by its gold label, which is the kind of a row error; or "".
+
+        By default it is asked whether :meth:`answer` is right once :meth:`parse` has read it.
+        """
+        label = self.parse(self.answer(gold, example), example)
+        if label is not None and self.is_correct(label, gold):
+            return ""
+        read = "cannot be read" if label is None else f"is read as {quoted(label)}, which is wrong by it"
+        return f"bad_gold: the gold label {quoted(gold)}, given as an answer, {read}"
 
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
