@@ -145,3 +145,26 @@ def test_a_gold_label_that_no_answer_equals_is_refused_with_its_row(tmp_path: Pa
     domain = {"name": "text", "prompt": "{{ q }}", "reference": "r", "check": "number"}
     with pytest.raises(SourceError, match=r"bad_reference 1.*the first: row 4 of .*'about 7' is not a number"):
         list(check(configured(tmp_path, str(tmp_path / "rows.jsonl"), domain)))
+
+
+def test_labels_look_alike(tmp_path: Path):
+    name, domain = "labels_look_alike/labelled.csv", {"name": "classification"}
+    with pytest.raises(ConfigError, match=r"'bar' and 'bar\\u200b' are the same but for U\+200B ZERO WIDTH SPACE"):
+        validated(tmp_path, name, domain)
+    read = validated(tmp_path, name, {**domain, "classes": ["caf\xe9", "bar"]})
+    assert [read.gold(row) for row in rows(name)] == ["caf\xe9", "caf\xe9", "bar", "bar"] * 10
+
+
+def test_yaml_words(tmp_path: Path):
+    with pytest.raises(ConfigError, match="line 2: 'no' is false to YAML; put it in quotes"):
+        load_config(CASES / "yaml_words" / "c.yaml")
+    text = (CASES / "yaml_words" / "c.yaml").read_text()
+    for word, value in (("off", "false"), ("01", "1"), ("12:30", "750")):
+        (tmp_path / "c.yaml").write_text(text.replace("{neg: no, pos: yes}", f"[{word}, x]"))
+        with pytest.raises(ConfigError, match=f"'{word}' is {value} to YAML; put it in quotes, or write {value}"):
+            load_config(tmp_path / "c.yaml")
+    for word in ("null", "true", "~"):
+        with pytest.raises(ConfigError, match=r"classes: (None|True) is no text; put .* in quotes"):
+            validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": [yaml.safe_load(word), "x"]})
+    domain = validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": {"neg": "no", "pos": "yes"}})
+    assert domain.options({"text": "t"}) == (" no", " yes")

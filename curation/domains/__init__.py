@@ -38,6 +38,7 @@ __all__ = [
     "plain_identity",
     "position_of",
     "preference_of",
+    "require_texts",
 ]
 
 Example = Mapping[str, Any]
@@ -357,6 +358,17 @@ def cell(value: Any, name: str = "a value") -> str:
 def one_line(value: Any) -> str:
     """A cell with runs of white space as one space, as classes and labels are read from files and rows."""
     return " ".join(cell(value).split())
+
+
+def require_texts(**options: object) -> None:
+    """Refuse options that are no texts, such as a column's name that YAML reads as a number; ``None`` is one left out.
+
+    Raises:
+        ConfigError: the message names the key.
+    """
+    for key, value in options.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"domain.{key}: {value!r} is no text; put it in quotes")
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:

@@ -16,7 +16,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from curation.config.defaults import Defaults
-from curation.domains import Domain, Example, Identity, cell
+from curation.domains import Domain, Example, Identity, cell, require_texts
 from curation.domains.equivalence.latex import unmarked
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
@@ -84,6 +84,7 @@ class Math(Domain):
     ) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
+        require_texts(instruction=instruction, problem=problem, answer=answer)
         self.equivalence = Equivalence(timeout=timeout)
         self.head = instruction
         self._problems = _PROBLEMS if problem is None else (problem,)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, Identity, SettledOptions, attempt, cell, plain_identity
+from curation.domains import Domain, Example, Identity, SettledOptions, attempt, cell, plain_identity, require_texts
 from curation.domains.answer_readings import (
     LETTERS,
     READINGS,
@@ -81,10 +81,13 @@ class Mcqa(Domain):
         answer: str = "answer",
         answer_is: str | None = None,
     ) -> None:
+        require_texts(question=question, answer=answer)
         if option_style not in ("letters", "texts"):
             raise ConfigError(f"option_style is {option_style!r}; give letters or texts")
         if generative and option_style != "letters":
             raise ConfigError("a generative answer names a letter; give option_style: letters")
+        if not all(isinstance(name, str) for name in choices):
+            raise ConfigError(f"choices is {choices!r}; put names of columns that are numbers in quotes")
         if isinstance(choices, str) or (choices and not 2 <= len(choices) <= len(LETTERS)):
             raise ConfigError(f"choices is {choices!r}; give a list of 2 to {len(LETTERS)} columns")
         if answer_is is not None and (answer_is not in READINGS or (answer_is == "column" and not choices)):
