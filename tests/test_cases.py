@@ -2,15 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.config import DomainConfig, SourceConfig
-from curation.domains import attempt, get_domain
-from curation.errors import SourceError
+from curation.commands.validate import check
+from curation.config import DomainConfig, RunConfig, SourceConfig
+from curation.config.load import load_config
+from curation.domains import Domain, attempt, get_domain
+from curation.errors import ConfigError, SourceError
+from curation.pipeline.opened import open_run
 from curation.sources import discover, raw_rows, read_rows
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
@@ -21,6 +26,30 @@ def rows(name: str, **options: str) -> list[dict]:
     """Return the rows of a case's file."""
     files = discover(SourceConfig(path=str(CASES / name), **options))
     return [row for file in files for batch in read_rows(file) for row in raw_rows(batch)]
+
+
+def configured(folder: Path, name: str, domain: dict[str, Any]) -> RunConfig:
+    """Return a run whose labelled split is a case's file, and whose pool is that file's rows in another place."""
+    file, pool = CASES / name, folder / f"pool{Path(name).suffix}"
+    pool.write_bytes(file.read_bytes())
+    config = {
+        "name": "case",
+        "run_dir": str(folder / "runs"),
+        "domain": domain,
+        "sources": {"labelled": {"path": str(file)}, "unlabelled": {"path": str(pool)}},
+        "splits": {"source": {"from": "labelled"}, "pool": {"from": "unlabelled"}, "overlap": "report"},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 1}},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    return load_config(folder / "run.yaml")
+
+
+def validated(folder: Path, name: str, domain: dict[str, Any]) -> Domain:
+    """Return the domain of a case's labelled rows as a run has it, once `validate` has passed."""
+    config = configured(folder, name, domain)
+    list(check(config))
+    return get_domain(open_run(config, save=False).config.domain_of("source"))
 
 
 def test_late_key():
@@ -93,3 +122,71 @@ def test_excel():
             rows(f"excel/{name}", delimiter=delimiter)
     assert list(rows("excel/trailing.csv", delimiter=";")[0]) == ["text", "answer", "confidence", "label"]
     assert [row["label"] for row in rows("excel/spaces.csv")] == ["pos", "neg"]
+
+
+def test_number_or_text(tmp_path: Path):
+    options = ["option1", "option2", "option3", "option4"]
+    domain = validated(tmp_path, "number_or_text/labelled.csv", {"name": "mcqa", "choices": options})
+    assert [domain.gold(row) for row in rows("number_or_text/labelled.csv")] == ["A", "B", "D", "A"]
+
+
+def test_letters_for_lists(tmp_path: Path):
+    domain = validated(tmp_path, "letters_for_lists/labelled.jsonl", {"name": "mcqa"})
+    assert [domain.gold(row) for row in rows("letters_for_lists/labelled.jsonl")] == ["A", "B"] * 20
+
+
+def test_one_based(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"hardly any row has 0.*answer_is .* number_from_0 or number_from_1"):
+        validated(tmp_path, "one_based/mmlu_three.jsonl", {"name": "mcqa"})
+    said = {"name": "mcqa", "answer_is": "number_from_1"}
+    domain = validated(tmp_path, "one_based/mmlu_three.jsonl", said)
+    assert [domain.gold(row) for row in rows("one_based/mmlu_three.jsonl")][:3] == ["A", "A", "A"]
+
+
+def test_math_gold_text(tmp_path: Path):
+    domain = validated(tmp_path, "math_gold_text/labelled.jsonl", {"name": "math"})
+    for row, gold in zip(rows("math_gold_text/labelled.jsonl"), ["4", "7", "5"], strict=True):
+        assert domain.gold(row) == gold and domain.is_correct(domain.parse(rf"So \boxed{{{gold}}}.", {}), gold)
+    _, problem = attempt(domain.gold, {"problem": "p", "answer": "It follows by adding both of the numbers."})
+    assert problem.startswith("bad_value: the answer 'It follows by adding both of the numbers.' is prose")
+
+
+@pytest.mark.parametrize("name", ["math_numbers", "math_units"])
+def test_math_pairs_of_a_case(name: str):
+    domain = get_domain(DomainConfig(name="math", timeout=30))
+    for row in rows(f"{name}/pairs.csv"):
+        raw = {"problem": "p", "answer": row["gold"]}
+        label = domain.parse(domain.answer(row["label"], {}), {})
+        assert domain.is_correct(label, domain.gold(raw)) == (row["right"] == "1"), row
+        assert domain.gold_problem(domain.gold(raw), {}) == ""
+
+
+def test_a_gold_label_that_no_answer_equals_is_refused_with_its_row(tmp_path: Path):
+    lines = [json.dumps({"q": f"q{row}", "r": str(row) if row != 3 else "about 7"}) for row in range(5)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    domain = {"name": "text", "prompt": "{{ q }}", "reference": "r", "check": "number"}
+    with pytest.raises(SourceError, match=r"bad_reference 1.*the first: row 4 of .*'about 7' is not a number"):
+        list(check(configured(tmp_path, str(tmp_path / "rows.jsonl"), domain)))
+
+
+def test_labels_look_alike(tmp_path: Path):
+    name, domain = "labels_look_alike/labelled.csv", {"name": "classification"}
+    with pytest.raises(ConfigError, match=r"'bar' and 'bar\\u200b' are the same but for U\+200B ZERO WIDTH SPACE"):
+        validated(tmp_path, name, domain)
+    read = validated(tmp_path, name, {**domain, "classes": ["caf\xe9", "bar"]})
+    assert [read.gold(row) for row in rows(name)] == ["caf\xe9", "caf\xe9", "bar", "bar"] * 10
+
+
+def test_yaml_words(tmp_path: Path):
+    with pytest.raises(ConfigError, match="line 2: 'no' is false to YAML; put it in quotes"):
+        load_config(CASES / "yaml_words" / "c.yaml")
+    text = (CASES / "yaml_words" / "c.yaml").read_text()
+    for word, value in (("off", "false"), ("01", "1"), ("12:30", "750")):
+        (tmp_path / "c.yaml").write_text(text.replace("{neg: no, pos: yes}", f"[{word}, x]"))
+        with pytest.raises(ConfigError, match=f"'{word}' is {value} to YAML; put it in quotes, or write {value}"):
+            load_config(tmp_path / "c.yaml")
+    for word in ("null", "true", "~"):
+        with pytest.raises(ConfigError, match=r"classes: (None|True) is no text; put .* in quotes"):
+            validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": [yaml.safe_load(word), "x"]})
+    domain = validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": {"neg": "no", "pos": "yes"}})
+    assert domain.options({"text": "t"}) == (" no", " yes")

@@ -17,7 +17,7 @@ from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import check_settings
 from curation.pipeline.roles import check_models
-from curation.pipeline.split_classes import with_split_classes
+from curation.pipeline.settling import settle
 from curation.pipeline.student_steps import student_steps
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
@@ -46,7 +46,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     tracking.require(config.tracking)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
-    config = with_split_classes(config)
+    config, doubts = settle(config)
     require_checkers(config)
     check_students(config)
     manifest = Manifest.load(config.directory)
@@ -85,7 +85,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     yield from (CheckedLine("memory", line) for line in memory_lines(config))
     trained = [*student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
-    words = [*warnings(config), *(found.warning for found in trained if found.warning is not None)]
+    words = [*doubts, *warnings(config), *(found.warning for found in trained if found.warning is not None)]
     here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
     if here and capacity.address_of(config.ray) == capacity.LOCAL:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])

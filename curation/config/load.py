@@ -248,6 +248,8 @@ def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] in ("missing", "value_error"):
         return f"{key}: {message}" if location else message
+    if error["type"] == "string_type" and isinstance(error["input"], bool | int | float):
+        message += "; put it in quotes"
     return f"{key}: {error['input']!r}: {message}"
 
 

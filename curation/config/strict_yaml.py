@@ -2,7 +2,8 @@
 
 PyYAML keeps the last of two equal keys, follows an anchor into itself, recurses as deep as the text nests, and lets
 other exceptions than its own out of values such as ``2020-13-01``. Here each of these is an error that names its lines.
-So are dates, sets, infinity and keys that are not text: a run writes its configuration down, and reads it again.
+So are dates, sets, infinity and keys that are not text: a run writes its configuration down, and reads it again. So
+are words and numbers that YAML 1.1 alone reads as something else: ``no`` as false, ``01`` as 1, ``12:30`` as 750.
 """
 
 import math
@@ -23,6 +24,8 @@ MAX_VALUES = 100_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
+_WORDS = ("yes", "no", "on", "off")
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
 """Values that a run can write down, as JSON has them; not dates and sets."""
 
@@ -51,6 +54,7 @@ class _StrictLoader(yaml.SafeLoader):
         """Values and depth of a whole node, by its identity."""
         self._checked: set[int] = set()
         """The mappings whose keys are compared, by identity: merging adds keys to the node itself."""
+        self._at_key = False
         super().__init__(text)
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
@@ -93,7 +97,9 @@ class _StrictLoader(yaml.SafeLoader):
     def _compare_keys(self, node: MappingNode) -> None:
         seen: dict[Hashable, Node] = {}
         for key_node, _ in node.value:
+            self._at_key = True
             key = "<<" if key_node.tag == _MERGE else self.construct_object(key_node, deep=True)
+            self._at_key = False
             if isinstance(key, Hashable):  # another is refused when the mapping is made
                 if not isinstance(key, str):
                     raise ConfigError(
@@ -118,6 +124,11 @@ class _StrictLoader(yaml.SafeLoader):
             raise ConfigError(
                 f"line {_line(node)}: {quoted(str(node.value))} is not a {kind}; correct it, or put it in quotes"
             ) from error
+        if isinstance(node, ScalarNode) and not self._at_key and _is_misread(kind, str(node.value)):
+            word = str(value).lower()
+            raise ConfigError(
+                f"line {_line(node)}: {quoted(str(node.value))} is {word} to YAML; put it in quotes, or write {word}"
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(
                 f"line {_line(node)}: {quoted(str(node.value))} is not a finite number; leave the key out"
@@ -127,6 +138,13 @@ class _StrictLoader(yaml.SafeLoader):
                 f"line {_line(node)}: {quoted(value)} has half of a surrogate pair; write the character itself"
             )
         return value
+
+
+def _is_misread(kind: str, text: str) -> bool:
+    """Whether a text looks like another value than YAML 1.1 makes of it."""
+    if kind == "bool":
+        return text.lower() in _WORDS
+    return (kind == "int" and not _INTEGER.fullmatch(text)) or (kind == "float" and ":" in text)
 
 
 def _line(item: Any) -> int:

@@ -5,7 +5,7 @@ or by name through an entry point of the group ``curation.domains``.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, GENERIC, Answering, Defaults, DomainTraits, class_named
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
-from curation.escaping import message
+from curation.escaping import message, quoted
 from curation.registry import DOMAINS
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "Example",
     "Identity",
     "Preference",
+    "SettledOptions",
     "Vocabulary",
     "attempt",
     "cell",
@@ -37,6 +38,7 @@ __all__ = [
     "plain_identity",
     "position_of",
     "preference_of",
+    "require_texts",
 ]
 
 Example = Mapping[str, Any]
@@ -61,6 +63,13 @@ class Preference(NamedTuple):
     prompt: str
     chosen: str
     rejected: str
+
+
+class SettledOptions(NamedTuple):
+    """Options of a domain that the labelled rows of a source decide, and a warning about them or ""."""
+
+    options: Mapping[str, object]
+    warning: str = ""
 
 
 class Domain:
@@ -136,6 +145,19 @@ class Domain:
         """The gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
         label = raw.get("label")
         return None if label is None else cell(label, "label")
+
+    settles: ClassVar[tuple[str, ...]] = ()
+    """Options that :meth:`settle` decides where the configuration leaves them out."""
+
+    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
+        """The options of ``settles`` that fit all labelled rows of a source together; ``where`` names them in messages.
+
+        A run keeps them, so that all its tasks read rows in the same way. By default none.
+
+        Raises:
+            ConfigError: the rows leave a doubt; the message names the key that decides.
+        """
+        return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
         """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
@@ -215,6 +237,17 @@ class Domain:
     def is_correct(self, label: str | None, gold: str) -> bool:
         """Whether a label is right; an unparsed one is wrong. By default equality."""
         return label == gold
+
+    def gold_problem(self, gold: str, example: Example) -> str:
+        """The reason why no answer to a row can be right by its gold label, which is the kind of a row error; or "".
+
+        By default it is asked whether :meth:`answer` is right once :meth:`parse` has read it.
+        """
+        label = self.parse(self.answer(gold, example), example)
+        if label is not None and self.is_correct(label, gold):
+            return ""
+        read = "cannot be read" if label is None else f"is read as {quoted(label)}, which is wrong by it"
+        return f"bad_gold: the gold label {quoted(gold)}, given as an answer, {read}"
 
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
@@ -325,6 +358,17 @@ def cell(value: Any, name: str = "a value") -> str:
 def one_line(value: Any) -> str:
     """A cell with runs of white space as one space, as classes and labels are read from files and rows."""
     return " ".join(cell(value).split())
+
+
+def require_texts(**options: object) -> None:
+    """Refuse options that are no texts, such as a column's name that YAML reads as a number; ``None`` is one left out.
+
+    Raises:
+        ConfigError: the message names the key.
+    """
+    for key, value in options.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"domain.{key}: {value!r} is no text; put it in quotes")
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, cell, one_line
+from curation.domains import Domain, Example, cell, one_line, require_texts
+from curation.domains.identity import in_code_points, look
 from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, nearest_class, set_format
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -45,9 +46,9 @@ class Classification(Domain):
             ``empty``, the word for a row without classes, ``none`` where unset.
 
     Raises:
-        ConfigError: there are fewer than two classes; two of them, or their words, are the same but for case and white
-            space; a description is of no class; the template is wrong, or reads the label's column; with ``multi`` a
-            class holds the separator.
+        ConfigError: there are fewer than two classes; one is no text; two of them, or their words, are the same but
+            for case, white space, or characters that look alike; a description is of no class; the template is wrong,
+            or reads the label's column; with ``multi`` a class holds the separator.
     """
 
     name = "classification"
@@ -69,11 +70,16 @@ class Classification(Domain):
         calibrate: str = "none",
         multi: bool | Mapping[str, str] = False,
     ) -> None:
+        columns = (text,) if isinstance(text, str) else tuple(text)
+        require_texts(label=label, cue=cue, **{f"text[{place}]": name for place, name in enumerate(columns)})
         if classes is None:
             raise ConfigError(
                 "classes: are left out, which a run alone may do, as it has a labelled split; give a list of them"
             )
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
+        for name in (*listed, *listed.values()):
+            if not isinstance(name, str | int) or isinstance(name, bool):
+                raise ConfigError(f"classes: {name!r} is no text; put the words of classes in quotes")
         self._words = {one_line(name): one_line(words) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
@@ -83,10 +89,14 @@ class Classification(Domain):
             )
         for what, texts in (("", classes), ("the words ", listed.values())):
             if (pair := _alike(texts)) is not None:
+                one, other = map(one_line, pair)
+                apart = "case and white space" if one.lower() == other.lower() else in_code_points(one, other)
                 raise ConfigError(
-                    f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for case and white space, so nobody "
-                    "can tell which is meant; give them one writing in the files, or change one"
+                    f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for {apart}, so nobody can tell "
+                    "which is meant; give them one writing in the files, or change one"
                 )
+        self._by_look = {look(name): name for name in self._words}
+        self._words_by_look = {look(words): name for words, name in self._label_of.items()}
         self._template = Template(text, key="domain.text") if isinstance(text, str) and "{{" in text else None
         if self._template is not None and label in self._template.columns:
             raise ConfigError(
@@ -101,7 +111,6 @@ class Classification(Domain):
         self._calibrate = calibrate
         self.label_sets = self._label_sets(multi)
         self.in_pairs = self.label_sets is not None
-        columns = (text,) if isinstance(text, str) else tuple(text)
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
         self._preamble = [*filter(None, [guidelines.strip(), self._listed(descriptions or {})])]
@@ -143,6 +152,8 @@ class Classification(Domain):
             return self.label_sets.label_of(value)
         if value is None or (label := one_line(value)) in self._words:
             return None if value is None else label
+        if (known := self._by_look.get(look(label))) is not None:
+            return known
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
         raise RowError(
@@ -202,7 +213,8 @@ class Classification(Domain):
         """The class whose words the completion is, up to white space, or the set that its lines state; or ``None``."""
         if self.label_sets is not None:
             return self.label_sets.parse(completion)
-        return self._label_of.get(" ".join(completion.split()))
+        words = " ".join(completion.split())
+        return self._label_of.get(words) or self._words_by_look.get(look(words))
 
 
 def labels_of(value: object, options: Mapping[str, Any]) -> set[str]:
@@ -227,10 +239,10 @@ def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
 
 
 def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
-    """The first two texts that are equal but for case and white space."""
+    """The first two texts that are equal but for case, white space and characters that look alike."""
     first: dict[str, Any] = {}
     for text in texts:
-        key = one_line(text).casefold()
+        key = look(one_line(text)).casefold()
         if key in first:
             return first[key], text
         first[key] = text

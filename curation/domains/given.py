@@ -98,6 +98,10 @@ class GivenLabels:
             found[place] = verdict
         return found
 
+    def gold_problem(self, gold: str, example: Example) -> str:
+        """The domain's own reason; "" of a grade, which says only whether the given label is right."""
+        return "" if gold in (RIGHT, WRONG) else self._domain.gold_problem(gold, example)
+
     def given_completion(self, example: Example) -> str:
         """The completion of a row, as a teacher of the domain would write it.
 

@@ -22,6 +22,14 @@ _INVISIBLE = dict.fromkeys([0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F)
 """Soft hyphens, joiners, spaces without width and marks of direction."""
 _DASHES = dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
 _QUOTES = dict.fromkeys([*range(0x2018, 0x201C), 0x2032], "'") | dict.fromkeys(map(ord, "“”„«»"), " ")
+_CONFUSABLE = str.maketrans(
+    "\u0410\u0412\u0415\u0405\u0406\u0408\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425"
+    "\u0430\u0435\u0455\u0456\u0458\u043e\u0440\u0441\u0443\u0445\u04bb\u0501\u051b\u051d"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+    "\u03bf\u03b9\u03bd\u03c1\u03c5\u03b1\u0131\u0251\u0261",
+    "ABESIJKMHOPCTYXaesijopcyxhdqwABEZHIKMNOPTYXoivpuaiag",
+)
+"""Letters of Cyrillic and Greek, and a few of Latin, that look like letters of English."""
 _APOSTROPHE = re.compile(r"(?<![\w')\]])'+|'(?=[^\W\d])|(?<=[^\W\d_]{2})'+")
 """Quotation marks and apostrophes; not those of a derivative, such as f'(x) and y'' + y."""
 _MARKS = re.compile(r"[.,;:?]+(?!\S)")
@@ -90,6 +98,17 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
     if len(set(parts)) < len(parts) or not all(parts):
         parts = tuple(" ".join(composed(option).split()) for option in options)
     return Identity(plain_text(text), parts)
+
+
+def look(text: str) -> str:
+    """A short text as it looks: equal for two that differ in Unicode's forms, unseen signs or confusable letters."""
+    return " ".join(composed(text).translate(_CONFUSABLE).translate(_QUOTES).split())
+
+
+def in_code_points(one: str, other: str) -> str:
+    """The characters that only one of two texts has, by number and name."""
+    apart = sorted({*one} ^ {*other}) or sorted({*one, *other})
+    return ", ".join(f"U+{ord(sign):04X} {unicodedata.name(sign, '')}".strip() for sign in apart)
 
 
 def composed(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from curation.domains import cell, one_line
+from curation.domains.identity import look
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
@@ -108,6 +109,7 @@ class LabelSets:
         if form.empty in words:
             raise ConfigError(f"domain.classes: {form.empty!r} means no label; set domain.multi.empty to another word")
         self._words, self._form = words, form
+        self._by_look = {look(name): name for name in words}
         self._joint = form.separator if form.separator[-1].isspace() else f"{form.separator} "
 
     def label_of(self, value: object) -> str:
@@ -116,7 +118,9 @@ class LabelSets:
         Raises:
             RowError: ``bad_label``: a label is none of the classes, is empty, or stands there twice.
         """
-        names = names_in(value, self._form)
+        names = [
+            name if name in self._words else self._by_look.get(look(name), name) for name in names_in(value, self._form)
+        ]
         for place, name in enumerate(names):
             if name not in self._words:
                 more = ", ..." if len(self._words) > MOST_NAMED else ""
@@ -161,10 +165,10 @@ class LabelSets:
 
     def parse(self, completion: str) -> str | None:
         """The set that a line for each class states, in any order; ``None`` where a class has no line, or two."""
-        lines = [" ".join(line.split()) for line in completion.strip().split("\n")]
+        lines = [look(line) for line in completion.strip().split("\n")]
         if len(lines) != len(self._words):
             return None
         stated = set(lines)
-        yes = {name for name in self._words if self._line(name, "yes").strip() in stated}
-        no = {name for name in self._words if self._line(name, "no").strip() in stated}
+        yes = {name for name in self._words if look(self._line(name, "yes")) in stated}
+        no = {name for name in self._words if look(self._line(name, "no")) in stated}
         return self._joined(yes) if yes | no == set(self._words) and not yes & no else None

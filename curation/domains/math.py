@@ -16,10 +16,12 @@ from typing import ClassVar
 import pyarrow as pa
 
 from curation.config.defaults import Defaults
-from curation.domains import Domain, Example, Identity
+from curation.domains import Domain, Example, Identity, cell, require_texts
+from curation.domains.equivalence.latex import unmarked
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
 from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
 from curation.json_types import Json
 
 INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."
@@ -40,6 +42,11 @@ _SAME_LATEX = re.compile(
 _END = re.compile(r"[.?:;,\s]+$")
 _NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_STATED = re.compile(r"(?i)\banswer\s*(?:is\b|[:=])[\s:=]*(.+?)\s*(?:\.\s*\Z|\.\s|\n|\Z)")
+_FORMULAS = re.compile(r"\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]|\\[a-zA-Z]+\s*(?:\{[^{}]*\})?", re.DOTALL)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+PROSE_WORDS = 6
+"""An answer with so many words outside formulas is prose (our choice)."""
 
 
 class Math(Domain):
@@ -77,6 +84,7 @@ class Math(Domain):
     ) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
+        require_texts(instruction=instruction, problem=problem, answer=answer)
         self.equivalence = Equivalence(timeout=timeout)
         self.head = instruction
         self._problems = _PROBLEMS if problem is None else (problem,)
@@ -97,14 +105,17 @@ class Math(Domain):
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        r"""The row's answer (GSM8K's after ``####``), else the last box of its solution; ``None`` without either.
+        r"""The row's answer, else the last box of its solution; ``None`` without either.
+
+        Of an answer that is a worked solution it is what follows ``####``, the last box, or what "the answer is".
 
         Raises:
-            RowError: ``no_box`` if the solution boxes no answer; ``bad_value``.
+            RowError: ``no_box`` if the solution boxes no answer; ``bad_value``: a value is neither a text nor a number,
+                or the answer is prose that states none.
         """
         answer = _text(raw, self._answers).rpartition("####")[2].strip()
         if answer:
-            return _tidy(answer)
+            return _final(answer)
         solution = _text(raw, _SOLUTIONS)
         if not solution:
             return None
@@ -120,8 +131,11 @@ class Math(Domain):
         Raises:
             RowError: as :meth:`gold`.
         """
-        reasoning, marked, _ = _text(raw, self._answers).rpartition("####")
-        text = _text(raw, _SOLUTIONS) or (_NOTE.sub("", reasoning).strip() if marked else "")
+        answer = _text(raw, self._answers)
+        reasoning, marked, final = answer.rpartition("####")
+        if not marked and len(_words(final)) >= PROSE_WORDS:
+            reasoning = answer  # the answer is a worked solution
+        text = _text(raw, _SOLUTIONS) or _NOTE.sub("", reasoning).strip()
         if not text or (gold := self.gold(raw)) is None:
             return None
         return f" {text}" if last_box(text) else f" {text}{self.answer(gold, {})}"
@@ -193,11 +207,32 @@ def last_box(text: str) -> str | None:
     return text[slice(*last)].strip() or None
 
 
-def _tidy(answer: str) -> str:
-    """An answer taken out of its only box, without a backslash at its end, and with its open braces closed."""
+def _final(answer: str) -> str:
+    """The answer that a text states in its last box or in words, or is; boxes without words between them are a list.
+
+    Raises:
+        RowError: ``bad_value``: it is prose that states none.
+    """
     boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
-    if boxes == 1 and (box := last_box(answer)):
-        return box
+    if (boxes == 1 or (boxes and _words(answer))) and (box := last_box(answer)):
+        return unmarked(box)
+    stated = [] if boxes else [found for found in _STATED.findall(answer) if found.count("{") == found.count("}")]
+    if stated and len(_words(stated[-1])) < PROSE_WORDS:
+        return _tidy(unmarked(stated[-1]))
+    if len(_words(answer)) >= PROSE_WORDS:
+        raise RowError(
+            f"bad_value: the answer {quoted(answer)} is prose that states no final answer, in a box or words"
+        )
+    return _tidy(unmarked(answer))
+
+
+def _words(text: str) -> list[str]:
+    """The words outside formulas, without those that join the items of a list."""
+    return [word for word in _WORD.findall(_FORMULAS.sub(" ", text)) if word.lower() not in ("and", "or")]
+
+
+def _tidy(answer: str) -> str:
+    """An answer without a backslash at its end, and with its open braces closed."""
     answer = re.sub(r"(?<!\\)\\$", "", answer)
     plain = re.sub(r"\\.", "", answer, flags=re.DOTALL)
     return answer + "}" * (plain.count("{") - plain.count("}"))
@@ -212,4 +247,4 @@ def _text(raw: Mapping[str, object], names: Sequence[str]) -> str:
     name, value = next(((name, raw[name]) for name in names if raw.get(name) is not None), ("", ""))
     if isinstance(value, bool) or not isinstance(value, str | Number):
         raise RowError(f"bad_value: {name} is {type(value).__name__}, neither a text nor a number")
-    return str(value).strip()
+    return cell(value)

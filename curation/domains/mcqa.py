@@ -9,20 +9,27 @@ support.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, Identity, cell, plain_identity
+from curation.domains import Domain, Example, Identity, SettledOptions, attempt, cell, plain_identity, require_texts
+from curation.domains.answer_readings import (
+    LETTERS,
+    READINGS,
+    AnswerTally,
+    StatedAnswer,
+    explain_unread,
+    places_of,
+    squeezed,
+)
 from curation.errors import ConfigError, RowError
 from curation.json_types import Json, JsonView
 
-LETTERS = "ABCDEFGH"
 CUE = "Answer:"
 INSTRUCTION = 'Reason in a few sentences, then end with "The answer is (X)", where X is the letter of an option.'
-_NUMBER = re.compile(r"\d+$")
 _STATEMENT = re.compile(r"(?i:the answer is)[\s:*]*(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;!\n]|$)))")
 
 
@@ -35,11 +42,14 @@ class Mcqa(Domain):
         generative: generate some reasoning and a letter instead of scoring the options.
         choices: the columns with an option each, where rows have no list of them (CSV): two to eight.
         question: with ``choices``, the column with the question.
-        answer: with ``choices``, the column with the right option: its column's name, its letter, its text, or the
-            number at the end of its column's name.
+        answer: with ``choices``, the column with the right option.
+        answer_is: how the right option of a list or of ``choices`` is named: ``column`` (its column's name, or the
+            number at the end of it), ``letter``, ``text``, ``number_from_0`` or ``number_from_1``. Unset, a run reads
+            all labelled rows of a source in the one way that fits them, and refuses them where two do.
 
     Raises:
-        ConfigError: the style is unknown, ``generative`` is set with ``texts``, or the columns are not two to eight.
+        ConfigError: the style or the reading is unknown, ``generative`` is set with ``texts``, or the columns are not
+            two to eight.
     """
 
     name = "mcqa"
@@ -52,6 +62,7 @@ class Mcqa(Domain):
     columns = pa.schema([("question", pa.string()), ("choices", pa.list_(pa.string()))])
     defaults = greedy(8, "world_knowledge", stop=("\n",))  # options are scored; only signals of some arms generate text
     answering = "scored"
+    settles = ("answer_is",)
 
     @classmethod
     def traits(cls, options: Mapping[str, object]) -> DomainTraits:
@@ -68,13 +79,21 @@ class Mcqa(Domain):
         choices: Sequence[str] = (),
         question: str = "question",
         answer: str = "answer",
+        answer_is: str | None = None,
     ) -> None:
+        require_texts(question=question, answer=answer)
         if option_style not in ("letters", "texts"):
             raise ConfigError(f"option_style is {option_style!r}; give letters or texts")
         if generative and option_style != "letters":
             raise ConfigError("a generative answer names a letter; give option_style: letters")
+        if not all(isinstance(name, str) for name in choices):
+            raise ConfigError(f"choices is {choices!r}; put names of columns that are numbers in quotes")
         if isinstance(choices, str) or (choices and not 2 <= len(choices) <= len(LETTERS)):
             raise ConfigError(f"choices is {choices!r}; give a list of 2 to {len(LETTERS)} columns")
+        if answer_is is not None and (answer_is not in READINGS or (answer_is == "column" and not choices)):
+            known = ", ".join(name for name in READINGS if choices or name != "column")
+            raise ConfigError(f"answer_is is {answer_is!r}; give one of {known}, or leave it out")
+        self._answer_is = answer_is
         self._letters = option_style == "letters"
         self._generative, self.head = generative, INSTRUCTION if generative else ""
         self._choices, self._question_in, self._answer_in = tuple(choices), question, answer
@@ -100,19 +119,47 @@ class Mcqa(Domain):
         key = "" if row.key is None else cell(row.key)
         if not key:
             return None
+        if row.keys is None:
+            return LETTERS[self._place(self._stated(row))]
         if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
+
+    def _place(self, answer: StatedAnswer) -> int:
+        """The option that an answer names by the file's reading; without one, by all that fit the row alone."""
+        if self._answer_is is not None:
+            places = {READINGS[self._answer_is](answer)} - {None}
+        else:
+            places = {*places_of(answer).values()}
+        if len(places) != 1:
+            raise RowError(f"bad_answer: {answer.text!r} {explain_unread(answer, self._answer_is)}")
+        (place,) = places
+        assert place is not None
+        return place
+
+    def _stated(self, row: "_ChoiceRow") -> StatedAnswer:
+        is_number = isinstance(row.key, int | float) and not isinstance(row.key, bool)
+        return StatedAnswer(cell(row.key), is_number, row.choices, self._choices)
+
+    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
+        """The reading of the answers that fits the labelled rows of a source; rows that have none are left out.
+
+        Raises:
+            ConfigError: two readings fit.
+        """
+        tally = AnswerTally()
+        for raw in rows:
+            row, _ = attempt(self._row, raw)
+            if row is not None and row.keys is None and attempt(cell, row.key)[0]:
+                tally.add(self._stated(row))
+        reading, warning = tally.decide(where)
+        return SettledOptions({} if reading is None else {"answer_is": reading}, warning)
 
     def _row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
         if not self._choices:
             return _checked(_published(raw))
         texts = [_text(raw, name) for name in self._choices]
-        answer = raw.get(self._answer_in)
-        given = "" if answer is None else cell(answer)
-        place = _place(given, self._choices, texts)
-        key = given if place is None else self._choices[place]
-        return _checked(_ChoiceRow(_text(raw, self._question_in), texts, list(self._choices), key))
+        return _checked(_ChoiceRow(_text(raw, self._question_in), texts, None, raw.get(self._answer_in)))
 
     def question(self, example: Example) -> str:
         """The question, the lettered options (if the answer is a letter), and the cue line."""
@@ -151,16 +198,17 @@ class Mcqa(Domain):
             stated = _STATEMENT.findall(completion)
             letter = "".join(stated[-1]) if stated else ""
             return letter if letter and letter in letters else None
-        answers = map(_squeeze, self._answers(example))
-        return dict(zip(answers, letters, strict=True)).get(_squeeze(completion))
+        answers = map(squeezed, self._answers(example))
+        return dict(zip(answers, letters, strict=True)).get(squeezed(completion))
 
 
 class _ChoiceRow(NamedTuple):
-    """A question in any format. ``keys`` has a name per option; ``key`` is the one that the row's answer gives."""
+    """A question in any format; ``key`` is the row's answer."""
 
     question: str
     choices: list[str]
-    keys: list[str]
+    keys: list[str] | None
+    """The name of each option, of which ``key`` is one; ``None`` where the file decides how answers name them."""
     key: Any
 
 
@@ -173,13 +221,13 @@ def _checked(row: _ChoiceRow) -> _ChoiceRow:
         raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
     if len(row.choices) > len(LETTERS):
         raise RowError(f"too_many_options: the question has {len(row.choices)}, and may have {len(LETTERS)}")
-    if len(set(map(_squeeze, row.choices))) < len(row.choices):
+    if len(set(map(squeezed, row.choices))) < len(row.choices):
         raise RowError(f"duplicate_options: {row.choices}")
     return row
 
 
 def _listed(raw: JsonView) -> _ChoiceRow:
-    """Reads our format and MMLU's (a list, answered by position), ARC's and OpenBookQA's (a struct, by label)."""
+    """Reads our format and MMLU's (a list), ARC's and OpenBookQA's (a struct, by label)."""
     question = _text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]
     struct = isinstance(listed, Mapping)
@@ -189,12 +237,12 @@ def _listed(raw: JsonView) -> _ChoiceRow:
     if not isinstance(texts, list):
         raise RowError(f"no_options: choices is {texts!r}, not a list")
     choices = [_stripped(text, f"choices[{place}]") for place, text in enumerate(texts)]
-    names = listed.get("label") or () if struct else range(len(choices))
+    if not struct:
+        return _ChoiceRow(question, choices, None, raw.get("answer"))
+    names = listed.get("label") or ()
     if None in names:
         raise RowError("null_field: an option has no label")
-    return _ChoiceRow(
-        question, choices, [str(name).strip() for name in names], raw.get("answerKey" if struct else "answer")
-    )
+    return _ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey"))
 
 
 def _sciq(raw: Mapping[str, object]) -> _ChoiceRow:
@@ -218,17 +266,3 @@ def _stripped(text: object, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()
-
-
-def _place(answer: str, columns: Sequence[str], texts: Sequence[str]) -> int | None:
-    """The option that an answer names: its column, its letter, its text, or the number that ends its column's name."""
-    numbers = [found[0].lstrip("0") or "0" if (found := _NUMBER.search(name)) else "" for name in columns]
-    for names in (columns, LETTERS[: len(texts)], texts, numbers):
-        known = [name.casefold() for name in names]
-        if answer and known.count(answer.casefold()) == 1:
-            return known.index(answer.casefold())
-    return None
-
-
-def _squeeze(text: str) -> str:
-    return " ".join(text.split())

@@ -15,6 +15,7 @@ from curation.domains import Domain, Example, cell
 from curation.domains.checks import Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
 from curation.domains.checks.judge import JudgeCheck
+from curation.domains.checks.rules import Pattern
 from curation.domains.identity import plain_text
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -110,6 +111,11 @@ class Text(Domain):
         if isinstance(verdict, RowError):
             raise verdict
         return verdict
+
+    def gold_problem(self, gold: str, example: Example) -> str:
+        """The domain's own reason; "" where references are patterns, or where a program grades."""
+        is_answer = not isinstance(self._check, Pattern | CommandCheck | Removed)
+        return super().gold_problem(gold, example) if is_answer else ""
 
     def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
         """A verdict for each row, by the rule or the command; an unparsed label is wrong.

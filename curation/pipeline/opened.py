@@ -17,7 +17,7 @@ from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.roles import check_models
-from curation.pipeline.split_classes import with_split_classes
+from curation.pipeline.settling import settle
 from curation.pipeline.student_steps import student_steps
 from curation.pipeline.work import Opened
 from curation.redaction import redacted_in
@@ -44,6 +44,8 @@ class OpenedRun(Opened[RunConfig]):
     num_pool: int
     """Rows of the pool of one generation."""
     deals: Deals
+    warnings: tuple[str, ...] = ()
+    """Doubts about how the labelled rows are read."""
 
     @property
     def name(self) -> str:
@@ -79,6 +81,7 @@ class OpenedRun(Opened[RunConfig]):
     def checks(self) -> Iterator[str]:
         """Lines on checks and students' steps, on models, and on rows of the sources that were not prepared yet."""
         config, files = self.config, self.manifest.source_files
+        yield from (f"warning: {line}" for line in self.warnings)
         check_models(config, loads=True)
         capacity.check_machine(config.ray, self.needs)
         yield from (f"warning: {line}" for line in too_few_verified(config))
@@ -105,7 +108,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
         UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
     """
     check_models(config)
-    config = with_split_classes(config)
+    config, warnings = settle(config)
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
@@ -119,7 +122,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     chain = describe(config, files, deals)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
     manifest.identify(identity_of(config), recorded, deals=deals.to_json(), save=False)
-    opened = OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals)
+    opened = OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals, warnings=warnings)
     if save:
         opened.save()
     return opened

@@ -17,7 +17,7 @@ from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
 from curation.pipeline.session import session
-from curation.pipeline.split_classes import with_split_classes
+from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
 from curation.redaction import redacted_in
 from curation.rundir.graph import Outputs, Skipped, Stage, ordered, resolved, waited_for
@@ -113,7 +113,7 @@ def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = 
     with session():
         for seed, variants in ablation.variants.items():
             home = directory / variants[0].config.name / f"seed-{seed}"
-            config = with_split_classes(variants[0].config.model_copy(update={"run_dir": str(home)}))
+            config = settle(variants[0].config.model_copy(update={"run_dir": str(home)})).config
             rows = {"domain": config.domain, "sources": config.sources}  # the same of all variants
             variants = tuple(variant._replace(config=variant.config.model_copy(update=rows)) for variant in variants)
             with _at_work(config, partial(_stages_of_seed, ablation, variants), wait=wait) as (opened, run):
@@ -144,7 +144,7 @@ def run_analysis(
         ConfigError: the run lacks what the analysis reads.
         RunFailedError: a stage of the run itself is missing.
     """
-    config = with_split_classes(config)
+    config = settle(config).config
     for line in analysing.check_analysis(config):
         say(line)
     _require_finished(config, "is not finished")

@@ -3,7 +3,7 @@
 from curation.json_types import Json
 from curation.report.record import GenerationRecord, RunRecord
 
-UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
+UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move", "bad_gold")
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
 
 

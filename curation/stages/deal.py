@@ -124,6 +124,10 @@ def _read(domain: Domain, raw: Mapping[str, object], *, audited: bool) -> _ReadR
     gold, gold_problem = attempt(domain.gold, raw) if example is not None else (None, "")
     if not gold_problem and (gold_problem := schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
         gold = None
+    if gold is not None and example is not None:
+        reason, failure = attempt(domain.gold_problem, gold, example)
+        gold_problem = reason or failure
+        gold = None if gold_problem else gold
     solution, solution_problem = None, ""
     if audited and example is not None and gold is not None:
         solution, solution_problem = _solution(domain, raw, example, gold)

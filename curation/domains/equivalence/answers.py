@@ -5,7 +5,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple, Self
 
-from curation.domains.equivalence.latex import Exploded, canonical, closes, depths_in
+from curation.domains.equivalence.latex import Exploded, closes, depths_in, grouped, measured
+from curation.domains.equivalence.units import Unit, counted, sizes
 
 MAX_CHARS = 4000
 """Longer answers are refused unless they are identical."""
@@ -29,11 +30,16 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
         return bool(gold)
     if max(len(gold), len(label)) > MAX_CHARS:
         raise Exploded
-    gold, label = canonical(gold), canonical(label)
+    (gold, unit), (label, other_unit) = measured(gold), measured(label)
     if not gold or not label:
         return False
+    if unit and other_unit and unit != other_unit:
+        return _same_measure(gold, unit, label, other_unit)
     if _squeezed(gold) == _squeezed(label):
         return True
+    for number, known, other in ((gold, unit, label), (label, other_unit, gold)):
+        if PlainNumber.read(number) and (found := counted(other)):
+            return _same_measure(number, known, *found) if known else _same_item(number, found.text, atom)
     if _WORDS.search(gold) or _WORDS.search(label):
         return _letters(gold) == _letters(label)
     golds, labels = _items(gold), _items(label)
@@ -57,6 +63,8 @@ def _same_item(gold: str, label: str, atom: Atom) -> bool:
         return bases == 1 and _same_item(gold.partition("_")[0], label.partition("_")[0], atom)
     one, other = PlainNumber.read(gold), PlainNumber.read(label)
     left, right = _Bracketed.read(gold), _Bracketed.read(label)
+    if not (one and other) and (one or other):  # brackets around a number are no tuple, as in (1,000)
+        one, other = one or _in_brackets(gold), other or _in_brackets(label)
     if one and other:
         return one.near(other)
     if left and right:
@@ -66,6 +74,20 @@ def _same_item(gold: str, label: str, atom: Atom) -> bool:
             and all(_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
         )
     return not ((one or left) and (other or right)) and atom(gold, label)
+
+
+def _in_brackets(text: str) -> "PlainNumber | None":
+    return PlainNumber.read(grouped(text[1:-1].strip())) if text.startswith("(") and text.endswith(")") else None
+
+
+def _same_measure(gold: str, unit: Unit, label: str, other_unit: Unit) -> bool:
+    """Whether two numbers of different units are the same measure, if one is a decimal to one part in 10,000."""
+    one, other = PlainNumber.read(gold), PlainNumber.read(label)
+    if one is None or other is None:
+        return False
+    tolerance = TOLERANCE if one.decimal or other.decimal else 0
+    measures = ((one.value * size, other.value * second) for size, second in sizes(unit, other_unit))
+    return any(abs(left - right) <= tolerance * max(abs(left), abs(right)) for left, right in measures)
 
 
 def _squeezed(text: str) -> str:
@@ -92,17 +114,25 @@ class PlainNumber(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """An integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else."""
+        """An integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else.
+
+        A decimal may have an exponent, as in ``1.5e3``.
+        """
         found = _NUMBER.fullmatch(text)
         if not found:
             return None
         sign = -1 if found["sign"] == "-" else 1
         if found["decimal"]:
-            return cls(sign * Fraction(found["decimal"]), "." in found["decimal"])
+            exponent = int(found["exponent"] or found["power"] or 0)
+            value = sign * Fraction(found["decimal"]) * Fraction(10) ** exponent
+            return cls(value, "." in found["decimal"] or exponent < 0)
         over = Fraction(found["over"] or found["right"])
         if not over:
             return None
-        return cls(sign * (int(found["whole"] or 0) + Fraction(found["top"] or found["left"]) / over), "." in text)
+        return cls(
+            sign * (int(found["whole"] or found["before"] or 0) + Fraction(found["top"] or found["left"]) / over),
+            "." in text,
+        )
 
     def near(self, other: "PlainNumber") -> bool:
         """Equality; if one is a decimal, to six decimals and one part in 10,000."""
@@ -115,8 +145,10 @@ class PlainNumber(NamedTuple):
 
 _DIGITS = r"\d{1,300}"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d{{0,300}})?|\.{_DIGITS})"
+_POWER_OF_TEN = r"(?:[eE](?P<exponent>[+-]?\d{1,3})| ?(?:\\times|\\cdot|[*x]) ?10\^\{(?P<power>[+-]?\d{1,3})\})"
 _NUMBER = re.compile(
-    rf"(?P<sign>[+-]?)\s?(?:(?P<decimal>{_DECIMAL})|(?P<left>{_DIGITS})\s?[/:]\s?(?P<right>{_DIGITS})"
+    rf"(?P<sign>[+-]?)\s?(?:(?P<decimal>{_DECIMAL}){_POWER_OF_TEN}?"
+    rf"|(?:(?P<before>{_DIGITS}) (?=\d+ ?/))?(?P<left>{_DIGITS})\s?[/:]\s?(?P<right>{_DIGITS})"
     rf"|(?:(?P<whole>{_DIGITS})\s?(?=\\frac\{{\d))?\\frac\{{(?P<top>-?{_DECIMAL})\}}\{{(?P<over>{_DECIMAL})\}})"
 )
 

@@ -1,6 +1,9 @@
 """Normalises an answer in LaTeX to one spelling; its tokens and brackets."""
 
 import re
+import unicodedata
+
+from curation.domains.equivalence.units import NOT_COUNTED, MeasuredAnswer, money_in, without_unit
 
 MAX_DEPTH = 50
 """The maximum depth of nested brackets."""
@@ -11,7 +14,12 @@ class Exploded(Exception):
 
 
 def canonical(text: str) -> str:
-    r"""An answer in a canonical spelling.
+    """An answer in a canonical spelling without its unit, as :func:`measured`."""
+    return measured(text).text
+
+
+def measured(text: str) -> MeasuredAnswer:
+    r"""An answer in a canonical spelling, and its unit.
 
     It has no delimiters, sizes, cosmetic spaces, units or thousands separators. Arguments of ``\frac``, ``\sqrt``,
     ``^``, ``_`` are in braces, words in ``\text{}``.
@@ -19,6 +27,8 @@ def canonical(text: str) -> str:
     Raises:
         Exploded: the brackets are nested too deep.
     """
+    text = unmarked(text)
+    money, text = money_in(text), _as_latex(text)
     text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
@@ -30,11 +40,46 @@ def canonical(text: str) -> str:
         text = text[1:-1].strip().rstrip(_ENDS)
     if _TRIGONOMETRY.search(text):
         text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text)
+    text, unit = without_unit(_MAGNITUDE.sub(_scaled, text))
     text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
-    text = _SYMBOLS.sub(r"\1", _UNIT.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
+    text = _SYMBOLS.sub(r"\1", _WORDS_AFTER.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
     text = _REPEATING.sub(_fraction, text)
-    text = _GROUPED.sub(lambda found: re.sub("[, ]", "", found[0]), text)
-    return re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset"))
+    text = grouped(text)
+    return MeasuredAnswer(re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset")), unit or money)
+
+
+def unmarked(text: str) -> str:
+    """A text without the marks of Markdown for bold, italic or code around the whole of it."""
+    while found := _MARKED.fullmatch(text):
+        text = found["text"]
+    return text
+
+
+def grouped(text: str) -> str:
+    """A number without separators between groups of three digits; another text as it is."""
+    return _GROUPED.sub(lambda found: re.sub("[, ]", "", found[0]), text)
+
+
+def _as_latex(text: str) -> str:
+    """Numbers as programs and people write them, in LaTeX: ``1_000``, ``2**3``, ``1½``, ``10³``."""
+    if _UNDERSCORED.fullmatch(text.strip()):
+        text = text.replace("_", "")
+    text = text.replace("**", "^")
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
+    text = _FRACTIONS.sub(_vulgar, text)
+    return text.replace("\N{FRACTION SLASH}", "/")
+
+
+def _vulgar(found: re.Match[str]) -> str:
+    top, _, over = unicodedata.normalize("NFKC", found[0]).partition("\N{FRACTION SLASH}")
+    return rf"\frac{{{top}}}{{{over}}}"
+
+
+def _scaled(found: re.Match[str]) -> str:
+    """A number in thousands or millions, with an exponent."""
+    return f"{found['number'].replace(',', '')}e{_EXPONENTS[found['word'] or found['plain']]}"
 
 
 def _rebuilt(tokens: list[str]) -> str:
@@ -116,7 +161,7 @@ _FONTS = {
 }
 """Commands that set words; the value says whether a single letter in them is a symbol and not a unit."""
 _SPELLINGS = {
-    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx \! \( \) \[ \] $ \$ € £ “ ” \big \Big",
+    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx \! \( \) \[ \] $ \$ € £ ¥ ₹ ¢ “ ” \big \Big",
     " ": r"\, \; \: \> ~ \quad \qquad",
     r"\frac": r"\dfrac \tfrac \cfrac",
     r"\binom": r"\dbinom \tbinom",
@@ -140,8 +185,6 @@ _SPELLINGS = {
     r"\pi": "π",
     r"\sqrt": "√",
     r"\infty": "∞",
-    "^{2}": "²",
-    "^{3}": "³",
 }
 _SPELLING = {r"\ ": " ", **{old: new for new, olds in _SPELLINGS.items() for old in olds.split()}}
 _MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
@@ -154,9 +197,15 @@ _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _PERCENT = re.compile(r"\\text\{ ?percent ?\}|\bpercent\b")
 _AND = re.compile(r"\\text\{[ ,]*(?:and|or|AND|OR) ?\}|\b(?:and|or|AND|OR)\b")
 _SYMBOLS = re.compile(r"\\text\{((?:[^\W\d_]?[^{}\w]|\d)*[^\W\d_]?)\}")
-_NO_UNIT = r"(?:\d|=|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm])\b)"
-_UNIT = re.compile(
-    rf"^(.*(?:[\d)}}]|\\pi)) ?(?:\\text\{{(?![^{{}}]*{_NO_UNIT})[^{{}}]*\}}|(?:(?:square|sq\.?|cubic|cu\.?) )?"
-    r"(?:degrees?|dollars?|cents?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg|met(?:er|re)s?|minutes?|hours?|seconds?"
-    r"|days?|weeks?|months?|years?|units?))(?:\^\{[23]\})?$"
+_WORDS_AFTER = re.compile(rf"^(.*(?:[\d)}}]|\\pi)) ?\\text\{{(?![^{{}}]*{NOT_COUNTED})[^{{}}]*\}}(?:\^\{{[23]\}})?$")
+"""Words behind a number, which say what it counts."""
+_MARKED = re.compile(r"\s*(?P<mark>\*\*|__|\*|`)(?P<text>[^*`]+)(?P=mark)[.\s]*", re.DOTALL)
+"""Bold, italic and code of Markdown around a whole answer."""
+_UNDERSCORED = re.compile(r"[+-]?\d{1,3}(?:_\d{3})+(?:\.\d*)?")
+_SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_FRACTIONS = re.compile("[¼-¾⅐-⅞]")
+_EXPONENTS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MAGNITUDE = re.compile(
+    rf"(?<![\d.,])(?P<number>\d{{1,3}}(?:,\d{{3}})+|\d+(?:\.\d+)?) ?(?:\\text\{{ ?(?P<word>{'|'.join(_EXPONENTS)})\}}"
+    rf"|(?P<plain>{'|'.join(_EXPONENTS)})\b)"
 )

@@ -102,3 +102,39 @@ def test_a_problem_and_its_answer_in_named_columns():
     domain = get_domain(DomainConfig(name="math", problem="frage", answer="wert"))
     assert domain.forms == (("frage",),)
     assert domain.read({"frage": "2 + 2?"})["problem"] == "2 + 2?" and domain.gold({"frage": "?", "wert": "4"}) == "4"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ("caf\xe9", "cafe\u0301", r"U\+00E9 LATIN SMALL LETTER E WITH ACUTE, U\+0301 COMBINING ACUTE ACCENT"),
+        ("bar", "b\u200bar", r"U\+200B ZERO WIDTH SPACE"),
+        ("pay", "p\u0430y", r"U\+0061 LATIN SMALL LETTER A, U\+0430 CYRILLIC SMALL LETTER A"),
+        ("alpha", "\u03b1lpha", r"U\+03B1 GREEK SMALL LETTER ALPHA"),
+        ("a-b", "a\u2010b", r"U\+002D HYPHEN-MINUS, U\+2010 HYPHEN"),
+        ("fine", "\ufb01ne", r"U\+FB01 LATIN SMALL LIGATURE FI"),
+        ("it's", "it\u2019s", r"U\+0027 APOSTROPHE, U\+2019 RIGHT SINGLE QUOTATION MARK"),
+    ],
+)
+def test_classes_that_look_alike_are_refused_and_a_label_is_read_in_either_writing(one, other, apart):
+    for classes in ([one, other], {"x": one, "y": other}):
+        with pytest.raises(ConfigError, match=f"are the same but for .*{apart}"):
+            made(classes=classes)
+    for known, label in ((one, other), (other, one)):
+        domain = made(classes=[known, "else"])
+        assert domain.gold({"label": label}) == known == domain.parse(f" {label}", {})
+        sets = made(classes=[known, "else"], multi=True)
+        assert sets.gold({"label": [label]}) == known == sets.parse(f"\n{label}: yes\nelse: no", {})
+    with pytest.raises(RowError, match="bad_label: 'Else'"):
+        domain.gold({"label": "Else"})
+    assert made(classes=["\u0441\u043e\u043a", "\u0432\u043e\u0434\u0430"]).closed_labels()
+
+
+@pytest.mark.parametrize("word", [True, None, 0.5])
+def test_what_yaml_makes_of_a_word_is_no_class(word):
+    for classes in ([word, "x"], {"x": word, "y": "z"}):
+        with pytest.raises(ConfigError, match=f"classes: {word} is no text; put the words of classes in quotes"):
+            made(classes=classes)
+    for options in ({"label": word or 1}, {"text": ["t", 1]}, {"cue": 5}):
+        with pytest.raises(ConfigError, match=r"domain\.\S+: .* is no text; put it in quotes"):
+            made(classes=["x", "y"], **options)

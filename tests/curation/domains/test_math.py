@@ -23,11 +23,20 @@ FILES = {  # rows, rows without an answer, rows without a level
     "math500_test": (500, 0, 0),
     "math_test": (5000, 0, 0),
     "math_train": (7474, 2, 2),
-    "omni_math_test": (4428, 9, 0),
+    "omni_math_test": (4428, 9 + 103, 0),
 }
 TEXT_ONLY = {"problem": "How many?", "difficulty": None}
 
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real rows are not at {DATA}")
+
+
+def gold_of(raw: dict) -> str | None:
+    """The gold label; ``None`` of a row without one, as of 103 answers of Omni-MATH that are prose."""
+    try:
+        return DOMAIN.gold(raw)
+    except RowError as error:
+        assert error.kind == "bad_value" and "is prose" in str(error)
+        return None
 
 
 def rows(name: str) -> list[dict]:
@@ -40,7 +49,7 @@ def test_math_files_are_read_and_rendered_and_their_gold_answers_grade_right(nam
     """For 100 % of the rows that have an answer, without exceptions; as written, and in other delimiters."""
     counts = dict.fromkeys(("rows", "no answer", "no level"), 0)
     for raw in rows(name):
-        example, gold = DOMAIN.read(raw), DOMAIN.gold(raw)
+        example, gold = DOMAIN.read(raw), gold_of(raw)
         counts["rows"] += 1
         counts["no answer"] += gold is None
         counts["no level"] += DOMAIN.difficulty(example) is None
@@ -57,7 +66,7 @@ def test_math_files_are_read_and_rendered_and_their_gold_answers_grade_right(nam
 @needs_data
 @pytest.mark.parametrize("name", FILES)
 def test_math_files_grade_another_rows_different_answer_wrong(name):
-    golds = sorted({gold for raw in rows(name) if (gold := DOMAIN.gold(raw)) is not None})
+    golds = sorted({gold for raw in rows(name) if (gold := gold_of(raw)) is not None})
     seeded = random.Random(7)
     checked = 0
     while checked < 300:
@@ -266,6 +275,6 @@ def test_math_files_with_worked_solutions_give_them_as_right_completions(name):
     raws = [raw for raw in rows(name) if raw.get("solution") or "####" in str(raw["answer"])]
     if not raws:
         pytest.skip(f"{name} has final answers alone")
-    solved = [(solution, gold) for raw in raws if (gold := DOMAIN.gold(raw)) and (solution := DOMAIN.solution(raw))]
+    solved = [(solution, gold) for raw in raws if (gold := gold_of(raw)) and (solution := DOMAIN.solution(raw))]
     right = sum(DOMAIN.is_correct(DOMAIN.parse(solution, TEXT_ONLY), gold) for solution, gold in solved)
     assert len(solved) >= 0.99 * len(raws) and right >= 0.99 * len(solved)

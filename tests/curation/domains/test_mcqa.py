@@ -308,7 +308,7 @@ def test_duplicate_mcqa_options_in_every_form():
 @pytest.mark.parametrize(
     ("form", "change"),
     [
-        *(("shared", {"answer": answer}) for answer in (3, -1, 1.5, True, "B")),
+        *(("shared", {"answer": answer}) for answer in (3, -1, 1.5, True, "D")),
         *(("arc", {"answerKey": key}) for key in ("D", "2", "b")),
         *(("arc, digits", {"answerKey": key}) for key in ("4", "0", "B")),
         ("arc", {"choices": {"text": RAW["choices"], "label": ["A", "B"]}}),

@@ -1,0 +1,195 @@
+"""Readings of a multiple-choice answer: by a column's name, a letter, the option's text, or a number from 0 or 1.
+
+A cell such as ``1`` fits several of them among options that are numbers. Which one is meant follows from all labelled
+rows of a source: the reading that fits them, where no other one does.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from curation.domains.identity import composed
+from curation.errors import ConfigError
+from curation.escaping import quoted
+
+LETTERS = "ABCDEFGH"
+KEY = "domain.answer_is"
+RIVAL = 0.9
+"""A reading of so many of the rows that the best one reads is a rival of it, where both name different options."""
+LEAST_EXPECTED, FEW = 4.6, 0.05
+"""Numbers from 0 are doubted where so many rows should have 0, if right options were uniform, and a smaller share of
+these has it: of 4.6 that are expected none occurs with a chance of 1 %."""
+_LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
+_INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
+_ENDING = re.compile(r"\d+$")
+
+
+class StatedAnswer(NamedTuple):
+    """The answer of a row, as the file has it."""
+
+    text: str
+    is_number: bool
+    """Whether the file's own type is a number, so that it is not the text of an option."""
+    choices: Sequence[str]
+    columns: Sequence[str]
+    """The columns of the options; none where they are a list."""
+
+
+def _by_column(row: StatedAnswer) -> int | None:
+    numbers = [found[0].lstrip("0") or "0" if (found := _ENDING.search(name)) else "" for name in row.columns]
+    found = _INTEGER.fullmatch(row.text)
+    by_name = _only(row.columns, row.text)
+    return _only(numbers, found[1].lstrip("0") or "0") if by_name is None and found else by_name
+
+
+def _by_letter(row: StatedAnswer) -> int | None:
+    found = _LETTER.fullmatch(row.text)
+    place = LETTERS.index(found[1].upper()) if found else len(row.choices)
+    return place if place < len(row.choices) else None
+
+
+def _by_text(row: StatedAnswer) -> int | None:
+    for write in (squeezed, lambda text: squeezed(composed(text)), lambda text: squeezed(composed(text)).casefold()):
+        if (texts := [write(choice) for choice in row.choices]).count(write(row.text)) == 1:
+            return texts.index(write(row.text))
+    return None
+
+
+def _by_number(first: int) -> Callable[[StatedAnswer], int | None]:
+    def place_of(row: StatedAnswer) -> int | None:
+        found = _INTEGER.fullmatch(row.text)
+        place = int(found[1]) - first if found else -1
+        return place if 0 <= place < len(row.choices) else None
+
+    return place_of
+
+
+def _only(names: Sequence[str], text: str) -> int | None:
+    known = [name.casefold() for name in names]
+    return known.index(text.casefold()) if text and known.count(text.casefold()) == 1 else None
+
+
+READINGS: Mapping[str, Callable[[StatedAnswer], int | None]] = {
+    "column": _by_column,
+    "letter": _by_letter,
+    "text": _by_text,
+    "number_from_0": _by_number(0),
+    "number_from_1": _by_number(1),
+}
+"""The place of the option that an answer names, by each reading; ``None`` if it names none. ``column``: the name of the
+option's column, or the number at its end. ``text``: as written, else without regard to Unicode's forms and case."""
+_FROM = ("number_from_0", "number_from_1")
+_NUMBERS = ("column", *_FROM)
+
+
+def squeezed(text: str) -> str:
+    """A text with runs of white space as one space."""
+    return " ".join(text.split())
+
+
+def places_of(row: StatedAnswer) -> dict[str, int]:
+    """The option that each reading finds, of those that fit a row alone.
+
+    Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU, and a number by the file's own type
+    is no text.
+    """
+    named = {"column"} if row.columns else {"number_from_0"}
+    named |= {"letter"} if row.is_number else {"letter", "text"}
+    return {name: place for name in READINGS if name in named and (place := READINGS[name](row)) is not None}
+
+
+class AnswerTally:
+    """Counts how many labelled rows each reading fits, to choose the one that is meant."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self._read: Counter[str] = Counter()
+        self._zeros = self._lasts = 0
+        self._apart: Counter[tuple[str, str]] = Counter()
+        self._first: dict[tuple[str, str], str] = {}
+        self._as_alone: Counter[str] = Counter()
+        """Rows that a reading reads as :func:`places_of` does."""
+        self._expected = 0.0
+        """The number of rows in which the first option is right, if right options were uniform."""
+
+    def add(self, row: StatedAnswer) -> None:
+        """Count a row."""
+        self.num_rows += 1
+        self._expected += 1 / len(row.choices)
+        places = {name: place for name, read in READINGS.items() if (place := read(row)) is not None}
+        alone = {*places_of(row).values()}
+        self._read.update(places.keys())
+        self._zeros += "number_from_0" in places and "number_from_1" not in places
+        self._lasts += "number_from_1" in places and "number_from_0" not in places
+        for one in READINGS:
+            self._as_alone[one] += alone == ({places[one]} if one in places else set())
+            for other in places:
+                if one in places and places[one] != places[other]:
+                    self._apart[one, other] += 1
+                    ways = f"{LETTERS[places[one]]} or {LETTERS[places[other]]}"
+                    listed = ", ".join(map(quoted, row.choices))
+                    self._first.setdefault((one, other), f"{quoted(row.text)} of {listed} is {ways}")
+
+    def decide(self, where: str) -> tuple[str | None, str]:
+        """The reading of all rows, and a warning or ""; ``None`` where each row alone is read in the same way.
+
+        Raises:
+            ConfigError: two readings fit, and name different options; ``where`` says of which rows.
+        """
+        if not self._read:
+            return None, ""
+        fits, doubt = self._fitting()
+        best = max(fits, key=lambda name: self._read[name])
+        for other in fits:
+            if self._apart[best, other]:
+                is_from = {best, other} == {*_FROM}
+                clue = "; hardly any row has 0: do they count from 1, and the last option is never right?" * is_from
+                raise ConfigError(
+                    f"{KEY}: the answers of {where} are read in two ways: as {best} in {self._read[best]:,} of "
+                    f"{self.num_rows:,} rows, as {other} in {self._read[other]:,}, and in {self._apart[best, other]:,} "
+                    f"these are different options (the first: {self._first[best, other]}){clue}; set {KEY} to the one "
+                    f"that is meant, {best} or {other}"
+                )
+        warning = f"{KEY}: the answers of {where} are read as {best}, {doubt}; set it to {best}, or to what is meant"
+        return (None if self._as_alone[best] == self.num_rows else best), warning * (doubt != "" and best in _NUMBERS)
+
+    def _fitting(self) -> tuple[list[str], str]:
+        """The readings that may be meant, and a doubt about numbers or "": of those the likelier, columns' names first.
+
+        A 0, or the number of the last option where they count from 1, is read by one of them alone.
+        """
+        fits = [name for name in READINGS if self._read[name] >= RIVAL * max(self._read.values())]
+        most = max((self._read[name] for name in fits if name in _NUMBERS), default=0)
+        if "column" in fits and self._read["column"] == most:
+            never = self._apart["column", "number_from_0"] > 0 and self._read["number_from_0"] == most
+            doubt = f"and the last option is never right in {self.num_rows:,} rows" if never else ""
+            return [name for name in fits if name not in _FROM], doubt * (self._expected > LEAST_EXPECTED)
+        fits = [name for name in fits if name != "column"]
+        if not {*fits} & {*_FROM}:
+            return fits, ""
+        zeros, lasts = self._zeros, self._lasts
+        if lasts > zeros:
+            some = f"{zeros:,} of {self.num_rows:,} rows have 0, and {lasts:,} the number of their options"
+            return [name for name in fits if name != "number_from_0"], some
+        if self._expected > LEAST_EXPECTED and zeros < FEW * self._expected:
+            return fits, ""
+        doubt = "" if zeros else f"and none of {self.num_rows:,} rows has 0"
+        return [name for name in fits if name != "number_from_1"], doubt
+
+
+def explain_unread(row: StatedAnswer, reading: str | None) -> str:
+    """Why an answer names no option of its row, for a message."""
+    if reading is None and len(places := places_of(row)) > 1:
+        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in places.items())
+        return f"is {ways}; set {KEY} to the one that is meant"
+    names = {
+        "column": row.columns,
+        "letter": LETTERS[: len(row.choices)],
+        "text": row.choices,
+        "number_from_0": range(len(row.choices)),
+        "number_from_1": range(1, len(row.choices) + 1),
+    }
+    known: Sequence[Any] = names[reading or ("column" if row.columns else "number_from_0")]
+    others = "its letters and texts" if reading is None else f"{KEY}: {reading}"
+    return f"is not one of {', '.join(map(str, known))} ({others})"

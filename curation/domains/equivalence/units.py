@@ -1,0 +1,142 @@
+r"""Units at the end of an answer, and signs of money: an answer may leave its unit out, and not have another one."""
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+Unit = frozenset[tuple[str, int, Fraction]]
+"""The meanings of a unit: a dimension, its power, and the size of the unit in it. Pounds are a mass or money."""
+
+_SIZES = {
+    "time": {
+        "1": "s sec second",
+        "60": "min minute",
+        "3600": "h hr hour",
+        "86400": "day",
+        "604800": "wk week",
+        "1/1000": "ms millisecond",
+    },
+    "months": {"1": "mo month", "12": "yr year"},
+    "length": {
+        "1/1000": "mm millimeter millimetre",
+        "1/100": "cm centimeter centimetre",
+        "1/10": "dm decimeter decimetre",
+        "1": "m meter metre",
+        "1000": "km kilometer kilometre",
+        "127/5000": "in inch inches",
+        "381/1250": "ft foot feet",
+        "1143/1250": "yd yard",
+        "201168/125": "mi mile",
+    },
+    "mass": {
+        "1/1000": "mg milligram",
+        "1": "g gram gramme",
+        "1000": "kg kilogram kilo",
+        "1000000": "tonne",
+        "45359237/100000": "lb pound",
+        "45359237/1600000": "oz ounce",
+    },
+    "volume": {"1/1000": "ml milliliter millilitre", "1/100": "cl", "1": "l liter litre"},
+    "volume, us": {"1": "cup", "2": "pint", "4": "quart", "16": "gal gallon"},
+    "speed": {
+        "1": "m/s meter/second metre/second",
+        "5/18": "km/h kph kmh km/hr km/hour kilometer/hour kilometre/hour",
+        "1397/3125": "mph mi/h mile/hour",
+        "381/1250": "ft/s feet/second foot/second",
+    },
+    "dollars": {"1": "$ dollar usd", "1/100": "¢ cent"},
+    "euros": {"1": "€ euro eur", "1/100": "cent"},
+    "pounds": {"1": "£ pound gbp", "1/100": "penny pence"},
+    "yen": {"1": "¥ yen jpy"},
+    "rupees": {"1": "₹ rupee inr"},
+    "degrees": {"1": "° degree deg"},
+    "radians": {"1": "radian rad"},
+    "degrees celsius": {"1": "°c celsius degreescelsius"},
+    "degrees fahrenheit": {"1": "°f fahrenheit degreesfahrenheit"},
+}
+
+
+def _meanings() -> Iterator[tuple[str, tuple[str, Fraction]]]:
+    for dimension, names in _SIZES.items():
+        for size, listed in names.items():
+            for name in listed.split():
+                yield name, (dimension, Fraction(size))
+
+
+_MEANINGS: dict[str, list[tuple[str, Fraction]]] = {}
+for _name, _meaning in _meanings():
+    _MEANINGS.setdefault(_name, []).append(_meaning)
+
+NO_UNIT: Unit = frozenset()
+NOT_COUNTED = (
+    r"(?:[\d=]|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm]|hundred|thousand|million|billion"
+    r"|trillion|dozen|half|halves|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?\b)"
+)
+"""Words after a number that say something else than what is counted."""
+_UNNAMED = ("unit",)
+"""Words that stand for any unit."""
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_LETTERS = ("g", "h", "l", "m", "s")
+"""Units of one letter, which is a variable unless it is set as a word."""
+_WORDS = r"[A-Za-z°][A-Za-z/°. ]*"
+_TRAILING = re.compile(
+    rf"^(?P<number>.*(?:[\d)}}]|\\pi)) ?(?:\\text\{{ ?(?P<set>{_WORDS})\}}|(?P<plain>{_WORDS}))"
+    r"(?:\^\{(?P<power>[23])\})?$"
+)
+_JOINED = r"\b(?:and|or|to|times|plus|minus|over|by|mod|base|squared|cubed)\b"
+_COUNTED = re.compile(
+    rf"(?P<number>[^a-zA-Z]*\d) (?:(?P<letter>[{''.join(_LETTERS)}])|(?!.*{NOT_COUNTED})(?!.*{_JOINED})"
+    r"(?=.*[a-z]{3})[A-Za-z][A-Za-z ]*)"
+)
+_MONEY = re.compile(r"\\\$|[€£¥₹](?= ?\.?\d)|(?<=\d)[€£¥₹¢]|(?<=\d )[€£¥₹¢]")
+
+
+class MeasuredAnswer(NamedTuple):
+    """An answer without its unit, and the unit; ``NO_UNIT`` where it has none that is known."""
+
+    text: str
+    unit: Unit
+
+
+def without_unit(text: str) -> MeasuredAnswer:
+    """Take a known unit from the end of an answer in canonical spelling; a letter is one where it is set as a word."""
+    found = _TRAILING.fullmatch(text)
+    if found is None:
+        return MeasuredAnswer(text, NO_UNIT)
+    words = (found["set"] or found["plain"]).lower().replace(".", "").replace(" per ", "/").split()
+    power = int(found["power"] or 1)
+    if len(words) > 1 and words[0] in _POWERS and power == 1:
+        power = _POWERS[words.pop(0)]
+    name = "".join(words)
+    singular = "/".join(part if part in _MEANINGS else part.removesuffix("s") for part in name.split("/"))
+    is_variable = name in _LETTERS and found["set"] is None
+    if is_variable or (singular not in _MEANINGS and singular not in _UNNAMED):
+        return MeasuredAnswer(text, NO_UNIT)
+    return MeasuredAnswer(found["number"], _unit(singular, power))
+
+
+def counted(text: str) -> MeasuredAnswer | None:
+    """The number of an answer that counts things, as ``12 apples``, or has a unit of one letter; ``None`` of another.
+
+    ``text`` is in canonical spelling.
+    """
+    found = _COUNTED.fullmatch(text)
+    return MeasuredAnswer(found["number"], _unit(found["letter"] or "", 1)) if found else None
+
+
+def _unit(name: str, power: int) -> Unit:
+    return frozenset((kind, power, size**power) for kind, size in _MEANINGS.get(name, []))
+
+
+def money_in(text: str) -> Unit:
+    r"""The currency whose sign stands before or after a number; a single ``$`` is no delimiter of LaTeX."""
+    found = _MONEY.search(text)
+    sign = found[0].lstrip("\\") if found else "$" if text.count("$") == 1 else None
+    return _unit(sign or "", 1)
+
+
+def sizes(one: Unit, other: Unit) -> Iterator[tuple[Fraction, Fraction]]:
+    """The sizes of two units in each dimension that both have; none where they measure different things."""
+    for kind, power, size in one:
+        yield from ((size, second) for dimension, exponent, second in other if (dimension, exponent) == (kind, power))

@@ -1,0 +1,163 @@
+"""How answers name an option: decided by all labelled rows of a source, in the keys, refused where two ways fit."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curation.commands.validate import check
+from curation.config import RunConfig
+from curation.config.load import load_config
+from curation.domains import get_domain
+from curation.domains.answer_readings import LETTERS, READINGS
+from curation.domains.mcqa import Mcqa
+from curation.errors import ConfigError
+from curation.pipeline.opened import open_run
+from curation.pipeline.settling import settle
+from curation.rundir.manifest import Manifest
+from curation.rundir.merging import with_outs
+
+Answer = Callable[[list[str], int], Any]
+"""The answer of a row with these options, of which the one at the place is right."""
+
+
+def rows(answer: Answer, *, num: int = 60, words: str = "123456789") -> list[dict[str, Any]]:
+    """Rows with four options, of which each is right in a quarter; ``place`` is the right one."""
+    drawn, found = random.Random(0), []
+    for row in range(num):
+        choices = drawn.sample(words, 4)
+        found.append({"question": f"q{row}?", "choices": choices, "answer": answer(choices, row % 4), "place": row % 4})
+    return found
+
+
+def in_columns(listed: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{**row, **dict(zip(names, row["choices"], strict=True))} for row in listed]
+
+
+def golds(domain: Mcqa, labelled: list[dict[str, Any]], **options: Any) -> tuple[list[int], dict[str, object], str]:
+    """The places that a domain reads once the rows have settled it, with what they settled and the warning."""
+    settled = domain.settle(labelled, "source x")
+    made = Mcqa(**options, **settled.options)
+    return [LETTERS.index(made.gold(row)) for row in labelled], dict(settled.options), settled.warning
+
+
+@pytest.mark.parametrize(
+    ("answer", "reading"),
+    [
+        (lambda choices, place: place, None),  # MMLU's: each row alone is read in this way, so that no key changes
+        (lambda choices, place: str(place), "number_from_0"),
+        (lambda choices, place: str(place + 1), "number_from_1"),
+        (lambda choices, place: float(place + 1), "number_from_1"),
+        (lambda choices, place: choices[place], "text"),
+        (lambda choices, place: int(choices[place]), "text"),
+        (lambda choices, place: LETTERS[place], None),
+        (lambda choices, place: f"({LETTERS[place].lower()})", None),
+    ],
+)
+def test_one_reading_for_all_rows_of_a_list_of_numbers(answer: Answer, reading: str | None):
+    labelled = rows(answer)
+    found, options, warning = golds(Mcqa(), labelled)
+    assert found == [row["place"] for row in labelled]
+    assert options == ({} if reading is None else {"answer_is": reading})
+    assert ("0 of 60 rows have 0, and 15 the number" in warning) == (reading == "number_from_1")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("names", [("opa", "opb", "opc", "opd"), ("option1", "option2", "option3", "option4")])
+def test_one_reading_for_options_in_columns(names: tuple[str, ...], first: int):
+    labelled = in_columns(rows(lambda choices, place: str(place + first)), names)
+    found, options, _ = golds(Mcqa(choices=names), labelled, choices=names)
+    assert found == [row["place"] for row in labelled]
+    named = {"column"} if first and names[0] == "option1" else {f"number_from_{first}"}
+    assert {*options.values()} == named
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "ways"),
+    [
+        (lambda choices, place: choices[place], "ABCD", ("letter", "text")),
+        (lambda choices, place: choices[place], "1234", ("text", "number_from_1")),
+        (lambda choices, place: place or 1, "pqrstuvw", ("number_from_0", "number_from_1")),
+    ],
+)
+def test_two_ways_are_refused_with_both_and_the_key(answer: Answer, words: str, ways: tuple[str, str]):
+    labelled = rows(answer, words=words)
+    with pytest.raises(ConfigError) as caught:
+        Mcqa().settle(labelled, "source x")
+    told = str(caught.value)
+    assert told.startswith(f"domain.answer_is: the answers of source x are read in two ways: as {ways[0]} in 60 of 60")
+    assert told.endswith(f"set domain.answer_is to the one that is meant, {ways[0]} or {ways[1]}")
+    assert ("do they count from 1" in told) == (ways[0] == "number_from_0")
+    for way in ways:
+        assert Mcqa(answer_is=way).gold(labelled[1]) == LETTERS[READINGS[way](Mcqa()._stated(Mcqa()._row(labelled[1])))]
+
+
+def test_a_zero_that_marks_a_missing_answer_does_not_say_that_numbers_count_from_0():
+    labelled = rows(lambda choices, place: place or 1, num=400, words="pqrstuvw")
+    labelled[7]["answer"] = 0
+    with pytest.raises(ConfigError, match="number_from_0 or number_from_1"):
+        Mcqa().settle(labelled, "source x")
+    few = Mcqa().settle(labelled[:5], "source x")
+    assert few.options == {} and "and none of 5 rows has 0" in few.warning
+
+
+def configured(folder: Path, answers: dict[str, Answer], **domain: Any) -> RunConfig:
+    """A run whose splits ``source`` and ``test`` are files with these answers."""
+    sources: dict[str, Any] = {"pool": {"path": "pool.jsonl"}}
+    for name, answer in {"pool": lambda choices, place: None, **answers}.items():
+        lines = (json.dumps({**row, "question": f"{name} {row['question']}"}) for row in rows(answer, num=20))
+        (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        sources[name] = {"path": f"{name}.jsonl"}
+    config = {
+        "name": "run",
+        "run_dir": str(folder / "runs"),
+        "domain": {"name": "mcqa", **domain},
+        "sources": sources,
+        "splits": {name: {"from": name} for name in sources},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 2}},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    return load_config(folder / "run.yaml")
+
+
+def test_a_run_keeps_how_its_rows_are_read(tmp_path: Path):
+    config = configured(tmp_path, {"source": lambda choices, place: str(place + 1), "test": lambda c, place: c[place]})
+    warnings = [line.text for line in check(config) if line.kind == "warning"]
+    assert sum("source source are read as number_from_1" in line for line in warnings) == 1
+    opened = open_run(config, save=True)
+    assert [opened.config.domain_of(split).options for split in ("source", "pool", "test")] == [
+        {"answer_is": "number_from_1"},
+        {"answer_is": "number_from_1"},
+        {"answer_is": "text"},
+    ]
+    stages = {stage.name: with_outs(dict(stage.inputs), str) for stage in opened.stages}
+    assert "number_from_1" in str(stages["prepare"]) and "'text'" in str(stages["prepare"])
+    told = [line for line in opened.checks() if "domain.answer_is" in line]
+    assert len(told) == 1 and told[0].startswith("warning: ")
+    for name in ("source", "test"):
+        (tmp_path / f"{name}.jsonl").write_text("")
+    assert settle(config) == (opened.config, ()), "as the run began, and no file is read"
+    assert Manifest.load(config.directory).identity["domain"]["answer_is"] == "number_from_1"
+
+
+def test_what_the_configuration_says_is_not_decided_and_a_doubt_ends_validate(tmp_path: Path):
+    doubtful = {"source": lambda choices, place: place or 1}
+    with pytest.raises(ConfigError, match=r"domain.answer_is: the answers of source source .* number_from_1"):
+        list(check(configured(tmp_path, doubtful)))
+    config = configured(tmp_path, doubtful, answer_is="number_from_1")
+    assert settle(config) == (config, ())
+    assert get_domain(config.domain).gold({"question": "q", "choices": ["x", "y"], "answer": "2"}) == "B"
+    for wrong in ("number", "column"):
+        with pytest.raises(ConfigError, match=r"answer_is is '.*'; give one of letter, text, number_from_0"):
+            get_domain(config.domain.with_options(answer_is=wrong))
+
+
+def test_files_in_which_each_row_alone_is_read_alike_change_no_key(tmp_path: Path):
+    for answer in (lambda choices, place: place, lambda choices, place: LETTERS[place]):
+        config = configured(tmp_path, {"source": answer, "test": answer})
+        assert settle(config) == (config, ())
