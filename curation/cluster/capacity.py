@@ -4,6 +4,7 @@ Ray itself takes minutes to report that nothing answers, and waits for ever for 
 with an autoscaler may still grow; in that case the run reports the missing resources and waits.
 """
 
+import difflib
 import math
 import os
 import re
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from curation.cluster import nodes, ray_private
 from curation.config import RayConfig, RunConfig, TrainSection
-from curation.errors import ClusterError
+from curation.config.base import ACCELERATOR
+from curation.errors import ClusterError, ConfigError
 from curation.heavy import ray
 
 CONNECT_SECONDS = 5.0
@@ -166,7 +168,7 @@ def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list
     for need in asked:
         places = sum(_places(need.resources, node) for node in nodes)
         if places < need.count:
-            has = "; ".join(sorted({_worded({name: node.get(name, 0) for name in need.resources}) for node in nodes}))
+            has = "; ".join(sorted({_worded(_compared(node, need.resources)) for node in nodes}))
             workers = f"{need.count} workers" if need.count > 1 else "a worker"
             words.append(
                 f"{need.key} asks for {workers} of {_worded(need.resources)}, and there is room for {places} "
@@ -175,9 +177,54 @@ def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list
     return words
 
 
+def _compared(node: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
+    """Return what a node has of the resources that are asked for, with its own type of accelerator if one is."""
+    has = {name: node.get(name, 0) for name in asked if not name.startswith(ACCELERATOR)}
+    types = {name: 1.0 for name in node if name.startswith(ACCELERATOR)} or {f"{ACCELERATOR}none": 1.0}
+    return has | (types if len(has) < len(asked) else {})
+
+
 def _worded(resources: Mapping[str, float]) -> str:
-    return " and ".join(
-        f"{n / 2**30:.1f} GiB of memory" if name == "memory" else f"{n:g} {name}" for name, n in resources.items()
+    words = []
+    for name, amount in resources.items():
+        if name.startswith(ACCELERATOR):
+            words.append(f"accelerator type {name.removeprefix(ACCELERATOR)}")
+        else:
+            words.append(f"{amount / 2**30:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}")
+    return " and ".join(words)
+
+
+NVIDIA_TYPE = re.compile(r"(?!NVIDIA-|TESLA-)(?:[A-Z]+-)*[A-Z]*[0-9][A-Z0-9]*|GeForce-[A-Za-z0-9-]+")
+"""The names that Ray makes of NVIDIA cards: H200 of "NVIDIA H200", whether ``ray.util.accelerators`` lists them or not.
+"""
+
+
+def check_accelerators(asked: Sequence[Need]) -> None:
+    """Refuse types of accelerators that no node can have, before anything waits for one.
+
+    Raises:
+        ConfigError: a name that is none of Ray's.
+    """
+    for need in asked:
+        for name in (name.removeprefix(ACCELERATOR) for name in need.resources if name.startswith(ACCELERATOR)):
+            known = _accelerators()
+            if name not in known and not NVIDIA_TYPE.fullmatch(name):
+                by_letters = {re.sub("[^a-z0-9]|nvidia|tesla", "", of.lower()): of for of in known}
+                plain = re.sub("[^a-z0-9]|nvidia|tesla", "", name.lower())
+                near = difflib.get_close_matches(plain, by_letters, n=1)
+                raise ConfigError(
+                    f"{need.key}.accelerator_type: {name!r} is no name that Ray gives to accelerators"
+                    f"{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
+                    f"{', '.join(known)}; of other NVIDIA cards the model, such as H200)"
+                )
+
+
+def _accelerators() -> list[str]:
+    """Ray's names of accelerators, sorted."""
+    from ray.util.accelerators import accelerators
+
+    return sorted(
+        {name for key, name in vars(accelerators).items() if not key.startswith("_") and isinstance(name, str)}
     )
 
 
@@ -185,8 +232,10 @@ def check_room(asked: Sequence[Need]) -> str | None:
     """Check that the Ray cluster of this process has room for the needs. Returns what it waits for, if it autoscales.
 
     Raises:
+        ConfigError: a type of accelerator that is none of Ray's.
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
+    check_accelerators(asked)
     words = lacking(asked, [node["Resources"] for node in nodes.living()])
     if not words:
         return None
@@ -194,7 +243,7 @@ def check_room(asked: Sequence[Need]) -> str | None:
         return f"{'; '.join(words)}: waiting for the cluster's autoscaler"
     raise ClusterError(
         f"the cluster is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, memory_gib, "
-        "cpus_per_worker, gpus_per_worker, memory_gib_per_worker, num_workers) or add nodes"
+        "cpus_per_worker, gpus_per_worker, memory_gib_per_worker, accelerator_type, num_workers) or add nodes"
     )
 
 
@@ -202,8 +251,10 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
     """Check, before Ray is started on this machine, that it has the CPUs and GPUs of the needs.
 
     Raises:
+        ConfigError: a type of accelerator that is none of Ray's.
         ClusterError: it has not. Of a cluster that is joined nothing is known before.
     """
+    check_accelerators(asked)
     if address_of(settings) != LOCAL:
         return
     machine = this_machine(settings)

@@ -63,12 +63,14 @@ def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWE
     return answers
 
 
-def held(resources: Mapping[str, float]) -> dict[str, float | None]:
+def held(resources: Mapping[str, float]) -> dict[str, Any]:
     """The options of a task or an actor for which Ray holds these resources of a node."""
+    others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
     return {
         "num_cpus": resources.get("CPU", 0),
         "num_gpus": resources.get("GPU") or None,
         "memory": resources.get("memory") or None,
+        "resources": others or None,
     }
 
 

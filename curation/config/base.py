@@ -27,11 +27,16 @@ def rows_in(share: float, num_rows: int) -> int:
 
 
 NotNegative = Annotated[float, Field(ge=0)]
+ACCELERATOR = "accelerator_type:"
+"""Prefix of the resource of which Ray gives each node 1, by its type of accelerator."""
+AcceleratorType = Annotated[str | None, Field(min_length=1, exclude_if=lambda name: name is None)]
 
 
-def ray_resources(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
+def ray_resources(cpus: float, gpus: float, memory_gib: float, accelerator_type: str | None = None) -> dict[str, float]:
     """Resources of a process on its node, under Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
-    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | ({"memory": memory_gib * 2**30} if memory_gib else {})
+    accelerator = {} if accelerator_type is None else {f"{ACCELERATOR}{accelerator_type}": 0.001}  # as Ray itself asks
+    memory = {"memory": memory_gib * 2**30} if memory_gib else {}
+    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | memory | accelerator
 
 
 class Section(BaseModel):
@@ -99,7 +104,13 @@ class PresetSection(Section, ABC):
 class TrainSection(PresetSection):
     """A recipe that Ray Train runs, with the number and resources of its workers."""
 
-    RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "memory_gib_per_worker", "max_failures"}
+    RESOURCES: ClassVar[set[str]] = {
+        "cpus_per_worker",
+        "gpus_per_worker",
+        "memory_gib_per_worker",
+        "accelerator_type",
+        "max_failures",
+    }
 
     num_workers: PositiveInt = 1
     """Processes that train together."""
@@ -109,6 +120,8 @@ class TrainSection(PresetSection):
     """GPUs of each: 1, or a fraction for a worker alone, which shares a GPU with other stages."""
     memory_gib_per_worker: NotNegative = 0
     """Memory that a worker needs of its node; 0: not declared. Stages whose memory does not fit wait for each other."""
+    accelerator_type: AcceleratorType = None
+    """The type of GPU of the workers' nodes, by Ray's name for it, such as ``H100``; unset: any."""
     max_failures: Annotated[int, Field(ge=0)] = 2
     """How often a training goes on after a worker died, before the run fails."""
 
@@ -134,7 +147,9 @@ class TrainSection(PresetSection):
     @property
     def per_worker(self) -> dict[str, float]:
         """Resources of a worker on its node, under Ray's names."""
-        return ray_resources(self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker)
+        return ray_resources(
+            self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker, self.accelerator_type
+        )
 
     @property
     def takes(self) -> dict[str, float]:

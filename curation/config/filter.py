@@ -199,7 +199,7 @@ class FilterTeacherConfig(Section):
     def buying(self, answers: AnswersConfig) -> AskConfig:
         """How a server is asked whose answers a model reads, by actors without the resources of that model."""
         asked = self.asking(answers)
-        return asked.model_copy(update={"actors": asked.actors.model_copy(update={"num_gpus": 0, "memory_gib": 0})})
+        return asked.model_copy(update={"actors": asked.actors.model_copy(update=ActorsConfig.WITHOUT_GPU)})
 
 
 class FilterConfig(Root):

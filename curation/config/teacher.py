@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, mod
 
 from curation.config import endpoint as endpoints
 from curation.config import given
-from curation.config.base import NotNegative, PositiveInt, Section, ray_resources
+from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, ray_resources
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import beyond, parse
@@ -82,6 +82,9 @@ FIRST_CHUNK_ROWS = 32
 class ActorsConfig(Section):
     """The pool of teacher actors and what each takes."""
 
+    WITHOUT_GPU: ClassVar[Mapping[str, Any]] = {"num_gpus": 0, "memory_gib": 0, "accelerator_type": None}
+    """Changes for what takes none of a model's resources."""
+
     min: PositiveInt = 1
     """Actors with which a model's dataset begins, and the fewest that it keeps."""
     max: PositiveInt = 1
@@ -97,6 +100,9 @@ class ActorsConfig(Section):
     memory_gib: NotNegative = 0
     """Memory that an actor needs of its node; 0: not declared. Ray then starts no more actors than a node's memory
     holds, and stages whose memory does not fit wait for each other."""
+    accelerator_type: AcceleratorType = None
+    """The type of GPU of the actors' nodes, by Ray's name for it, such as ``A100`` (``ray.util.accelerators``, and
+    ``ray status -v`` shows those of a cluster); unset: any."""
     max_idle_seconds: Annotated[float, Field(ge=0)] = 120
     """Actors that nobody has asked for so long are given back with their GPUs. They are given back at once where
     nothing asks the model again, or the next stage needs their room, and those beyond ``min`` where Ray Data sees no
@@ -114,7 +120,7 @@ class ActorsConfig(Section):
     @property
     def each(self) -> dict[str, float]:
         """Least resources of an actor on its node, under Ray's names."""
-        return ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib)
+        return ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
 
     def takes_all_cores(self, backend: str) -> bool:
         """Whether an actor takes all the cores that its node has for it; not known of ``auto``."""
@@ -342,7 +348,7 @@ class TeacherConfig(AskConfig):
         if self.reading is None:
             return self.ask
         bare = self.ask.without({"state_dtype", "dtype", "batch_tokens", "vllm"})
-        return bare.model_copy(update={"actors": self.actors.model_copy(update={"num_gpus": 0, "memory_gib": 0})})
+        return bare.model_copy(update={"actors": self.actors.model_copy(update=ActorsConfig.WITHOUT_GPU)})
 
     @property
     def reading(self) -> AskConfig | None:

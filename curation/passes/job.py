@@ -129,6 +129,8 @@ class PassResult(NamedTuple):
     spent: Spent = Spent()
     of_chunks: Sequence[ChunkSpent] = ()
     """In the order in which they came."""
+    clipped_values: int = 0
+    """Numbers of hidden states that were stored as float16's largest one."""
 
 
 class PassOptions(TypedDict, total=False):

@@ -52,6 +52,8 @@ class Tally:
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
+        self.clipped_values = 0
+        """Numbers of hidden states that were stored as float16's largest one."""
         self._uri, self._telemetry, self._update = uri, telemetry, update
         self.of_chunks: list[ChunkSpent] = []
         """In the order in which they came."""
@@ -85,6 +87,7 @@ class Tally:
             return
         self.teachers += [written.note["teacher"]] if "teacher" in written.note else []
         self.deaths += written.note.get("deaths", 0)
+        self.clipped_values += written.note.get("clipped", 0)
         used = written.note.get("spent", {})
         prompt, output = used.get("tokens", (0, 0))
         if used:

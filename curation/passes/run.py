@@ -86,6 +86,7 @@ def run_pass(
         teachers=tally.teachers,
         spent=tally.spent,
         of_chunks=tally.of_chunks,
+        clipped_values=tally.clipped_values,
     )
 
 

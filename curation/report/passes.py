@@ -20,6 +20,7 @@ def of_pass(item: PassRecord) -> Json:
         "rows": item.rows,
         "seconds": item.seconds,
         "deaths": item.deaths,
+        "clipped_values": item.clipped_values,
         "recalled": item.recalled,
         **{
             f"{what}_tokens_per_second": None if per_second is None or tokens is None else tokens * per_second

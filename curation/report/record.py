@@ -49,6 +49,8 @@ class PassRecord:
     """The number of actors' processes that died in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
     """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
+    clipped_values: int = 0
+    """Numbers of hidden states beyond float16 that were stored as its largest one."""
     dtype: str | None = None
     """The type that the model ran in; ``None`` without weights, and where nobody noted it."""
     recalled: str | None = None

@@ -118,6 +118,7 @@ class TeacherUse(Inputs):
             "seconds": result.seconds,
             "deaths": result.deaths,
             "teachers": result.teachers,
+            "clipped_values": result.clipped_values,
         }
 
 

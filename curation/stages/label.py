@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 from curation.arrays import Bools, Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError, kind_of
+from curation.escaping import logger_of
 from curation.hashing import hash64
 from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.passes.job import PassOptions, PassResult, TeacherFields
@@ -29,6 +30,8 @@ from curation.tables import io, schemas
 from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import width
+
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,14 @@ class MakeLabels(AskModel):
         """The stage done: its table compacted, its rows counted, its pass recorded."""
         table = compact(result.table, self.fragment_mb, guard=task.guard)
         counts = count_labels(table)
+        if result.clipped_values:
+            logger.warning(
+                "%s: %s numbers of the states of %s rows are beyond float16 and were stored as its largest one "
+                "(65504); set teacher.state_dtype: float32 to keep them",
+                table.uri,
+                f"{result.clipped_values:,}",
+                f"{result.rows:,}",
+            )
         made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
         return Done(outputs=made, rows=counts.rows)
 

@@ -32,7 +32,7 @@ from curation.stages.first_cut import FirstCutRule, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher, knows_gates
-from curation.teachers.completions import error_batch
+from curation.teachers.completions import count_clipped, error_batch
 from curation.teachers.content_free import ContentFree
 from curation.teachers.metered import Metered
 from curation.telemetry import metrics
@@ -103,6 +103,13 @@ TOKENS = {
 """Columns whose sum each meter has."""
 
 
+def noted(telemetry: metrics.Telemetry, labels: pa.Table) -> Json:
+    """Report what of a chunk's labels failed or was clipped, before they are reduced, for its note."""
+    number = count_clipped(labels)
+    telemetry.add(metrics.CLIPPED_VALUES, number)
+    return failed(telemetry, labels["error"].drop_null().to_pylist()) | ({"clipped": number} if number else {})
+
+
 class Labelled(NamedTuple):
     """Results of some rows: their labels, and the values of each signal by row id."""
 
@@ -156,7 +163,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         for meter, column in TOKENS.items():
             columns = [name for name in column if name in labels.column_names]
             job.telemetry.add(meter, sum(pc.sum(labels[name]).as_py() or 0 for name in columns))
-        note = note | failed(job.telemetry, labels["error"].drop_null().to_pylist())
+        note = note | noted(job.telemetry, labels)
         if job.reduction is not None:
             (batch,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([job.reduction.reduce(batch)])

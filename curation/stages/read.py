@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from curation.domains import attempt, get_domain
 from curation.domains.constrained import as_asked
-from curation.passes.job import ChunkWorker, Row, failed
+from curation.passes.job import ChunkWorker, Row
 from curation.passes.models import Models
 from curation.passes.run import run_pass
 from curation.refs import TableRef
@@ -23,7 +23,7 @@ from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
 from curation.signals import label_request
 from curation.stages.label import MakeLabels, check_errors
-from curation.stages.label_chunks import LabelsJob
+from curation.stages.label_chunks import LabelsJob, noted
 from curation.stages.reduce import reduction_of
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import bitmap, missing
@@ -125,7 +125,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
     def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
         """A fragment of labels."""
         labels = pa.concat_tables(parts)
-        note = note | failed(self._job.telemetry, labels["error"].drop_null().to_pylist())
+        note = note | noted(self._job.telemetry, labels)
         if self._job.reduction is not None:
             (batch,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([self._job.reduction.reduce(batch)]).cast(self._schema)

@@ -4,12 +4,15 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from curation.storage.digest import directory_digest
 from curation.storage.paths import Place, Remote, place
+
+PART = ".part"
+"""Ending of a folder that is not whole yet."""
 
 
 def cache() -> Path:
@@ -63,18 +66,63 @@ def fetched(uri: str) -> Path:
     entries = source.entries()
     if not entries:
         raise FileNotFoundError(f"{uri}: there is no such folder")
-    copy = cache() / f"{source.name}-{directory_digest(source)}"
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with copy.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of the node downloads it, the others wait
-        if not copy.exists():
-            with tempfile.TemporaryDirectory(prefix=".", dir=copy.parent) as directory:
-                for entry in entries:
-                    path = Path(directory) / "copy" / entry.path
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    if entry.size:
-                        (source / entry.path).download(path)
-                    else:  # or a folder marker of some tools, which cannot be requested by name
-                        path.touch()
-                shutil.move(Path(directory) / "copy", copy)
-    return copy
+
+    def download(copy: Path) -> None:
+        for entry in entries:
+            path = copy / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if entry.size:
+                (source / entry.path).download(path)
+            else:  # or a folder marker of some tools, which cannot be requested by name
+                path.touch()
+
+    with in_cache(f"{source.name}-{directory_digest(source)}", download) as copy:
+        return copy
+
+
+@contextmanager
+def in_cache(name: str, make: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield a folder of the cache, which is not removed within the context; ``make`` fills it if it is not there.
+
+    One process of the node makes it, the others wait. What a process that was killed, or failed, has left of it is made
+    anew: the folder gets its name when it is whole.
+    """
+    folder = cache()
+    folder.mkdir(parents=True, exist_ok=True)
+    path, part = folder / name, folder / f".{name}{PART}"
+    with (folder / f"{name}.lock").open("a+") as lock:  # the system's lock: of a process that dies it is free again
+        while True:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if path.exists():
+                break
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                continue
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            try:
+                make(part)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            part.rename(path)
+        os.utime(path)
+        yield path
+
+
+def remove_unused(prefix: str, *, keep: int) -> None:
+    """Remove folders of the cache by the start of their names, but the ``keep`` ones used last and those in use.
+
+    What killed processes left half made goes, too.
+    """
+    folder = cache()
+    found = [path for path in folder.glob(f"{prefix}*") if path.is_dir()]
+    made = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in [*made[keep:], *folder.glob(f".{prefix}*{PART}")]:
+        name = path.name.removeprefix(".").removesuffix(PART)
+        with (folder / f"{name}.lock").open("a+") as lock, suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone = folder / f".{name}{PART}"
+            if path != gone:
+                path.rename(gone)  # at once: nobody finds half of it
+            shutil.rmtree(gone, ignore_errors=True)

@@ -72,19 +72,19 @@ def completion_batch(
     """A batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     Of each answer's tokens the log-probabilities of the first ``num_token_logprobs`` are kept, the least, the first and
-    the last. A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
+    the last. Numbers of a state are stored as :func:`clipped` gives them; a state that holds an infinity or NaN becomes
+    an error row (``state_overflow``) with null states.
     """
     problems = [row.error for row in rows]
     stored: dict[str, Array] = {}
     for name, hidden_ND in states.items():
-        with np.errstate(over="ignore"):
-            stored[name] = hidden_ND.astype(state_dtype)
-        for place in np.flatnonzero(~np.isfinite(stored[name]).all(axis=1)).tolist():
+        stored[name] = clipped(hidden_ND, state_dtype)
+        for place in np.flatnonzero(~np.isfinite(hidden_ND).all(axis=1)).tolist():
             if problems[place] is None:
-                largest = float(np.abs(hidden_ND[place]).max())
+                first = hidden_ND[place][~np.isfinite(hidden_ND[place])][0]
                 problems[place] = (
-                    f"state_overflow: {name} holds {largest:.6g}, beyond {state_dtype}; "
-                    "set teacher.state_dtype: float32"
+                    f"state_overflow: {name} holds {first}: the model's own numbers overflowed; "
+                    "set teacher.dtype to bfloat16 or float32"
                 )
     bad_N = np.array([problem is not None for problem in problems], dtype=bool)
     state_size = next(iter(stored.values())).shape[1] if stored else 0
@@ -102,6 +102,28 @@ def completion_batch(
         columns[schemas.TOKEN_LOGPROBS] = _fixed_size_list(logprob_NK, bad_N)
     columns |= {schemas.state_column(name): _fixed_size_list(array_ND, bad_N) for name, array_ND in stored.items()}
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def clipped(hidden_ND: Array, state_dtype: str) -> Array:
+    """Convert states to the type in which they are stored; finite numbers beyond it become its largest ones.
+
+    Infinities and NaN stay what they are.
+    """
+    limit = np.finfo(state_dtype).max.astype(hidden_ND.dtype)
+    return np.where(np.isinf(hidden_ND), hidden_ND, hidden_ND.clip(-limit, limit)).astype(state_dtype)
+
+
+def count_clipped(completions: pa.Table) -> int:
+    """Count the numbers of stored float16 states that are as large as float16 can be: those that were clipped.
+
+    A model's number is that large by itself only from 65,488 to 65,520, whose nearest float16 it is.
+    """
+    limit, number = np.finfo(np.float16).max, 0
+    for name in filter(schemas.is_state, completions.column_names):
+        if completions[name].type.value_type == pa.float16():
+            for chunk in completions[name].chunks:
+                number += int(np.count_nonzero(np.abs(chunk.flatten().to_numpy(zero_copy_only=False)) == limit))
+    return number
 
 
 def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
@@ -151,16 +173,15 @@ def prompt_batch(
 ) -> pa.RecordBatch:
     """A batch for a gate of N rows: row id, tokens of the prompt, and states at its last one as they would be stored.
 
-    ``states`` maps a name to float32 hidden_ND. A state that ``state_dtype`` cannot hold is null.
+    ``states`` maps a name to float32 hidden_ND. A state that holds an infinity or NaN is null.
     """
     columns: dict[str, pa.Array] = {
         "row_id": pa.array(row_ids, pa.int64()),
         "num_prompt_tokens": pa.array(num_prompt_tokens, pa.int32()),
     }
     for name, hidden_ND in states.items():
-        with np.errstate(over="ignore"):
-            stored_ND = hidden_ND.astype(state_dtype)
-        columns[schemas.state_column(name)] = _fixed_size_list(stored_ND, ~np.isfinite(stored_ND).all(axis=1))
+        null_N = np.asarray(~np.isfinite(hidden_ND).all(axis=1))
+        columns[schemas.state_column(name)] = _fixed_size_list(clipped(hidden_ND, state_dtype), null_N)
     return pa.record_batch(columns)
 
 

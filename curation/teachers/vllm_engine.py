@@ -12,7 +12,6 @@ import difflib
 import faulthandler
 import itertools
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -20,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +26,8 @@ import torch
 from curation.config import AskConfig
 from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
-from curation.models import load_model, load_tokenizer
-from curation.models.loading import engine_arguments, from_pretrained, saved_from
+from curation.models.loading import engine_arguments, from_pretrained
+from curation.models.merged import merged
 from curation.models.vllm_setup import set_environment
 from curation.refs import ModelRef
 from curation.teachers.gpu_turns import shared_gpus, start_turn
@@ -322,23 +320,9 @@ def _started(settings: object) -> Any:
     return LLMEngine.from_vllm_config(settings, usage_context=UsageContext.LLM_CLASS, disable_log_stats=True)
 
 
-@contextlib.contextmanager
-def _weights(config: AskConfig, model: ModelRef) -> Iterator[ModelRef]:
-    """The model with its adapter merged into the weights, in a directory that lives until they are loaded.
-
-    Merged, because an engine serves one adapter: its steps then cost what the base's cost, every adapter that peft
-    knows is right, and the numbers are those of the transformers teacher, which merges too.
-    """
-    if model.adapter is None:
-        yield model
-        return
-    directory = tempfile.mkdtemp(prefix="merged-")
-    try:
-        load_model(model, dtype=config.dtype).save_pretrained(directory)
-        load_tokenizer(model).save_pretrained(directory)
-        yield saved_from(model, Path(directory))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def _weights(config: AskConfig, model: ModelRef) -> contextlib.AbstractContextManager[ModelRef]:
+    """The model with its adapter merged into the weights, in files that are there while they are loaded."""
+    return contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
 
 
 @contextlib.contextmanager

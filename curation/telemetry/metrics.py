@@ -32,6 +32,11 @@ ROWS_LABELLED = Meter(
 ERROR_ROWS = Meter(
     name="curation_error_rows_total", kind="counter", text="Rows written as error rows, by kind.", tags=("kind",)
 )
+CLIPPED_VALUES = Meter(
+    name="curation_clipped_values_total",
+    kind="counter",
+    text="Numbers of hidden states beyond float16 that were stored as its largest one.",
+)
 PROMPT_TOKENS = Meter(name="curation_prompt_tokens_total", kind="counter", text="Prompt tokens of labelled rows.")
 OUTPUT_TOKENS = Meter(name="curation_output_tokens_total", kind="counter", text="Answer tokens of labelled rows.")
 CHUNK_SECONDS = Meter(

@@ -349,3 +349,27 @@ def test_a_short_answer_does_not_wait_for_the_steps_of_seven_longer_calls(teache
     finally:
         engine._engine.step = step
     assert taken <= 8, "a step or two for the prompt, one more for its state, each waited for with one under way"
+
+
+def test_numbers_of_states_beyond_float16_are_clipped(model, tmp_path):
+    from curation.models import load_model, load_tokenizer, resolve
+
+    weights = load_model(model)
+    with torch.no_grad():
+        weights.model.norm.weight *= 1e5
+    weights.save_pretrained(tmp_path)
+    load_tokenizer(model).save_pretrained(tmp_path)
+    ref, decoding = resolve(str(tmp_path)), DecodingConfig(max_tokens=3)
+    requests = [Request(row_id=row_id, prompt=f"e2e4 e7e5 {row_id}") for row_id in range(6)]
+    exact, rows = (
+        rows_of(
+            start(ref).asked(teacher_config(ref, backend="vllm", state_dtype=dtype)).label(requests, decoding, seed=0)
+        )
+        for dtype in ("float32", "float16")
+    )
+    for row_id, row in rows.items():
+        assert row["error"] is None
+        for name in STATES:
+            wide_D = np.array(exact[row_id][f"state_{name}"])
+            np.testing.assert_allclose(row[f"state_{name}"], wide_D.clip(-65504, 65504), rtol=2e-3, atol=64)
+    assert max(np.abs(row["state_output_mean"]).max() for row in exact.values()) > 70_000

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import ray.train
 import yaml
 
 from curation.cluster import capacity
 from curation.cluster.capacity import Need, lacking, needs
-from curation.config import RunConfig
-from curation.errors import ClusterError
+from curation.config import ActorsConfig, AskConfig, RayConfig, RunConfig, TeacherConfig, TrustConfig
+from curation.config.base import ray_resources
+from curation.errors import ClusterError, ConfigError
 
 TOKEN = "0123456789abcdef" * 4
 NODE_CPUS = 3
@@ -228,6 +230,94 @@ def test_memory_is_told_in_gibibytes():
         "student asks for a worker of 2 CPU and 40.0 GiB of memory, and there is room for 0 "
         "(nodes: 4 CPU and 12.5 GiB of memory)"
     )
+
+
+def test_an_accelerator_is_a_resource_of_its_node():
+    need = Need(key="teacher.actors", count=2, resources=ray_resources(1, 1, 0, "A100"))
+    fast, slow = {"CPU": 8.0, "GPU": 8.0, "accelerator_type:A100": 1.0}, {"GPU": 8.0, "accelerator_type:T4": 1.0}
+    assert lacking([need], [slow, fast]) == []
+    (told,) = lacking([need], [slow | {"CPU": 8.0}, {"CPU": 2.0}])
+    assert told == (
+        "teacher.actors asks for 2 workers of 1 CPU and 1 GPU and accelerator type A100, and there is room for 0 "
+        "(nodes: 2 CPU and 0 GPU and accelerator type none; 8 CPU and 8 GPU and accelerator type T4)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("a100", "A100"),
+        ("A100 ", "A100"),
+        ("NVIDIA-A100", "A100"),
+        ("NVIDIA H100", "H100"),
+        ("NVIDIA_TESLA_T4", "T4"),
+        ("TPU-v4", "TPU-V4"),
+        ("gpu", None),
+        ("", None),
+    ],
+)
+def test_names_of_accelerators_are_rays(name: str, near: str | None):
+    need = Need(key="student", count=1, resources=ray_resources(1, 1, 0, name))
+    with pytest.raises(ConfigError) as error:
+        capacity.check_machine(RayConfig(), [need])
+    assert f"student.accelerator_type: {name!r} is no name" in str(error.value)
+    assert near is None or f"did you mean {near!r}?" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["A100", "T4", "A100-80G", "TPU-V4", "AMD-Instinct-MI210", "H200", "L40S", "RTX-PRO-6000", "GB200"]
+)
+def test_names_that_ray_gives_are_taken(name: str):
+    capacity.check_accelerators([Need(key="student", count=1, resources=ray_resources(1, 1, 0, name))])
+
+
+def test_an_accelerator_is_asked_for_as_by_ray_and_is_in_no_key():
+    actors, recipe = ActorsConfig(num_gpus=1, accelerator_type="A100"), TrustConfig(accelerator_type="A100")
+    plain = TrustConfig()
+    rays = ray.train.ScalingConfig(num_workers=1, resources_per_worker=plain.per_worker, accelerator_type="A100")
+    ours = ray.train.ScalingConfig(num_workers=1, resources_per_worker=recipe.per_worker)
+    assert ours._resources_per_worker_not_none == rays._resources_per_worker_not_none
+    assert recipe.without(recipe.RESOURCES) == plain.without(plain.RESOURCES)
+    assert "accelerator_type" not in ActorsConfig(num_gpus=1).model_dump()  # nothing changes for runs without
+    asked = TeacherConfig(backend="scripted", actors=actors)
+    dumps = [config.without(AskConfig.SPREAD) for config in (asked, TeacherConfig(backend="scripted"))]
+    assert dumps[0] == dumps[1]
+
+
+PLACED = """
+import json
+import ray
+from ray.cluster_utils import Cluster
+from curation.cluster import nodes
+from curation.config import ActorsConfig
+
+cluster = Cluster()
+cluster.add_node(num_cpus=4, include_dashboard=False)
+there = cluster.add_node(num_cpus=4, resources={"accelerator_type:A100": 1}).node_id
+cluster.wait_for_nodes()
+ray.init(address=cluster.address, log_to_driver=False)
+held = {name: n for name, n in nodes.held(ActorsConfig(accelerator_type="A100").each).items() if n is not None}
+
+class Where:
+    def __call__(self, batch):
+        return {"node": [ray.get_runtime_context().get_node_id()]}
+
+pool = ray.data.ActorPoolStrategy(size=3)
+rows = ray.data.range(12, override_num_blocks=12).map_batches(Where, compute=pool, **held).take_all()
+task = ray.remote(lambda: ray.get_runtime_context().get_node_id()).options(**held)
+found = json.dumps([there, [row["node"] for row in rows], ray.get([task.remote() for _ in range(4)])])
+ray.shutdown()
+cluster.shutdown()
+print(found)
+"""
+
+
+def test_actors_are_where_their_accelerator_is():
+    ran = subprocess.run([sys.executable, "-c", PLACED], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    there, actors, tasks = json.loads(ran.stdout.splitlines()[-1])
+    assert {*actors, *tasks} == {there}
+    assert len(actors) == 12
 
 
 def test_the_configuration_says_what_is_needed():

@@ -12,21 +12,24 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from pyroaring import BitMap64
 
 from curation.cluster import nodes
-from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ModelConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
+from curation.models import load_model, load_tokenizer
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
 from curation.passes.desk import Desk
 from curation.passes.handouts import block
 from curation.passes.messages import Handout, Pass
 from curation.passes.suspects import Suspects
-from curation.refs import TableRef
+from curation.refs import ModelRef, TableRef
 from curation.stages.label import RowShare, count_labels, label
 from curation.stages.label_chunks import LabelJob
+from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.telemetry.standing import Standing
 
@@ -83,6 +86,30 @@ def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tm
     assert len(labelled_ids(tmp_path)) == NUM_ROWS
     schema = io.open_table(ref).schema
     assert schema.field("state_output_last").type == pa.list_(pa.float16(), 8)
+
+
+@pytest.mark.parametrize("stores_states", [True, False])
+def test_clipped_numbers_of_states_are_counted(local_ray, examples, tiny_model, tmp_path, stores_states):
+    """Before the states are reduced, and so also where none is stored."""
+    model = load_model(tiny_model)
+    with torch.no_grad():
+        model.model.norm.weight *= 1e5
+    model.save_pretrained(tmp_path / "model")
+    load_tokenizer(tiny_model).save_pretrained(tmp_path / "model")
+    job = make_job(examples, tmp_path)
+    ref = ModelRef(base=str(tmp_path / "model"))
+    teacher = TeacherConfig(model=ModelConfig(path=ref.base), chunk_rows=300, actors=ActorsConfig(max=1))
+    sample = ScoredOnly(fitted=(), states=(), num_rows=NUM_ROWS, seed=0)
+    reduction = None if stores_states else sample
+    asked = DecodingConfig(max_tokens=1)
+    job = LabelJob(**{**vars(job), "teacher": teacher, "model": ref, "decoding": asked, "reduction": reduction})
+    result = label(job, state_size=model.config.hidden_size, share=RowShare(), commit_seconds=0.2)
+    states = io.read(result.table, columns=["error", *(["state_output_last"] if stores_states else [])])
+    assert states["error"].null_count == NUM_ROWS
+    assert NUM_ROWS < result.clipped_values < NUM_ROWS * model.config.hidden_size
+    if stores_states:
+        value_ND = np.stack(states["state_output_last"].to_numpy())
+        assert result.clipped_values == np.count_nonzero(np.abs(value_ND) == 65504)
 
 
 def side_by_side(examples, directory, *, seconds: float, slots: int, **script) -> LabelJob:

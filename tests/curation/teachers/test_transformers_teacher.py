@@ -107,21 +107,34 @@ def test_stored_states_are_the_float16_of_what_was_computed(tiny_model, requests
         assert np.array(row["state_output_last"], dtype=np.float16).tobytes() == expected.tobytes()
 
 
-def test_a_state_that_float16_cannot_hold_is_an_error_row(tiny_model, requests):
-    teacher = make(tiny_model, state_dtype="float16")
+def scaled(teacher, factor):
     with torch.no_grad():
-        teacher._model.model.norm.weight *= 1e6
-    rows = rows_of(teacher.label(requests[:3], DecodingConfig(max_tokens=3), seed=0))
-    for row in rows.values():
+        teacher._model.model.norm.weight *= factor
+    return teacher
+
+
+def test_numbers_beyond_float16_are_stored_as_its_largest_ones(tiny_model, requests):
+    few, decoding = requests[:3], DecodingConfig(max_tokens=3)
+    exact = rows_of(scaled(make(tiny_model), 1e6).label(few, decoding, seed=0))
+    stored = rows_of(scaled(make(tiny_model, state_dtype="float16"), 1e6).label(few, decoding, seed=0))
+    num_beyond = 0
+    for row_id, row in stored.items():
+        assert row["error"] is exact[row_id]["error"] is None
+        for name in ALL_STATES:
+            wide_D = np.array(exact[row_id][f"state_{name}"])
+            expected_D = np.sign(wide_D) * np.minimum(np.abs(wide_D), 65504)
+            np.testing.assert_array_equal(row[f"state_{name}"], expected_D.astype(np.float16))
+            num_beyond += int((np.abs(wide_D) > 65504).sum())
+    assert num_beyond > 0
+
+
+@pytest.mark.parametrize("state_dtype", ["float16", "float32"])
+def test_a_state_that_is_not_finite_is_an_error_row(tiny_model, requests, state_dtype):
+    teacher = scaled(make(tiny_model, state_dtype=state_dtype), float("inf"))
+    for row in rows_of(teacher.label(requests[:3], DecodingConfig(max_tokens=3), seed=0)).values():
         assert row["error"].startswith("state_overflow: ")
-        assert "float32" in row["error"]
+        assert "teacher.dtype" in row["error"]
         assert row["state_output_last"] is None
-    wide = make(tiny_model, state_dtype="float32")
-    with torch.no_grad():
-        wide._model.model.norm.weight *= 1e6
-    assert all(
-        row["error"] is None for row in rows_of(wide.label(requests[:3], DecodingConfig(max_tokens=3), seed=0)).values()
-    )
 
 
 def test_stop_strings_end_the_answer_before_them(tiny_model, requests):

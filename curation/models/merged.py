@@ -1,0 +1,49 @@
+"""Models with their adapters merged into the weights, for engines that read weights from files: once a node."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from curation.models import load_model, load_tokenizer
+from curation.models.loading import saved_from
+from curation.refs import ModelRef, fingerprint
+from curation.storage.cache import in_cache, remove_unused
+from curation.storage.digest import model_digest
+
+PREFIX = "merged-"
+KEPT = 3
+"""Merged models that a node keeps; before another one is made, those used longest ago are removed."""
+
+
+@contextmanager
+def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
+    """Yield the model with its adapter merged into weights of ``dtype``, in files that stay while they are read.
+
+    The first process of the node merges, the others wait for it and read the same files. Merged, because an engine
+    serves one adapter: its steps then cost what the base's cost, every adapter that peft knows is right, and the
+    numbers are those of the transformers teacher, which merges too.
+
+    Args:
+        model: with an adapter; both on this node (``curation.models.here``), or the base a hub id.
+        dtype: the type of the weights.
+
+    Raises:
+        ModelError: the model does not load.
+        OSError: there is no room for the weights.
+    """
+
+    def make(directory: Path) -> None:
+        remove_unused(PREFIX, keep=KEPT - 1)
+        load_model(model, dtype=dtype).save_pretrained(directory)
+        load_tokenizer(model).save_pretrained(directory)
+
+    with in_cache(PREFIX + _key(model, dtype), make) as directory:
+        yield saved_from(model, directory)
+
+
+def _key(model: ModelRef, dtype: str) -> str:
+    """Return a digest of all that the merged files depend on."""
+    contents = [model_digest(path) for path in map(Path, (model.base, model.adapter or "")) if path.is_dir()]
+    libraries = [version(name) for name in ("peft", "transformers")]
+    return fingerprint([model.base, model.revision, model.code, contents, dtype, libraries])
