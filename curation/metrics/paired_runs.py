@@ -40,10 +40,13 @@ from curation.metrics.paired import (
     score_interval,
     verdict_on,
 )
+from curation.metrics.strata import weights_of
 
 DRAWS = 99_999
 """The number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
 COUNTED = 1_000_000_000
+SAME = 1e-12
+"""Averaged accuracies that differ by less are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +128,52 @@ def recovery_of_runs(
     _, base_NJ, truth_NJ = models
     if int(truth_NJ.sum()) * base_NJ.size <= int(base_NJ.sum()) * truth_NJ.size:
         return None
-    rng = np.random.default_rng(seed)
-    # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
-    patterns, counts_P = np.unique(np.stack([runs_NJ.sum(axis=1) for runs_NJ in models]), axis=1, return_counts=True)
-    draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
-    arm_R, base_R, truth_R = (
-        draws_RP @ (right_P / runs_NJ.shape[1]) / n + _resampled(run_shifts(runs_NJ), rng)
-        for right_P, runs_NJ in zip(patterns, models, strict=True)
-    )
+    arm_R, base_R, truth_R = _resampled_means(models, np.random.default_rng(seed))
     value = recovery(*(float(runs_NJ.mean()) for runs_NJ in models))
     assert value is not None
     return recovery_between(value, arm_R - base_R, truth_R - base_R, n)
+
+
+def recovery_of_averages(
+    runs: Sequence[Sequence[npt.ArrayLike]], strata: Sequence[str], *, seed: int = 0
+) -> Estimate | None:
+    """Return the recovery of averaged accuracies (paper, eq. "Recovery", in its averaged tables).
+
+    An accuracy is averaged over strata (benchmarks), and within a stratum over its runs, before the ratio is taken. A
+    mean of the runs' own recoveries is another quantity: a run in which ground truth gains little would dominate it.
+
+    Args:
+        runs: of each run, the correctness [N, J] of arm, base and ground truth on the same N test rows.
+        strata: the stratum of each run.
+        seed: of the bootstrap.
+
+    Returns:
+        ``None`` if ground truth does not beat the base on average. The interval is a bootstrap of the test rows within
+        each run, as in :func:`recovery_of_runs`; it treats the rows of different runs as independent.
+    """
+    models = [[_as_runs(model) for model in run] for run in runs]
+    for run in models:
+        same_length(*run)
+    weight_S, rng = weights_of(strata), np.random.default_rng(seed)
+    arm, base, truth = (float(mean) for mean in weight_S @ [[model_NJ.mean() for model_NJ in run] for run in models])
+    value = recovery(arm, base, truth)
+    if value is None or truth - base < SAME:
+        return None
+    resampled_SMR = np.array([_resampled_means(run, rng) for run in models])
+    arm_R, base_R, truth_R = np.tensordot(weight_S, resampled_SMR, axes=1)
+    return recovery_between(value, arm_R - base_R, truth_R - base_R, sum(len(run[0]) for run in models))
+
+
+def _resampled_means(models: Sequence[Bools], rng: np.random.Generator) -> list[Floats]:
+    """Return the mean of each model [N, J] on resampled rows, each with all its runs, [R] each."""
+    n = len(models[0])
+    # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
+    patterns, counts_P = np.unique(np.stack([runs_NJ.sum(axis=1) for runs_NJ in models]), axis=1, return_counts=True)
+    draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
+    return [
+        draws_RP @ (right_P / runs_NJ.shape[1]) / n + _resampled(run_shifts(runs_NJ), rng)
+        for right_P, runs_NJ in zip(patterns, models, strict=True)
+    ]
 
 
 def run_shifts(correct_NJ: Bools) -> Floats:

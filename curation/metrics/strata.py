@@ -24,7 +24,7 @@ def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Es
     """
     if not estimates:
         return undefined(0)
-    return weighted_mean(estimates, _weights(strata))
+    return weighted_mean(estimates, weights_of(strata))
 
 
 def weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
@@ -54,7 +54,7 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
         return None
     if len(runs) == 1:
         return over_seeds(values)
-    mean = float(_weights(strata) @ np.asarray(values, dtype=np.float64))
+    mean = float(weights_of(strata) @ np.asarray(values, dtype=np.float64))
     parts = np.array([of.var(ddof=1) / len(of) for of in runs.values()]) / len(runs) ** 2
     freedom = np.array([len(of) - 1 for of in runs.values()])
     variance = float(parts.sum())
@@ -65,6 +65,7 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     return Estimate(value=mean, low=mean - margin, high=mean + margin, n=len(values))
 
 
-def _weights(strata: Sequence[str]) -> Float64s:
+def weights_of(strata: Sequence[str]) -> Float64s:
+    """Return the weight of each run in a mean over strata of the means of their runs, [S]."""
     names = list(strata)
     return np.array([1 / names.count(name) for name in names]) / len(set(names))

@@ -4,6 +4,9 @@ The report separates two kinds of uncertainty. ``low`` and ``high`` of an averag
 own intervals. ``runs`` is about seeds, splits and trainings: a t interval of the runs within their benchmark. Both hold
 for the given benchmarks, and neither says how much others would differ.
 
+Recovery is that of the averaged accuracies (paper, eq. "Recovery" in Table 2), not the mean of the runs' recoveries.
+Its bounds are from a bootstrap of each run's test rows; over runs, by the delta method.
+
 A pooled test treats every pair of a run and a test row as independent of every other. That holds between benchmarks,
 and if runs test on different rows. Runs of one benchmark may share test rows (``test_rows`` counts them). Then pooled
 p-values and intervals over rows are too optimistic, no verdict is given, and readers should use ``runs``.
@@ -25,9 +28,10 @@ from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.json_types import Json
 from curation.report.collect import collect
+from curation.report.headline import apart
 from curation.report.measures import finite
-from curation.report.record import GROUND_TRUTH, TEACHER, RunRecord
-from curation.report.tested import Tests, common_rows, compared, differences, read_tests
+from curation.report.record import BASE, GROUND_TRUTH, TEACHER, RunRecord
+from curation.report.tested import Tests, by_row, common_rows, compared, differences, read_tests
 
 MEASURES = ("auc", "ece", "brier")
 AGAINST_GROUND_TRUTH = (
@@ -160,13 +164,41 @@ def _arm(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
         "purity": average(parts, lambda part: _of(part, name)["purity"]),
         "purity_pooled": metrics.proportion(right, rows).to_json() if rows else None,
         "accuracy": average(parts, lambda part: _of(part, name)["accuracy"]),
-        "recovery": None if held else average(parts, lambda part: _recovery(_of(part, name))),
+        **_recovery(name, parts, withheld=held is not None),
         "withheld": held,
         "difference": average(parts, lambda part: _difference(_of(part, name)["against_ground_truth"])),
         **_against_ground_truth(name, parts, shared=shared),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
     }
+
+
+def _recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> Json:
+    """Return the recovery of the averaged accuracies, over the runs that tested arm, base and ground truth.
+
+    A run's rows are those that all three answered in all their test runs. ``recovery_withheld`` says why there is none
+    although all were tested: the interval of ground truth less base, averaged, reaches zero.
+    """
+    names = (name, BASE, GROUND_TRUTH)
+    rows = [(part, by_row(part.tests, names)) for part in parts if all(model in part.tests for model in names)]
+    kept = [(part, models) for part, models in rows if len(models[0])]
+    nothing = {"recovery": None, "recovery_withheld": None}
+    if withheld or not kept:
+        return nothing
+    strata, runs = [part.benchmark for part, _ in kept], [models for _, models in kept]
+    gains = [metrics.compare_rows(metrics.row_differences(truth, base)).difference for _, base, truth in runs]
+    gain = metrics.mean_over_strata(gains, strata)
+    if gain.low <= 0:
+        differs = apart(gain.value, gain.low, gain.high)
+        why = f"ground truth differs from the base by {differs} on average, so nothing is sure to be recovered"
+        return {**nothing, "recovery_withheld": why}
+    found = metrics.recovery_of_averages(runs, strata)
+    assert found is not None, "ground truth gains on average"
+    # The delta method: a run moves the ratio of two means by its own gain less so much of its gap.
+    moves = [float(arm.mean() - base.mean() - found.value * (truth.mean() - base.mean())) for arm, base, truth in runs]
+    of_runs = metrics.over_runs([found.value + move / gain.value for move in moves], strata)
+    over_runs = None if of_runs is None else of_runs.to_json()
+    return {**nothing, "recovery": {**found.to_json(), "num_runs": len(runs), "runs": over_runs}}
 
 
 def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
@@ -287,14 +319,6 @@ def _described(member: Member, benchmark: str, report: Json) -> Json:
 def _of(part: _RunGeneration, arm: str) -> Json:
     found: Json = next(item for item in part.report["arms"] if item["name"] == arm)
     return found
-
-
-def _recovery(arm: Json) -> Json | None:
-    """An arm's recovery, with its bounds if it has any."""
-    if arm["recovery"] is None:
-        return None
-    low, high = arm["recovery_interval"] or (None, None)
-    return {"value": arm["recovery"], "low": low, "high": high, "n": arm["accuracy"]["n"]}
 
 
 def _difference(against: Json | None) -> Json | None:

@@ -100,7 +100,7 @@ def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Test
         reason = f"the arms {REFERENCE_ARM} and {REFERENCE_GOLD} have different rows"
     if reason is not None:
         return {"withheld": reason}
-    neural_NJ, gold_NJ, truth_NJ = _by_row(tests, names)
+    neural_NJ, gold_NJ, truth_NJ = by_row(tests, names)
     pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
     compare = metrics.compare_rows
     found = {name: compared(compare(metrics.row_differences(*pair), seed=seed)) for name, pair in pairs.items()}
@@ -114,7 +114,7 @@ def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences
     """
     if first not in tests or second not in tests:
         return None
-    return metrics.row_differences(*_by_row(tests, (first, second)))
+    return metrics.row_differences(*by_row(tests, (first, second)))
 
 
 def common_rows(tests: Tests, *names: str) -> Int64s:
@@ -135,7 +135,7 @@ def compared(test: metrics.Comparison) -> Json | None:
 def _gain(tests: Tests, arm: str) -> float:
     """The gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
     base = accuracy(tests, BASE)
-    _, truth_NJ = _by_row(tests, (arm, GROUND_TRUTH))
+    _, truth_NJ = by_row(tests, (arm, GROUND_TRUTH))
     return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
 
 
@@ -161,11 +161,11 @@ def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None
-    arm_NJ, base_NJ, truth_NJ = _by_row(tests, names)
+    arm_NJ, base_NJ, truth_NJ = by_row(tests, names)
     return metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, seed=seed) if len(arm_NJ) else None
 
 
-def _by_row(tests: Tests, names: Sequence[str]) -> list[Bools]:
+def by_row(tests: Tests, names: Sequence[str]) -> list[Bools]:
     """Each model's grades [N, J] on the rows that all of them answered in all their runs."""
     aligned = iter(_aligned([run for name in names for run in tests[name]]))
     return [np.stack([next(aligned) for _ in tests[name]], axis=1) for name in names]

@@ -1,6 +1,8 @@
+import csv
 import itertools
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +10,17 @@ from scipy.stats import binomtest
 
 from curation import metrics
 from curation.metrics import paired_runs
-from curation.metrics.paired_runs import compare_rows, pooled_rows, recovery_of_runs, row_differences, sign_flip
+from curation.metrics.paired_runs import (
+    compare_rows,
+    pooled_rows,
+    recovery_of_averages,
+    recovery_of_runs,
+    row_differences,
+    sign_flip,
+)
+
+PAPER = Path(__file__).parents[2] / "data/paper_world_knowledge.csv"
+"""Tables 24 to 28 of the paper by benchmark, and Table 2 as ``average``, in per cent; a column a student."""
 
 
 def _one_run(first_only, second_only, both=30, neither=40):
@@ -230,3 +242,57 @@ def test_wrong_shapes_are_refused(wrong):
         row_differences(wrong, wrong)
     with pytest.raises(ValueError, match="lengths differ: 2 and 1"):
         row_differences([[True], [True]], [[True]])
+
+
+def test_the_papers_accuracies_by_benchmark_give_the_recoveries_of_its_table_2():
+    with PAPER.open() as file:
+        lines = list(csv.DictReader(file))
+    table = {(line.pop("benchmark"), line.pop("number"), line.pop("method")): line for line in lines}
+    benchmarks = sorted({name for name, _, _ in table} - {"average"})
+    recoveries = {method: line for (_, number, method), line in table.items() if number == "recovery"}
+    students = list(recoveries["Naive"])
+    assert (len(benchmarks), len(recoveries), len(students)) == (5, 6, 8)
+
+    def rows(benchmark, method, student):
+        """1,000 test rows with that accuracy."""
+        num_right = round(10 * float(table[benchmark, "accuracy", method][student]))
+        return (np.arange(1000) < num_right)[:, None]
+
+    of_recoveries = []
+    for method, student in itertools.product(recoveries, students):
+        runs = [[rows(name, model, student) for model in (method, "No-SFT", "Ground Truth")] for name in benchmarks]
+        found = recovery_of_averages(runs, benchmarks)
+        arm, base, truth = np.mean([[model.mean() for model in run] for run in runs], axis=0)
+        assert found is not None and found.value == pytest.approx((arm - base) / (truth - base)) and found.n == 5000
+        assert abs(100 * arm - float(table["average", "accuracy", method][student])) < 0.07  # Table 2's own rounding
+        paper, gap = float(recoveries[method][student]), 100 * (truth - base)
+        moved = 0.05 + 100 * 0.05 * (1 + found.value + abs(1 - found.value)) / gap  # by three averages of one decimal
+        assert abs(100 * found.value - paper) <= moved, (method, student)
+        alone = [metrics.recovery_of_runs(*run).value for run in runs]
+        of_recoveries.append(abs(100 * np.mean(alone) - paper))
+    assert sum(off > 5 for off in of_recoveries) == 17  # the mean of the benchmarks' recoveries is another quantity
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_recovery_of_averages_covers_that_of_the_populations(several):
+    """Two benchmarks, one with a small gap; the second has two runs, each of rows of its own."""
+    rng, runs = np.random.default_rng(8), 3 if several else 1
+    chances = [(0.55, 0.5, 0.56), (0.6, 0.3, 0.7), (0.6, 0.3, 0.7)]
+    means = np.mean([chances[0], chances[1]], axis=0)
+    true = (means[0] - means[1]) / (means[2] - means[1])
+    misses = 0
+    for _ in range(300):
+        drawn = [[rng.random((200, runs)) < chance for chance in of] for of in chances]
+        found = recovery_of_averages(drawn, ["a", "b", "b"], seed=1)
+        misses += not found.low <= true <= found.high
+    assert 0.015 < misses / 300 < 0.08  # what looks like shifts of whole runs widens the interval
+
+
+def test_one_run_has_the_recovery_of_its_rows_and_no_gain_has_none():
+    rng = np.random.default_rng(2)
+    run = [rng.random((80, 2)) < chance for chance in (0.6, 0.4, 0.8)]
+    assert recovery_of_averages([run], ["a"], seed=5) == recovery_of_runs(*run, seed=5)
+    base = np.ones((10, 1), dtype=bool)
+    assert recovery_of_averages([[base, base, base]] * 2, ["a", "b"]) is None
+    with pytest.raises(ValueError):
+        recovery_of_averages([[base, base, base[1:]]], ["a"])

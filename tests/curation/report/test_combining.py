@@ -24,6 +24,7 @@ from curation.storage import lease
 
 ROOT = Path(__file__).parents[3]
 TEACHER = ROOT / "examples/bases/teacher"
+BASE, TRUTH = "base", "ground_truth"
 ARMS = ["naive", "internal_confidence", "trust", "ground_truth"]
 
 
@@ -162,8 +163,8 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
         assert arm["p_value_distinct_rows"] == against["p_value"]
         exact = metrics.paired_test(first, second).difference
         assert [against[key] for key in ("difference", "low", "high")] == [exact.value, exact.low, exact.high]
-        for key in ("purity", "accuracy", "recovery"):
-            values = [run[key] if key == "recovery" else run[key]["value"] for run in of_runs]
+        for key in ("purity", "accuracy"):
+            values = [run[key]["value"] for run in of_runs]
             low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
             assert arm[key]["value"] == pytest.approx(np.mean(values)) and arm[key]["num_runs"] == 3
             assert (arm[key]["runs"]["low"], arm[key]["runs"]["high"]) == pytest.approx((low, high))
@@ -192,6 +193,38 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
     assert all(str(directory) in page for directory in seeds[1])
     as_json = json.loads(combine(*seeds[1], "-o", tmp_path / "out", "--json").stdout)
     assert {**as_json, "created": ""} == {**content, "created": ""}
+
+
+def test_recovery_is_that_of_the_averaged_accuracies(
+    seeds: tuple[Path, list[Path]], records: list[RunRecord], tmp_path: Path
+) -> None:
+    content = json.loads(combine(*seeds[1], "-o", tmp_path / "out", "--json").stdout)
+    rows_of = {
+        name: [right_on_test(record, name).astype(float) for record in records] for name in ("trust", BASE, TRUTH)
+    }
+    arm, base, truth = (np.array([rows.mean() for rows in rows_of[name]]) for name in ("trust", BASE, TRUTH))
+    expected = (arm.mean() - base.mean()) / (truth.mean() - base.mean())
+    found = by_name(content)["trust"]["recovery"]
+    assert found["value"] == pytest.approx(expected) != pytest.approx(((arm - base) / (truth - base)).mean(), abs=1e-6)
+    assert (found["n"], found["num_runs"]) == (750, 3) and by_name(content)["trust"]["recovery_withheld"] is None
+    rng, ratios = np.random.default_rng(3), []
+    for _ in range(4000):  # resampled row by row within each run
+        means = np.array([[rows[at].mean() for rows in each] for at, each in drawn_rows(rng, rows_of)])
+        arm_r, base_r, truth_r = means.mean(axis=0)
+        ratios.append((arm_r - base_r) / (truth_r - base_r))
+    assert [found["low"], found["high"]] == pytest.approx(np.quantile(ratios, [0.025, 0.975]), abs=0.03)
+    # Over runs: leaving out a run each (the jackknife) gives nearly the spread of the delta method.
+    left = [np.delete([arm - base, truth - base], run, axis=1).mean(axis=1) for run in range(3)]
+    spread = np.sqrt(2 / 3 * np.square((ratio := np.array([a / b for a, b in left])) - ratio.mean()).sum())
+    half = stats.t.ppf(0.975, 2) * spread
+    assert found["runs"]["high"] - found["value"] == pytest.approx(half, rel=0.15)
+    assert by_name(content)["ground_truth"]["recovery"]["value"] == 1
+
+
+def drawn_rows(rng: np.random.Generator, rows_of: dict[str, list[np.ndarray]]) -> list[tuple[np.ndarray, tuple]]:
+    """Of each run, places of its rows with replacement, and the rows of all models."""
+    runs = list(zip(*rows_of.values(), strict=True))
+    return [(rng.integers(0, len(run[0]), len(run[0])), run) for run in runs]
 
 
 def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path) -> None:
