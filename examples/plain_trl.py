@@ -4,8 +4,8 @@
     python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student
     python plain_trl.py runs/my-run/gen-0/select-.../trust.jsonl Qwen/Qwen3-1.7B-Base --method grpo -o student
 
-SFT learns `completion` from `prompt`. GRPO draws its own answers to `prompt` and rewards those that end in `label`; the
-project's GRPO grades by the domain's own rule instead (docs/method.md).
+SFT learns `completion` from `prompt`. GRPO draws its own answers to `prompt` and rewards those that equal `completion`
+or end in `label`; the project's GRPO grades by the domain's own rule instead (docs/method.md).
 """
 
 import argparse
@@ -17,16 +17,27 @@ from transformers.utils import is_torch_cuda_available
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 
-def answer(text: str) -> str | None:
-    r"""What stands in the last \boxed{}, else the last word."""
-    if found := re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text):
-        return found[-1].strip()
-    return text.split()[-1] if text.split() else None
+def boxed(text: str) -> str | None:
+    r"""What stands in the last \boxed{}."""
+    found = re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+    return found[-1].strip() if found else None
 
 
-def exact_match(completions: list[str], label: list[str], **columns: object) -> list[float]:
-    """1 for a completion whose answer is the row's label; TRL passes the columns of the selection by name."""
-    return [float(answer(text) == right) for text, right in zip(completions, label, strict=True)]
+def matches(text: str, label: str, own: str | None) -> bool:
+    """Whether an answer is the row's ``own``, boxed or as it stands, or ends in the words of its label."""
+    words, box = text.split(), boxed(text)
+    if box is not None:
+        return box in (label, None if own is None else boxed(own))
+    ways = [label, label.replace("_", " "), {"first": "A", "second": "B"}.get(label, label)]
+    return (own is not None and words == own.split()) or any(words[-len(way.split()) :] == way.split() for way in ways)
+
+
+def exact_match(
+    completions: list[str], label: list[str], completion: list[str] | None = None, **columns: object
+) -> list[float]:
+    """1 for an answer that is the row's; TRL passes the columns of the selection by name."""
+    owns = completion or [None] * len(label)
+    return [float(matches(*row)) for row in zip(completions, label, owns, strict=True)]
 
 
 def main() -> None:
@@ -46,7 +57,7 @@ def main() -> None:
     read = Dataset.from_parquet if args.selection.endswith(".parquet") else Dataset.from_json
     rows = read(args.selection)
     if args.method == "grpo":  # an unparsed label can never be matched
-        rows = rows.filter(lambda row: row["label"] is not None).select_columns(["prompt", "label"])
+        rows = rows.filter(lambda row: row["label"] is not None).select_columns(["prompt", "label", "completion"])
     else:
         rows = rows.select_columns(["prompt", "completion"])
     batch, has_gpu = min(args.batch, len(rows)), is_torch_cuda_available()

@@ -1,9 +1,13 @@
 """Small inputs after public reports, each with its right value (``shared/cases``; skipped where that is absent)."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -12,8 +16,10 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.commands.validate import check
 from curation.config import DomainConfig, RunConfig, SourceConfig
+from curation.config.given import GivenConfig
 from curation.config.load import load_config
 from curation.domains import Domain, attempt, get_domain
+from curation.domains.given import reading
 from curation.errors import ConfigError, SourceError
 from curation.pipeline.opened import open_run
 from curation.sources import discover, raw_rows, read_rows
@@ -110,6 +116,53 @@ def test_copies_in_the_selection(local_ray, tmp_path, repeats):
         assert len(set(prompts)) == 100 and "copies" not in rules
     else:
         assert len(set(prompts)) < 50 and "copies" in rules
+
+
+def test_labels_given_in_another_case_are_read(tmp_path):
+    """Of Good, good., "bad", Label: bad and BAD the case alone differs in the first and the last."""
+    classes = get_domain(DomainConfig(name="classification", classes=["good", "bad"]))
+    domain = reading(classes, GivenConfig(completion="answer"))
+    found = rows("given_variants/labelled.csv")
+    stated = [domain.parse(domain.given_completion(domain.read(row)), row) for row in found]
+    right = [row["label"] for row in found]
+    assert [stated[place] == right[place] for place in range(6)] == [True, True, False, False, False, True]
+    pa_csv.write_csv(
+        pa.table(
+            {
+                "text": [f"{row['text']} {number}" for number in range(50) for row in found],
+                **{name: [row[name] for row in found] * 50 for name in ("answer", "label")},
+                "sure": np.linspace(0, 1, 50 * len(found)),
+            }
+        ),
+        tmp_path / "labelled.csv",
+    )
+    config = {
+        "name": "given",
+        "run_dir": str(tmp_path / "run"),
+        "domain": {"name": "classification", "classes": ["good", "bad"]},
+        "sources": {"labelled": {"path": str(tmp_path / "labelled.csv")}},
+        "splits": {name: {"from": "labelled", "rows": 150} for name in ("source", "pool")},
+        "teacher": {"backend": "given", "completion": "answer", "confidence": "sure"},
+        "selection": {"budget": {"n": 20}},
+        "generations": [],
+    }
+    told = [line.text for line in check(RunConfig.model_validate(config)) if "cannot be read" in line.text]
+    assert len(told) == 2 and all("'good.'" in text and "'Good'" not in text for text in told)
+
+
+def test_rewards_of_the_plain_example_know_the_rows_own_completions():
+    path = Path(__file__).parents[1] / "examples" / "plain_trl.py"
+    script = runpy.run_path(str(path))
+    selected = [json.loads(line) for line in (CASES / "grpo_reward" / "trust.jsonl").read_text().splitlines()]
+    completions, labels = [row["completion"] for row in selected], [row["label"] for row in selected]
+    rewarded = script["exact_match"]
+    assert rewarded(completions, labels) == rewarded(completions, labels, completion=completions) == [1.0] * 3
+    assert rewarded([" card", " class 001", " B"], labels, completion=completions) == [0.0] * 3
+    own = "2 + 2 is 4, so the answer is \\boxed{4}."
+    texts = ["\\boxed{4}", "\\boxed{5}, no 4", "so 4", own]
+    assert rewarded(texts, ["4"] * 4, completion=[own] * 4) == [1.0, 0.0, 1.0, 1.0]
+    several = "x: yes\n y: no\n"
+    assert rewarded([several, "x: no\n y: no\n"], ["x"] * 2, completion=[several] * 2) == [1.0, 0.0]
 
 
 def test_excel():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -109,12 +110,22 @@ class GivenLabels:
         """
         text: str = example[WEAK_COMPLETION]
         label, _ = attempt(self._domain.parse, text, example)
+        if label is None:  # no two classes differ by case alone
+            label = self._by_case.get(" ".join(text.split()).casefold())
+            text = text if label is None else label
         if label is not None:
             return self._domain.answer(label, example) if is_bare(self._domain, text, label, example) else text
         sentence, _ = attempt(self._domain.answer, text, example)
         if sentence is not None and attempt(self._domain.parse, sentence, example)[0] == text:
             return sentence
         return text
+
+    @cached_property
+    def _by_case(self) -> dict[str, str]:
+        """Labels of a closed set by their names and words without case."""
+        labels = self._domain.closed_labels() or ()
+        words = {label: attempt(self._domain.answer, label, {})[0] or label for label in labels}
+        return {" ".join(text.split()).casefold(): label for label in labels for text in (words[label], label)}
 
     if not TYPE_CHECKING:  # the other members of the protocol
 

@@ -91,6 +91,16 @@ class Repeats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unread:
+    """Pool rows that were labelled without error, and those of them whose label could not be read."""
+
+    num_rows: int
+    num_unread: int
+    writings: tuple[str, ...]
+    """The commonest of their answers, the first characters of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LabelsSeen:
     """How many different labels the teacher gave, and how many of them are selected."""
 
@@ -144,6 +154,7 @@ class Evidence:
     """``None`` where the fit does not say."""
     selected_repeats: Repeats | None = None
     """Selected rows and their questions."""
+    unread: Unread | None = None
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """``None`` where the teacher does not choose among options of several lengths by their whole score."""
@@ -180,6 +191,7 @@ class Material:
     capped: bool = False
     repeats: Repeats | None = None
     selected_repeats: Repeats | None = None
+    unread: Unread | None = None
     option_lengths: OptionLengths | None = None
 
 
@@ -217,6 +229,7 @@ def weigh(of: Material) -> Evidence:
         rivals=rivals,
         repeats=of.repeats,
         selected_repeats=of.selected_repeats,
+        unread=of.unread,
         option_lengths=of.option_lengths,
     )
 

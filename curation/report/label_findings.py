@@ -1,10 +1,13 @@
 """Findings of the verdict on labels: one for all rows, few among the selected, short ones preferred."""
 
+from curation.escaping import quoted
 from curation.report.class_table import COLLAPSE
 from curation.report.evidence import Evidence
 from curation.report.headline import percent
 from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 
+UNREAD = 0.2
+"""The share of the pool's labels that may be such that they cannot be read."""
 REPEATED = 0.2
 """The share of labelled rows that may repeat a question."""
 
@@ -85,6 +88,16 @@ def cap(evidence: Evidence) -> float:
     """The most rows of one label, as a share, where every label that the teacher gave could have as many twice over."""
     given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
     return max(0.01, round(min(0.6, 2 / given), 2))
+
+
+def unreadable(evidence: Evidence) -> Finding | None:
+    """Labels that cannot be read count as wrong, and arms that rank select none of them."""
+    found = evidence.unread
+    if found is None or found.num_unread <= UNREAD * found.num_rows:
+        return None
+    shown = ", ".join(quoted(text) for text in found.writings)
+    share = percent(found.num_unread / found.num_rows)
+    return CARE, f"{share} of the pool's labels cannot be read ({shown}); arms that rank leave these rows out"
 
 
 def copied(evidence: Evidence) -> Finding | None:

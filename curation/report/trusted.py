@@ -9,6 +9,7 @@ the report gives its AUC as a control. For comparison with Brier score and ECE, 
 the share of right labels among the same kind of rows, parsed or all, of the source's questions.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from statistics import mean
@@ -23,7 +24,7 @@ from curation.metrics import Estimate
 from curation.report import measures
 from curation.report.class_table import as_evidence
 from curation.report.control import control
-from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, foreseen, weigh
+from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, Unread, foreseen, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.option_lengths import option_lengths
@@ -32,7 +33,10 @@ from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rivals import against, best_signal, in_table, what_trust_is, who_won
 from curation.report.rows import Judged
 from curation.selection.capped import is_capped
+from curation.tables import io
 
+LOOKED_AT, CHARACTERS = 2_000, 40
+"""Labels that cannot be read, of which the commonest are shown, and how much of each."""
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
@@ -92,6 +96,7 @@ def evidence(
         capped=is_capped(record.budget),
         repeats=repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
+        unread=unread(record),
         option_lengths=None
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
         else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),
@@ -144,6 +149,19 @@ def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = Non
         num_labelled=given["num_rows"], num_given=given["num_labels"], num_selected=selected["num_labels"]
     )
     return replace(shown, labels=labels, classes=as_evidence(classes))
+
+
+def unread(record: GenerationRecord) -> Unread:
+    """Count the pool's labels that could not be read, with the commonest of the first ones."""
+    counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
+    wanted = {"filter": "label IS NULL AND error IS NULL", "limit": LOOKED_AT}
+    texts = labels.to_table(columns=["completion"], **wanted)["completion"].to_pylist() if counts["unparsed"] else []
+    found = Counter(" ".join((text or "").split())[:CHARACTERS] for text in texts)
+    return Unread(
+        num_rows=counts["rows"] - sum(counts["errors"].values()),
+        num_unread=counts["unparsed"],
+        writings=tuple(text for text, _ in found.most_common(3)),
+    )
 
 
 def repeats(fit: JsonView) -> Repeats | None:

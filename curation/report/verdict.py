@@ -15,6 +15,7 @@ from curation.report.evidence import Evidence
 from curation.report.headline import number, percent
 from curation.report.label_findings import (
     REPEATED,
+    UNREAD,
     collapsed,
     copied,
     one_class,
@@ -22,6 +23,7 @@ from curation.report.label_findings import (
     repeats,
     short_options,
     spread,
+    unreadable,
 )
 from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Level, VerdictRule
 from curation.report.student_findings import learned_nothing
@@ -203,6 +205,13 @@ RULES: tuple[VerdictRule, ...] = (
         asks=f"Do at most {100 * REPEATED:.0f} % of the labelled rows repeat a question?",
         find=repeats,
         mend="Label source rows that ask further questions: copies tell nothing new, and each counts once here.",
+    ),
+    VerdictRule(
+        name="unread",
+        asks=f"Can at least {100 - 100 * UNREAD:.0f} % of the pool's labels be read?",
+        find=unreadable,
+        mend="Have the answers written as the task's labels are: the prompt's format, teacher.decoding.max_tokens, or "
+        "for labels made elsewhere their column.",
     ),
     VerdictRule(
         name="copies",

@@ -10,6 +10,7 @@ import numpy as np
 from curation.arrays import Int64s
 from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
+from curation.domains.given import completion_of
 from curation.errors import SourceError, kind_of
 from curation.escaping import quoted
 from curation.json_types import Json
@@ -24,6 +25,8 @@ RUNS, RUN_ROWS = 20, 50
 """So many runs of consecutive rows are read, so that little of large files has to be; 1,000 rows of a source."""
 VALUE = 60
 """Characters that are shown of a value."""
+WRITINGS = 3
+"""Labels that cannot be read, of which as many are shown."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +40,8 @@ class Looked:
     """Rows that cannot be used, by kind."""
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Rows by a label made elsewhere that cannot be read, cut to ``VALUE`` characters."""
     first: dict[str, str] = field(default_factory=dict)
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
@@ -95,12 +100,22 @@ def check_pool(looked: Looked, limit: float) -> Iterator[str]:
 def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int) -> Looked:
     """Rows of a split of ``size`` rows, read as examples."""
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
-    errors = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])["error"].to_pylist()
+    examples = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])
+    errors = examples["error"].to_pylist()
+    looked.unread.update(_unread(domain, [row for row in examples.to_pylist() if row["error"] is None]))
     looked.errors.update(kind_of(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
         if text is not None and (kind := kind_of(text)) not in looked.first:
             looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
     return looked
+
+
+def _unread(domain: Domain, examples: Sequence[Json]) -> Iterator[str]:
+    """Yield the labels made elsewhere that the domain cannot read."""
+    for example in examples:
+        completion = completion_of(domain, example)
+        if completion is not None and attempt(domain.parse, completion, example)[0] is None:
+            yield completion.strip()[:VALUE]
 
 
 def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[str]:
@@ -115,6 +130,18 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{pool.rows:,} (of {pool.size:,}, looked at)')}")
     for name, looked in found.items():
         yield from _refused(f"splits.{name}", "splits.max_error_rate", looked, limit)
+        if looked.unread:
+            yield (
+                f"splits.{name}: {looked.unread.total():,} of {looked.rows:,} labels made elsewhere, looked at, cannot "
+                f"be read ({commonest(looked.unread)}); they count as wrong, and arms that rank leave them out: write "
+                "them as the classes are written, or add their words to domain.classes"
+            )
+
+
+def commonest(writings: Counter[str]) -> str:
+    """Return the three commonest labels that cannot be read, in words."""
+    more = ", ..." if len(writings) > WRITINGS else ""
+    return ", ".join(quoted(text) for text, _ in writings.most_common(WRITINGS)) + more
 
 
 def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
