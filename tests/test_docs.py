@@ -54,7 +54,7 @@ ANSWERS = {
     "running": "checks configuration, input files and models",
     "students": "student.method names how students are trained",
     "troubleshooting": "take the name that is given",
-    "trust": "teacher.states names the states to keep of each row",
+    "trust": "trust.kind names the function by which the arm trust ranks",
 }
 """Words that answer the question of a page, or begin its list of answers, as a reader sees them; by page. The log of
 experiments answers none."""
