@@ -244,7 +244,6 @@ def make_trial(
                 "poison_rows": list(poison),
             },
         },
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": options.rows // 10}, "arms": ["naive", "internal_confidence"]},
         "commit_seconds": 2.0,
     }

@@ -60,7 +60,7 @@ def chess(directory: Path) -> dict[str, Any]:
             "chunk_rows": 512,
             "actors": {"min": 2, "max": 2},
         },
-        "trust": {"states": ["output_last"], "max_steps": 20},
+        "trust": {"states": ["output_last"]},
     }
 
 
@@ -84,7 +84,6 @@ def _scripted(directory: Path, rows: int, **script: Any) -> dict[str, Any]:
             "actors": {"min": 1, "max": 2},
             "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"], **script},
         },
-        "trust": {"max_steps": 20, "width": 8, "depth": 1},
     }
 
 
@@ -121,7 +120,6 @@ def questions(directory: Path) -> dict[str, Any]:
             "chunk_rows": 256,
             "actors": {"min": 1, "max": 2},
         },
-        "trust": {"max_steps": 200},
     }
 
 

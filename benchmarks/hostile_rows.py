@@ -99,7 +99,6 @@ def write_run(folder: Path, *, form: str = "jsonl", answers: tuple[Any, ...] = (
         "sources": {"sums": {"path": f"sums é.{form}", "id_column": "id"}},
         "splits": SPLITS,
         "teacher": {"backend": "scripted", "scripted": {"completions": COMPLETIONS}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 20}, "arms": ["naive", "internal_confidence"]},
         "ray": {"num_cpus": 2},
         **sections,

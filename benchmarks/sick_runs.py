@@ -58,7 +58,6 @@ def scripted(path: Path, rows: list[dict[str, Any]], domain: str, script: dict[s
         "sources": {"rows": {"path": str(path)}},
         "splits": {"source": {"from": "rows", "rows": 2 * third}, "pool": {"from": "rows"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": script, "states": ["output_last"]},
-        "trust": {"width": 32, "depth": 1, "max_steps": 300},
         "selection": {"budget": {"n": third // 4}, "arms": ["naive", "trust"]},
     }
 

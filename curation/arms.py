@@ -14,6 +14,8 @@ from curation.registry import Registry, instance_of
 
 REFERENCE_ARM = "trust"
 """The method's own arm: it ranks by the function that the section ``trust`` names."""
+PAPER_TRUST = "ntf"
+"""The paper's trust function: the network of ``neural`` with the paper's settings (``curation.config.trust``)."""
 REFERENCE_GOLD = "trust_gold"
 """The arm of the same rows with their gold labels."""
 FREE = ("internal_confidence", "margin", "entropy", "min_logprob", "last_logprob")
@@ -137,6 +139,7 @@ TRUST: Registry[Trust] = _Trusts(
         "stacked": Fitted(
             "stacked trust",
             "curation.trust.stacked:StackedTrust",
+            reads=("score_dtype",),
             fit="train.stack:fit_stacked",
             fit_rows="train.stack:stacked_of",
         ),
@@ -165,6 +168,13 @@ TRUST: Registry[Trust] = _Trusts(
         ),
         "neural": Fitted(
             "neural trust",
+            "curation.trust.neural:NeuralTrust",
+            reads=None,
+            fit="train.trust:fit_trust",
+            fit_rows="train.trust:neural_of",
+        ),
+        PAPER_TRUST: Fitted(
+            "NTF of the paper",
             "curation.trust.neural:NeuralTrust",
             reads=None,
             fit="train.trust:fit_trust",
@@ -199,8 +209,9 @@ class Rule:
     oracle."""
 
 
+STRATUM: Literal["stratum"] = "stratum"
 TOP = Rule("curation.selection.top_n:TopN")
-STRATIFIED = Rule("curation.selection.quotas:Stratified", ("stratum",))
+STRATIFIED = Rule("curation.selection.quotas:Stratified", (STRATUM,))
 DISTRIBUTION_AWARE = Rule("curation.selection.quotas:DistributionAware", ("stratum", "accuracy"))
 MATCHED = Rule("curation.selection.quotas:Matched", ("stratum", "reference"))
 RULES: Registry[Rule] = Registry(

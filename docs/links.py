@@ -1,14 +1,17 @@
 """Checks the links of the site: ``python docs/links.py build/docs``; ``make docs`` does it.
 
-Every link within the site must lead to a file, and to an anchor in it. Nothing may be loaded from elsewhere: the site
+Every link within the site must lead to a file, and to an anchor in it; every path of the repository and every test that
+a page names in code font must be there. Nothing may be loaded from elsewhere: the site
 works without a network. Links to other places are written to ``external-links.txt`` beside the pages, each with the
 pages that have it; ``--fetch`` asks whether they answer.
 """
 
 import argparse
+import re
 import sys
 import urllib.request
 from collections import defaultdict
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +20,12 @@ from urllib.parse import unquote, urldefrag, urlsplit
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """By element, the attribute that names what the browser fetches by itself."""
 SECONDS = 20
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("benchmarks", "curation", "deploy", "docs", "examples", "tests", "train", "tune")
+"""Folders of the repository; a page may leave out the first ones of a path."""
+NAMED = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|yaml|j2))?(?:::(\w+))?`")
+TO_BE_MADE = {"extending.md", "log.md"}
+"""Pages that name files which a reader is to write, or which once were."""
 
 
 class Page(HTMLParser):
@@ -69,6 +78,21 @@ def check(site: Path) -> Checked:
     return Checked(dead, num_inside, dict(sorted(outside.items())))
 
 
+def not_there(pages: list[Path]) -> Iterator[str]:
+    """Find the paths of the repository, and the tests, that pages name in code font and that are not there."""
+    files = [path for part in PARTS for path in (ROOT / part).rglob("*.*")]
+    folders = {path.parent.name for path in files}
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    for page in pages:
+        for path, test in NAMED.findall(page.read_text()):
+            found = [file for file in files if str(file).endswith(f"/{path}")] if path else tests
+            is_ours = path.split("/")[0] in folders if "/" in path else path.startswith("test_")
+            if is_ours and not found:
+                yield f"{page.name}: {path} is not there"
+            elif test and not any(f"def {test}(" in file.read_text() for file in found):
+                yield f"{page.name}: {path or 'tests'} has no {test}"
+
+
 def answers(link: str) -> str | None:
     """What is wrong with an address elsewhere; None: it answers."""
     try:
@@ -86,7 +110,8 @@ def main() -> None:
     given = parser.parse_args()
     site = given.site.resolve()
     found = check(site)
-    dead = found.dead
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    dead = [*found.dead, *not_there([page for page in pages if page.name not in TO_BE_MADE])]
     (site / "external-links.txt").write_text(
         "".join(f"{link}  {', '.join(sorted(set(at)))}\n" for link, at in found.outside.items())
     )

@@ -61,7 +61,6 @@ class SumsRun:
                     "log": str(self._log),
                 },
             },
-            "trust": {"width": 8, "depth": 1, "max_steps": 10},
             "selection": {"budget": {"n": 50}, "arms": ["naive", "internal_confidence"]},
             "commit_seconds": commit_seconds,
             **sections,

@@ -57,7 +57,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "adapt": {"preset": "scratch", "epochs": 2, "learning_rate": 5e-4, **BATCH},
             "decoding": {"max_tokens": 4},
         },
-        "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
         "selection": {"budget": {"n": 60}, "arms": ["naive", "trust", "ground_truth"]},
         "student": {"preset": "scratch", "epochs": 1, **BATCH},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],

@@ -40,13 +40,7 @@ CONFIG = {
         "actors": {"min": 1, "max": 1},  # a second one costs more than it does: some twenty pools are started
         "decoding": {"max_tokens": 4},
     },
-    "trust": {
-        "states": ["prompt_last", "layer1_output_last"],
-        "width": 16,
-        "depth": 1,
-        "max_steps": 30,
-        "learning_rate": 1e-3,
-    },
+    "trust": {"states": ["prompt_last", "layer1_output_last"]},
     "selection": {"budget": {"n": 40}, "arms": ["trust"]},  # all arms: tests/test_examples.py
     "student": SMALL | {"max_length": 33},  # four in ten puzzles have more tokens
     "generations": [{"student": {"path": str(ROOT / "examples/bases/teacher")}}] * 2,
@@ -211,7 +205,6 @@ RISK = {
         "audit": True,
     },
     "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1} TRUE", " FALSE"]}, "chunk_rows": 1000},
-    "trust": {"width": 8, "depth": 1, "max_steps": 10},
     "judge": {"model": TINY, "splits": ["pool"]},
     "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "trust"]},
     "student": SMALL,

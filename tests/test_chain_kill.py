@@ -38,7 +38,7 @@ def make_run(directory: Path, num: int, **chain: Any) -> SumsRun:
             "generations": [GENERATION] * num,
             "evaluation": {"num_runs": 1, "decoding": {"temperature": 0, "max_tokens": 4}},
             "chain": {"arms": ["trust", "naive"], "shallow": ["first_teacher"], "shares": SHARES, **chain},
-            "trust": {"width": 16, "depth": 1, "max_steps": 60, "learning_rate": 1e-2, "validation_fraction": 0.4},
+            "trust": {"validation_fraction": 0.4},
         },
     )
     config = yaml.safe_load(run.config.read_text())

@@ -38,7 +38,6 @@ SECTIONS = {
     },
     "teacher": {"backend": "scripted", "chunk_rows": 50, "actors": {"max": 1},
                 "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
-    "trust": {"width": 8, "depth": 1, "max_steps": 10},
     "selection": {"budget": {"n": 50}, "arms": ["naive", "trust"]},
     "student": {"preset": "scratch", "epochs": 1, "global_batch_size": 16, "micro_batch_size": 16},
     "generations": [{"student": {"init": {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_positions": 256}}}],

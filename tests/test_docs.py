@@ -54,7 +54,7 @@ ANSWERS = {
     "running": "checks configuration, input files and models",
     "students": "student.method names how students are trained",
     "troubleshooting": "take the name that is given",
-    "trust": "teacher.states names the states to keep of each row",
+    "trust": "trust.kind names the function by which the arm trust ranks",
 }
 """Words that answer the question of a page, or begin its list of answers, as a reader sees them; by page. The log of
 experiments answers none."""
@@ -295,3 +295,22 @@ def test_messages_of_the_page_stand_in_the_code():
         parts = [part.strip(" :;,") for part in re.split(PUT_IN, message)]
         unknown += [(message, part) for part in parts if len(part) > 2 and part not in code]
     assert unknown == []
+
+
+def test_paths_and_tests_that_pages_name_are_there(tmp_path: Path):
+    links = runpy.run_path(str(DOCS / "links.py"))
+    named = [page for page in PAGES if page.name not in {*links["TO_BE_MADE"], "CHANGELOG.md"}]
+    assert list(links["not_there"](named)) == []
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`curation/arms.py` `trust/neural.py` `test_docs.py::test_links_lead_to_files_and_headings` `my/own.yaml`\n"
+        "`curation/nowhere.py`, `test_none.py`, `test_docs.py::test_of_nothing`, `::test_nowhere_at_all`\n"
+        "`trust/no.py`\n"
+    )
+    assert list(links["not_there"]([page])) == [
+        "page.md: curation/nowhere.py is not there",
+        "page.md: test_none.py is not there",
+        "page.md: test_docs.py has no test_of_nothing",
+        "page.md: tests has no test_nowhere_at_all",
+        "page.md: trust/no.py is not there",
+    ]

@@ -47,7 +47,6 @@ def config(tmp_path: Path, name: str = "run", *, arms: list[str] = ARMS, num: in
                 "audit": True,
             },
             "teacher": {"backend": "scripted", "scripted": {"completions": ["\\boxed{x}", "\\boxed{y}"]}},
-            "trust": {"width": 8, "depth": 1, "max_steps": 10},
             "selection": {"budget": {"n": 10}, "arms": arms, **selection},
             "student": {"preset": "scratch", "epochs": 1},
             "generations": [student] * num,

@@ -36,7 +36,6 @@ CONFIG = {
         "states": ["output_last"],
         "decoding": {"max_tokens": 4},
     },
-    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
     "selection": {"budget": {"n": 20}, "arms": ["trust"]},
     "student": SMALL,
     "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],

@@ -28,7 +28,6 @@ REDUCED = {
         "splits.probes.problems.rows=40",
         "splits.pool.rows=400",
         "teacher.adapt.epochs=3",
-        "trust.max_steps=100",
         "selection.budget.risk.alpha=0.8",
     ),
     "math": (
@@ -38,7 +37,6 @@ REDUCED = {
         "teacher.adapt.epochs=7",
         "teacher.adapt.cpus_per_worker=1",
         "trust.cpus_per_worker=1",
-        "trust.max_steps=100",
         "signals.self_consistency.num_samples=2",
         "selection.budget={n: 20}",  # so small a teacher is right too seldom for a trust of one half
     ),
@@ -49,7 +47,6 @@ REDUCED = {
         "splits.source.rows=400",
         "splits.pool.rows=400",
         "trust.cpus_per_worker=1",
-        "trust.max_steps=100",
         "signals.self_consistency.num_samples=2",
         "selection.budget={n: 10}",
         "selection.gold_rollouts.source=answers",  # of its own it has too few right ones
@@ -59,7 +56,6 @@ REDUCED = {
         "splits.source.rows=1500",
         "splits.probes.held_out.rows=300",
         "splits.pool.rows=1500",
-        "trust.max_steps=100",
         "selection.budget.cap=80",
         "signals.self_consistency.num_samples=2",
     ),
@@ -119,7 +115,6 @@ def test_own_domain_of_the_page_runs_from_the_command_line(tmp_path):
         "splits": {"source": {"from": "texts", "rows": 200}, "pool": {"from": "texts"}, "audit": True},
         # Chooses an option, or what it says of its confidence, by the row's hash.
         "teacher": {"backend": "scripted", "scripted": {"completions": [" 85%", " very low", " 0.4"]}},
-        "trust": {"depth": 1, "width": 8, "max_steps": 20},
         "selection": {
             "budget": {"share": 0.25},
             "arms": ["naive", "verbalized_confidence", "self_consistency", "trust"],

@@ -39,7 +39,6 @@ def written(directory: Path, **changes: Any) -> Path:
                 "seconds_per_token": 0.0002,
             },
         },
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 50}, "arms": ["naive", "self_consistency"]},
         "prices": {"currency": "EUR", "cpu_hour": 1.0, "storage_gb_month": 0.02},
         "ray": {"num_cpus": 2},

@@ -48,7 +48,6 @@ class Sums:
                 "backend": "scripted",
                 "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"], "log": str(self.log)},
             },
-            "trust": {"width": 8, "depth": 1, "max_steps": 10},
             "selection": {"budget": {"n": 10}, "arms": ["naive", "internal_confidence"]},
         }
 
@@ -158,7 +157,6 @@ def test_a_test_split_that_is_added_tests_the_students_that_are_trained(tmp_path
             "states": ["output_last"],
             "decoding": {"max_tokens": 4},
         },
-        "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
         "selection": {"budget": {"n": 20}, "arms": ["naive"]},
         "student": {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],

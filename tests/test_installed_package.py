@@ -112,7 +112,6 @@ def write(folder: Path) -> Path:
         "sources": {"sums": {"path": "sums.tsv"}},
         "splits": {"source": {"from": "sums", "rows": 60}, "pool": {"from": "sums"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 20}, "arms": ARMS},
         "ray": {"num_cpus": 2},
     }

@@ -100,9 +100,9 @@ def test_rows_are_labelled(tmp_path: Path, way: signal.Signals):
 @pytest.mark.parametrize("way", CODES)
 @pytest.mark.parametrize("stage", ["gen-0/trust", "gen-0/student-naive"])
 def test_something_is_trained(tmp_path: Path, way: signal.Signals, stage: str):
-    fit = {"width": 64, "depth": 2, "max_steps": 1_000_000, "patience": None}
+    fit = {"kind": "neural", "width": 64, "depth": 2, "max_steps": 1_000_000, "patience": None}
     sections = {
-        "trust": fit if stage == "gen-0/trust" else {"width": 8, "depth": 1, "max_steps": 10},
+        "trust": fit if stage == "gen-0/trust" else {},
         "selection": {"budget": {"n": 100}, "arms": ["naive", "trust"]},
         "student": {"epochs": 2000},
         "generations": [{"student": {"init": {"hidden_size": 64, "num_layers": 2}}}],

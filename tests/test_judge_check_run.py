@@ -49,7 +49,6 @@ def test_a_judge_grades_every_label_and_another_prompt_labels_nothing_again(loca
         "splits": {"source": {"from": "sums", "rows": NUM}, "pool": {"from": "sums", "rows": NUM}},
         "teacher": {"model": {"path": str(BASES / "sums_teacher")}, "decoding": {"max_tokens": 16, "stop": []}},
         "judge": {"model": {"path": str(BASES / "sums_teacher")}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 10}, "arms": ["naive", "internal_confidence"]},
     }
     path = tmp_path / "run.json"

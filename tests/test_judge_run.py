@@ -33,7 +33,6 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
             "scripted": {"completions": ["It is 1. TRUE", "\\boxed{1} TRUE", "\\boxed{2} FALSE", "It is 3. FALSE"]},
         },
         "judge": {"model": {"path": str(ROOT / "examples/bases/teacher")}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {
             "budget": {"fit_purity": "held_out", "reference": "internal_confidence"},
             "arms": ["naive", "internal_confidence"],

@@ -47,7 +47,6 @@ CONFIG = {
         "actors": {"min": 1, "max": 1},
         "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]},
     },
-    "trust": {"width": 8, "depth": 1, "max_steps": 10},
     "selection": {"budget": {"n": 50}, "arms": ["naive", "trust"]},
     "commit_seconds": 0.2,
 }

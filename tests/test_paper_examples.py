@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.config import RunConfig
+from curation.config import RunConfig, TrustConfig
 from curation.config.files import read
 from curation.config.load import load_config
 
@@ -157,6 +157,7 @@ def test_run_is_valid(path, stand_ins):
     assert not [line for line in warnings if few.match(line) is None]
 
 
+ROW = ("depth", "width", "dropout", "learning_rate", "weight_decay", "class_weight")
 NETWORKS = {
     # By domain and teacher: depth, width, dropout, learning rate, weight decay, class weight (Table 15).
     ("mcqa", "allenai/OLMo-2-0425-1B"): (4, 512, 0.2, 5e-5, 1e-4, 1.0),
@@ -178,7 +179,17 @@ def test_run_has_the_papers_settings(path):
     assert model is not None
     found = (trust.depth, trust.width, trust.dropout, trust.learning_rate, trust.weight_decay, trust.class_weight)
     assert found == NETWORKS[domain, str(model.path)]
-    assert (trust.kind, trust.fit_on, trust.standardise, trust.calibration) == ("neural", "all", False, "none")
+    assert read(path).raw["trust"] == {"kind": "ntf", "gpus_per_worker": 1}
+    spelled_out = TrustConfig(
+        kind="neural",
+        fit_on="all",
+        standardise=False,
+        calibration="none",
+        gpus_per_worker=1,
+        **dict(zip(ROW, NETWORKS[domain, str(model.path)], strict=True)),
+    )
+    named = {"kind", "preset"}
+    assert trust.model_dump(exclude=named) == spelled_out.model_dump(exclude=named)
     assert config.teacher.states == trust.states == ("output_last",)
     assert config.teacher.decoding.temperature == 0 and not config.teacher.decoding.normalise_options
     assert config.splits.audit and config.ray.address == "auto"

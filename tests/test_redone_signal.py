@@ -59,7 +59,6 @@ def test_a_signal_that_was_mended_is_measured_again(tmp_path: Path, labels_too: 
         "sources": {"sums": {"path": str(tmp_path / "sums.jsonl")}},
         "splits": {"source": {"from": "sums", "rows": 40}, "pool": {"from": "sums", "rows": NUM_POOL}},
         "teacher": {"backend": "scripted", "scripted": {"completions": ["\\boxed{1}", "\\boxed{2}"]}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 10}, "arms": ["naive", "own_length:OWN"]},
         "generations": [],
         "ray": {"num_cpus": 2},

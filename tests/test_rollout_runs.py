@@ -51,7 +51,6 @@ def test_the_arms_of_a_run_on_rollouts_differ_in_their_labels_alone(local_ray, t
         "sources": {"rows": {"path": str(tmp_path / "rows.jsonl")}},
         "splits": {"source": {"from": "rows", "rows": 100}, "pool": {"from": "rows"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": {"completions": completions}, "chunk_rows": 200},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": N}, "arms": ARMS, "gold_rollouts": {"num_samples": 30}},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))

@@ -53,7 +53,6 @@ def test_secrets_around_a_run_are_nowhere(tmp_path: Path) -> None:
         "tracking": {"mlflow": {"uri": "postgresql://me:s3cr3t-config@localhost/mlflow"}},
         "splits": {"source": {"rows": 300}, "pool": {"rows": 200}},
         "teacher": {"scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"arms": ["naive", "trust"]},
     }
     config = str(write_config(tmp_path, settings, rows=tmp_path / "sums.jsonl"))

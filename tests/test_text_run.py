@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.csv").write_text("\n".join(["a,b,sum" if is_labelled else "a,b", *lines]) + "\n")
     (folder / "check.py").write_text(program)
     made: dict[str, Any] = yaml.safe_load(config)
-    made |= {"run_dir": str(folder / "run"), "trust": {"width": 8, "depth": 1, "max_steps": 10}}
+    made["run_dir"] = str(folder / "run")
     made["teacher"] = {"backend": "scripted", "scripted": {"completions": ANSWERS}}
     made["selection"]["arms"] = ["naive", "internal_confidence", "trust"]
     (folder / "sums.yaml").write_text(yaml.safe_dump(made))

@@ -97,7 +97,6 @@ def written(folder: Path, *, seconds: float = 0.0, address: str = "") -> Path:
         "sources": {"labelled": {"path": "labelled.csv"}, "pool": {"path": "pool.csv"}},
         "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}},
         "teacher": {"backend": "scripted", "scripted": {"completions": ["10", "11"]}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": N}, "arms": ["naive", REFERENCE_ARM], "verify": VERIFY},
         "ray": {"num_cpus": 2},
     }

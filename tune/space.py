@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from pydantic import ValidationError
 
-from curation.arms import TRUST, Fitted, fitted_of
+from curation.arms import PAPER_TRUST, TRUST, Fitted, fitted_of
 from curation.config import TrustConfig
-from curation.config.trust import refuse_pca
+from curation.config.trust import ROW_KEYS, keys_read, refuse_pca
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.registry import check_options, code
 from curation.tables.schemas import input_column, is_number, mend_of
-from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
+from curation.trust.parts import read_by
 
 KIND = "kind"
 OPTIONS = "options"
@@ -180,10 +180,11 @@ class Point:
         return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> Json:
-        """The section ``trust`` that gives this function: ``base`` with what it sets itself, as JSON."""
+        """Return the section ``trust`` that gives this function, with the keys that its kind reads, as JSON."""
         mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
         read = {key: mine[key] for key in _read(self.kind) | {OPTIONS}}
-        return theirs | read | {KIND: self.kind, "search": False}
+        kept = keys_read(fitted_of([self.kind])[self.kind]) | TrustConfig.RESOURCES
+        return {key: theirs[key] for key in theirs if key in kept} | read | {KIND: self.kind, "search": False}
 
 
 @dataclass(frozen=True)
@@ -338,14 +339,14 @@ def _kinds(value: object) -> tuple[str, ...]:
             raise ConfigError(
                 f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: {', '.join(fitted_of(TRUST))}"
             )
+        if kind == PAPER_TRUST:
+            raise ConfigError(f"tune.space.{KIND}: {kind} has the paper's settings and none to try; take neural")
     return values
 
 
 def _read(kind: str) -> set[str]:
     """The keys of ``trust`` that change what a kind is."""
-    fitted = fitted_of([kind])[kind]
-    keys = TrustConfig.model_fields.keys() - NOT_SEARCHED if fitted.reads is None else {*READ_BY_ALL, *fitted.reads}
-    return keys - {"pca"} if fitted.by_state else set(keys)
+    return set(keys_read(fitted_of([kind])[kind]) - NOT_SEARCHED)
 
 
 def _reads(kinds: Iterable[str], key: str) -> bool:

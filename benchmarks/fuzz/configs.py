@@ -35,7 +35,7 @@ BASE: dict[str, Any] = {
         "scripted": {"completions": [" \\boxed{1}"], "seconds_per_row": 0},
         "max_error_rate": 0.1,
     },
-    "trust": {"width": 8, "depth": 1, "max_steps": 10, "columns": ["mean_logprob"]},
+    "trust": {"columns": ["mean_logprob"]},
     "selection": {"budget": {"n": 5}, "arms": ["naive", "trust"]},
     "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 2}}}],
     "run_dir": "runs/fuzz",

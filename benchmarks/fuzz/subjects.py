@@ -134,7 +134,6 @@ def _write_config(folder: Path, path: Path, home: Path, *, seconds_per_row: floa
             "audit": True,
         },
         "teacher": {"backend": "scripted", "chunk_rows": 10, "actors": {"min": 1, "max": 1}, "scripted": scripted},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 15}, "arms": ["naive", "trust"]},
         "commit_seconds": 0.2,
     }

@@ -9,7 +9,7 @@ from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.prices import PricesConfig
-from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
+from curation.config.run import RayConfig, RunConfig
 from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
 from curation.config.teacher import (
@@ -22,6 +22,7 @@ from curation.config.teacher import (
     ScriptedConfig,
     TeacherConfig,
 )
+from curation.config.tracking import MlflowConfig, TrackingConfig, WandbConfig
 from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
 

@@ -3,9 +3,10 @@
 A file may build on others (``curation.config.files``).
 """
 
+import contextlib
 import copy
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -19,8 +20,9 @@ from curation.config.class_files import with_classes
 from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
 from curation.config.models import student_section
+from curation.config.unread import refuse_unread
 from curation.errors import ConfigError
-from curation.json_types import JsonView
+from curation.json_types import Json, JsonView
 from curation.storage.paths import Place, place
 
 T = TypeVar("T", bound=BaseModel)
@@ -40,9 +42,22 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     raw, roots = read(path)
     if FILTERS in raw and "sources" not in raw:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
+    further: Json = {}
+    alone = copy.deepcopy(raw)
     for override in overrides:
         _override(raw, override, roots)
-    return _loaded(raw, place(path), str(path), roots)
+        _override(further, override, {})
+    config = _loaded(raw, place(path), str(path), roots)
+    # What an override leaves without a reader had one in the file.
+    refuse_unread(alone, [config, *(_as_it_stands(alone) if overrides else ())], str(path))
+    refuse_unread(further, [config], "--set")
+    return config
+
+
+def _as_it_stands(raw: Mapping[str, object]) -> Iterator[RunConfig]:
+    """The configuration of a file without overrides, where it is one."""
+    with contextlib.suppress(ConfigError):
+        yield parse_config(raw)
 
 
 def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
@@ -60,7 +75,9 @@ def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
             f"config: a {type(given).__name__} is no configuration; give a mapping with the keys of a configuration "
             "file, the path of such a file, or what curation.config.load.load_config returns"
         )
-    return _loaded(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
+    config = _loaded(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
+    refuse_unread(given, [config], "config")
+    return config
 
 
 def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
@@ -79,6 +96,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
     for key, value in config.common.items():
         _put(common, key, value, f"{path}: set.{key}", roots)
     variants = {}
+    runs: list[tuple[Json, RunConfig]] = []
     for seed in config.seeds:
         of_seed: list[Variant] = []
         for name, keys in config.variants.items():
@@ -86,7 +104,8 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
             for key, value in keys.items():
                 if key != FUNCTION:
                     _put(changed, key, value, f"{path}: variants.{name}.{key}", kept)
-            run = _loaded(changed, base, f"{path}: variants.{name}", kept)
+            run = _loaded(copy.deepcopy(changed), base, f"{path}: variants.{name}", kept)
+            runs.append((_nested(keys), run))
             if of_seed and run.rows != of_seed[0].config.rows:
                 raise ConfigError(
                     f"{path}: variants.{name}: changes domain, seed, sources or splits; variants are measured on the "
@@ -94,6 +113,9 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
                 )
             of_seed.append(Variant(name, run, keys.get(FUNCTION, REFERENCE_ARM)))
         variants[seed] = tuple(of_seed)
+    for keys, run in runs:
+        refuse_unread(keys, [run], f"{path}: variants")
+    refuse_unread(_nested(config.common), [run for _, run in runs], f"{path}: set")
     return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
 
 
@@ -171,6 +193,14 @@ def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
     except ConfigError as error:
         raise ConfigError(f"--set {text!r}: {error}") from error
     _put(raw, key, parsed, f"--set {text!r}", roots)
+
+
+def _nested(keys: Mapping[str, object]) -> Json:
+    """The sections that keys as ``a.b`` set."""
+    nested: Json = {}
+    for key, value in keys.items():
+        _put(nested, key, value, key, {})
+    return nested
 
 
 def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: Roots) -> None:

@@ -237,6 +237,19 @@ NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
 """Names of a chain's other lines and of other tested models."""
 
 
+def with_recipes(generation: Any, common: JsonView) -> Any:
+    """The entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
+    students = generation.get("students") if isinstance(generation, Mapping) else None
+    if not isinstance(students, Mapping):
+        return generation
+    given = {
+        name: {**student, "recipe": {**common, **student["recipe"]}}
+        for name, student in students.items()
+        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
+    }
+    return {**generation, "students": {**students, **given}}
+
+
 class GenerationConfig(Section):
     """One generation: the un-adapted base of the student that teaches the next one, and the students beside it."""
 

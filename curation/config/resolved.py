@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from curation.arms import PAPER_TRUST, fitted_of
 from curation.config.base import Section, TrainSection
 from curation.config.defaults import GENERIC, Defaults, DomainTraits, filled, traits_of
 from curation.config.endpoint import described, unready
@@ -13,7 +14,7 @@ from curation.config.judging import too_few_verified
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
-from curation.config.trust import TrustConfig
+from curation.config.trust import DEFAULT_ROW, PAPER, TrustConfig, keys_read, with_row
 from curation.registry import BACKENDS
 
 SHORT = 64
@@ -43,13 +44,24 @@ def resolved(config: RunConfig) -> Iterator[str]:
     for name, decoding in config.evaluation.also.items():
         runs = config.evaluation.runs(decoding)
         yield f"evaluation.also.{name}: {runs} run{'s'[: runs > 1]}, {_text(decoding)}"
-    preset = config.trust.preset
-    changed = _changed(config.trust, TrustConfig(preset=preset, states=config.trust.states))
-    if domain.get("trust", {}).get("preset", TrustConfig().preset) != preset:
-        yield f"trust.preset: {preset} (from the file{': '[: 2 * bool(changed)]}{', '.join(changed)})"
-    else:
-        yield f"trust.preset: {preset} ({_origin(domain, changed)})"
+    yield _trust(config, domain)
     yield _chat(config)
+
+
+def _trust(config: RunConfig, domain: Defaults) -> str:
+    """The kind of the trust function, with the row of the paper's table where it reads one."""
+    trust, kind = config.trust, config.trust.kind
+    fitted = fitted_of([kind])[kind]
+    states = PAPER["states"] if kind == PAPER_TRUST else trust.states
+    changed = _changed(trust, TrustConfig.model_validate({"kind": kind, "preset": trust.preset, "states": states}))
+    if "preset" not in keys_read(fitted):
+        further = f" (from the file: {', '.join(changed)})" if changed else ""
+        return f"trust: {kind}{further}"
+    model = config.teacher.model_dump(include={"model"})
+    of_domain = with_row({"trust": {"preset": DEFAULT_ROW, **domain.get("trust", {}), "kind": kind}, "teacher": model})
+    if of_domain["trust"]["preset"] == trust.preset:
+        return f"trust: {kind}, preset {trust.preset} ({_origin(domain, changed)})"
+    return f"trust: {kind}, preset {trust.preset} (from the file{': '[: 2 * bool(changed)]}{', '.join(changed)})"
 
 
 def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:

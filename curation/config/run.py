@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
-from curation.arms import ARMS, fitted_of, signals_of
+from curation.arms import ARMS, PAPER_TRUST, fitted_of, signals_of
 from curation.config.analysis import AnalyzeConfig
 from curation.config.base import PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
@@ -16,35 +16,29 @@ from curation.config.given import arms_of, is_given, unknown_number, with_given
 from curation.config.given_limits import beyond_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.judging import beyond_judge, beyond_verify
-from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
+from curation.config.models import (
+    GenerationConfig,
+    ModelConfig,
+    SftConfig,
+    StudentConfig,
+    student_config,
+    with_recipes,
+)
 from curation.config.prices import PricesConfig
 from curation.config.scored_options import beyond_options
 from curation.config.selection import GOLD_ARMS, SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
 from curation.config.teacher import PcaConfig, TeacherConfig
-from curation.config.trust import TrustConfig, refuse_pca
+from curation.config.tracking import TrackingConfig
+from curation.config.trust import TrustConfig, refuse_pca, refuse_twice, with_row
 from curation.config.tune import TuneConfig
-from curation.json_types import JsonView
 from curation.storage.paths import Place, place
 
 
 def _run_dir(path: str) -> str:
     place(path)
     return path
-
-
-def _with_recipes(generation: Any, common: JsonView) -> Any:
-    """The entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
-    students = generation.get("students") if isinstance(generation, Mapping) else None
-    if not isinstance(students, Mapping):
-        return generation
-    given = {
-        name: {**student, "recipe": {**common, **student["recipe"]}}
-        for name, student in students.items()
-        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
-    }
-    return {**generation, "students": {**students, **given}}
 
 
 class RayConfig(Section):
@@ -57,38 +51,6 @@ class RayConfig(Section):
     """CPUs of the Ray that starts on this machine; unset: all cores."""
     max_stages: PositiveInt | None = None
     """Most stages at once; unset, as many as the cluster has room for by the CPUs and GPUs that they ask for."""
-
-
-class MlflowConfig(Section):
-    """Where MLflow keeps a finished run."""
-
-    uri: str | None = None
-    """A tracking server or store; unset: what MLflow itself finds, first of all ``MLFLOW_TRACKING_URI``."""
-    experiment: str = "trust-curation"
-    """The experiment under which the run is kept."""
-
-
-class WandbConfig(Section):
-    """Where Weights & Biases keep a finished run; the key is theirs to find (``wandb login``, ``WANDB_API_KEY``)."""
-
-    project: str = "trust-curation"
-    """The project under which the run is kept."""
-    entity: str | None = None
-    """A user or team; unset: the user's default."""
-    mode: Literal["online", "offline"] = "online"
-    """``offline`` keeps it on this machine, for ``wandb sync``."""
-
-
-class TrackingConfig(Section):
-    """Trackers of experiments that are told of a finished run; none unless named (``{mlflow: {}}``)."""
-
-    mlflow: MlflowConfig | None = None
-    wandb: WandbConfig | None = None
-
-    def given(self) -> dict[str, MlflowConfig | WandbConfig]:
-        """The trackers that are named; a tracker's name is its package's too."""
-        named = {"mlflow": self.mlflow, "wandb": self.wandb}
-        return {name: config for name, config in named.items() if config is not None}
 
 
 class RunConfig(RowsConfig):
@@ -145,7 +107,7 @@ class RunConfig(RowsConfig):
         common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
         if not isinstance(common, Mapping):
             return value
-        return {**value, "generations": [_with_recipes(item, common) for item in value["generations"]]}
+        return {**value, "generations": [with_recipes(item, common) for item in value["generations"]]}
 
     @model_validator(mode="before")
     @classmethod
@@ -171,7 +133,9 @@ class RunConfig(RowsConfig):
             domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
         except ValidationError:
             return value  # refused as such
-        return filled(value, traits_of(domain.name, domain.options).defaults)
+        found = filled(value, traits_of(domain.name, domain.options).defaults)
+        trust = value.get("trust")
+        return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
 
     @model_validator(mode="before")
     @classmethod
@@ -218,7 +182,11 @@ class RunConfig(RowsConfig):
                 raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        for kind in fitted_of(self.selection.used):
+            if missing := set(self.fit_of(kind).states) - {*self.teacher.states, *self.fitting.states}:
+                raise ValueError(f"selection.arms: {kind} reads {', '.join(missing)}; add it to teacher.states")
         refuse_pca(self.trust, {*self.selection.used, self.trust.kind})
+        refuse_twice(self.trust, self.selection.arms)
         if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
             raise ValueError(
                 "trust.columns: token_logprobs is not stored where teacher.token_logprobs is 0; set that to the "
@@ -351,6 +319,15 @@ class RunConfig(RowsConfig):
         """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
+
+    def fit_of(self, kind: str) -> TrustConfig:
+        """How a kind is fitted: by ``fitting``, or by its own settings where the section names another kind."""
+        if kind == self.trust.kind or kind != PAPER_TRUST:
+            return self.fitting
+        defaults = traits_of(self.domain.name, self.domain.options).defaults.get("trust", {})
+        own = with_row({"trust": {**defaults, "kind": kind}, "teacher": self.teacher.model_dump(include={"model"})})
+        states = {} if self.fitting is self.trust else {"states": self.fitting.states}
+        return TrustConfig(**own["trust"]).model_copy(update=states)
 
     @property
     def compared(self) -> tuple[str, ...]:

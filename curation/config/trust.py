@@ -1,11 +1,12 @@
 """The trust function and its fit."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from curation.arms import TRUST, Fitted, fitted_of
+from curation.arms import PAPER_TRUST, TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 from curation.json_types import Json, JsonView
@@ -37,23 +38,34 @@ AnyNumber = Annotated[Number, WrapValidator(_given_too)]
 """A number of every labels table, or one that came with labels made elsewhere (``given_<column>``)."""
 
 
+Preset = Literal["world_knowledge", "world_knowledge_qwen3", "quantitative_reasoning", "strategy_games"]
+DEFAULT_ROW: Preset = "strategy_games"
+PAPER: JsonView = {"states": ("output_last",), "fit_on": "all", "standardise": False, "calibration": "none"}
+"""Settings of ``ntf`` where a file does not say, beside its row of the table. Where the section names another kind, the
+arm ``ntf`` is fitted by these, its row and the section's resources, and reads no other key."""
+
+
 class TrustConfig(TrainSection):
     """The trust function and its fit.
 
     The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings stand under ``options.stacked``.
-    The paper's is ``kind: neural`` (section "Neural Trust Functions", table of NTF architectures), which ``preset``,
-    ``depth`` and the keys after it describe. Our additions to that, and how to switch each off: fitting on parsed
-    labels alone (``fit_on: all``), early stopping on validation AUC (``patience: null``), standardised inputs
-    (``standardise: false``), calibration (``calibration: none``). The paper does not give stochastic depth, expansion,
-    batch size or number of steps.
+    The paper's is ``kind: ntf`` (section "Neural Trust Functions"): its network on the raw state of the last answer
+    token, fitted on all rows of the source, with the bare sigmoid and the row of its table of NTF architectures for
+    domain and teacher. ``neural`` is the same network with our additions: fitting on parsed labels alone (``fit_on``),
+    standardised inputs (``standardise``), calibration (``calibration``). Both stop early on validation AUC
+    (``patience``): the paper does not give its number of steps, nor stochastic depth, expansion and batch size. Keys
+    that a file sets go before those of ``ntf``; a key that the kind does not read is refused.
     """
 
     kind: Annotated[str, AfterValidator(_fitted)] = "stacked"
-    """The fitted trust function (``curation.arms.TRUST``) by which the ``trust`` arm ranks, e.g. ``neural``."""
+    """The fitted trust function (``curation.arms.TRUST``) by which the ``trust`` arm ranks: ``stacked`` (ours), ``ntf``
+    (the paper's), ``neural``, ``deep_ensemble``, ``attention``, ``linear_probe``, ``boosted_trees``,
+    ``fitted_confidence``."""
     search: bool = False
     """Search for the trust function as the section ``tune`` says, and rank the ``trust`` arm by what is found."""
-    preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
-    """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
+    preset: Preset = DEFAULT_ROW
+    """A row of the paper's table of NTF architectures. Unset, that of the run's domain (``curation.config.defaults``),
+    and for ``ntf`` of its teacher; this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
     pca: PositiveInt | None = None
@@ -109,6 +121,11 @@ class TrustConfig(TrainSection):
     options: dict[str, Json] = Field(default={})
     """Settings of trust functions of one's own, by name (docs/extending.md)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_kind(cls, value: object) -> object:
+        return {**PAPER, **value} if isinstance(value, Mapping) and value.get("kind") == PAPER_TRUST else value
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """Inputs that the function reads of a row, in order: states, then numbers."""
@@ -116,9 +133,10 @@ class TrustConfig(TrainSection):
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """One preset per domain, with the values of the paper's table."""
+        """The rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B and Qwen3-0.6B)."""
         return {
             "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
+            "world_knowledge_qwen3": {"learning_rate": 5e-5, "class_weight": 0.5},
             "quantitative_reasoning": {
                 "depth": 8,
                 "width": 1024,
@@ -128,6 +146,47 @@ class TrustConfig(TrainSection):
             },
             "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
         }
+
+
+ROW_KEYS = frozenset({"fit_on", "source_share", "validation_fraction"})
+"""The keys that decide which part of a fit a row of the source is in."""
+READ_BY_ALL = frozenset({"states", "columns", "pca"})
+"""Further keys that every fit reads, but ``pca`` where it reads state by state."""
+
+
+def keys_read(fitted: Fitted) -> frozenset[str]:
+    """Return the keys of the section ``trust`` that change what a fit gives."""
+    network = TrustConfig.model_fields.keys() - TrustConfig.RESOURCES - {"kind", "search", "options", "preset"}
+    own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
+    own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
+    own -= {"pca", "score_dtype"} if fitted.by_state else set()  # it is not folded
+    has_presets = any(own & values.keys() for values in TrustConfig.presets().values())
+    return frozenset(own | ({"preset"} if has_presets else set()))
+
+
+def with_row(run: Mapping[str, Any]) -> Json:
+    """Return the sections of a run, with the row of the paper's table for its teacher where ``trust`` is the paper's.
+
+    Of world knowledge Qwen3 has a row of its own; every other teacher has that of OLMo2-1B. The other domains have the
+    same values for all teachers. A ``preset`` there is the domain's.
+    """
+    trust, teacher = run.get("trust"), run.get("teacher")
+    model = teacher.get("model") if isinstance(teacher, Mapping) else getattr(teacher, "model", None)
+    path = model.get("path") if isinstance(model, Mapping) else getattr(model, "path", None)
+    is_qwen3 = isinstance(path, str) and re.search(r"qwen-?3(?![.\d])", path.rstrip("/").rpartition("/")[2].lower())
+    if not isinstance(trust, Mapping) or trust.get("kind") != PAPER_TRUST or not is_qwen3:
+        return dict(run)
+    rows = {"world_knowledge": "world_knowledge_qwen3"}
+    return {**run, "trust": {**trust, "preset": rows.get(trust.get("preset", ""), trust.get("preset", DEFAULT_ROW))}}
+
+
+def refuse_twice(trust: TrustConfig, arms: Iterable[str]) -> None:
+    """Refuse an arm that fits what the arm ``trust`` ranks by a second time (``ValueError``)."""
+    if not trust.search and trust.kind in fitted_of(arms):
+        raise ValueError(
+            f"selection.arms: {trust.kind} is what the arm trust ranks by (trust.kind), so that it would be fitted and "
+            "shown twice; leave it out, and name trust"
+        )
 
 
 def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
+from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.pipeline import roles
@@ -22,7 +23,6 @@ from curation.stages.go_on import GoOn
 from curation.stages.held_out import HoldOut
 from curation.stages.prepare import Prepare, PrepareMore
 from curation.stages.repeats import FindRepeats
-from curation.trust.parts import ROW_KEYS
 
 Fields = JsonView
 """The fields of a ``report.GenerationRecord``, as outputs of stages."""

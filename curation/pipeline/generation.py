@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from curation import arms
 from curation.config import PcaConfig, RunConfig
+from curation.config.trust import ROW_KEYS
 from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
@@ -33,7 +34,7 @@ from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
 from curation.stages.select import CERTIFIED_REVISION, Select
 from curation.stages.shift import MeasureShift
-from curation.trust.parts import ROW_KEYS, read_by
+from curation.trust.parts import read_by
 from tune.space import spelled_out
 
 
@@ -267,7 +268,7 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
             fit_by=function.fit,
             labels=labels,
             grades=grades,
-            trust=read_by(kind, function, trust).model_copy(update=trust.resources),
+            trust=read_by(kind, function, config.fit_of(kind)).model_copy(update=trust.resources),
             seed=config.seed,
             closed=closed_in(config.domain_of("source"), trust.states, examples) if kind == "stacked" else None,
             teacher=f"the teacher of generation {generation.index}" if generation.index else None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from curation.config import TrustConfig
+from curation.config.trust import ROW_KEYS
 from curation.json_types import Json
 from curation.refs import ProjectionRef, TableRef
 from curation.rundir.graph import Done, In, Stage
@@ -14,7 +15,7 @@ from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
-from curation.trust.parts import FIT, ROW_KEYS, candidates, part_of
+from curation.trust.parts import FIT, candidates, part_of
 
 if TYPE_CHECKING:
     from curation.trust.states import States

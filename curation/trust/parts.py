@@ -11,15 +11,12 @@ import numpy.typing as npt
 from curation.arms import Fitted
 from curation.arrays import Bools, Int64s
 from curation.config import TrustConfig
+from curation.config.trust import keys_read
 from curation.hashing import derive, hash_unit
 
 FIT, VALIDATION, UNUSED, REPEAT = 0, 1, -1, -2
 NAMES = ("fit", "validation")
 """Names of the parts, by number; an unused row is in none, nor is one that repeats the question of an earlier row."""
-ROW_KEYS = {"fit_on", "source_share", "validation_fraction"}
-"""The keys of ``TrustConfig`` that decide which part a row is in."""
-READ_BY_ALL = {"states", "columns", "pca", "calibration"}
-"""Further keys that every fit reads."""
 
 
 def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
@@ -27,7 +24,7 @@ def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:
-        unread = type(trust).model_fields.keys() - {*READ_BY_ALL, *ROW_KEYS, *fitted.reads}
+        unread = type(trust).model_fields.keys() - keys_read(fitted) | {"preset"}
     return trust.without(unread).model_copy(update={"options": own})
 
 

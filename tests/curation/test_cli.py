@@ -169,7 +169,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         "student 0: qwen3 from scratch, 3 layers of 16",
         'teacher.decoding: temperature 0, max_tokens 8, stop ["\\n"] (from the domain)',
         'evaluation: 1 run, temperature 0, max_tokens 8, stop ["\\n"] (from the domain)',
-        "trust.preset: strategy_games (from the domain)",
+        "trust: stacked",
         "chat_template: teacher off, student off, evaluation off (off unless set)",
         "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
         "warning: student: 5 rows, global_batch_size 128: 3 optimizer steps, which hardly move it from its base; "
@@ -188,6 +188,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         "ray.num_cpus=1",
         "splits.shots={from: puzzles, rows: 2}",
         "splits.probes={near: {from: puzzles, rows: 3, regime: ID}}",
+        "selection.arms=[trust, ensemble, reward]",
     ]
     further.append("splits.audit=true")  # a judge grades the pool only where gold labels of it are kept
     path = f"{{path: {tiny_model.base}}}"

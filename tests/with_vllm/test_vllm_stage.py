@@ -98,10 +98,9 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
             f"run_dir={tmp_path}",
             f"teacher.backend={backend}",
             f"teacher.store_states={'true' if backend == 'transformers' else stored}",
-            f"teacher.vllm={{engine: {json.dumps(ENGINE)}}}",
+            *([] if backend == "transformers" else [f"teacher.vllm={{engine: {json.dumps(ENGINE)}}}"]),
             "teacher.state_dtype=float32",
             "teacher.actors={min: 1, max: 1, num_cpus: 1}",  # which leaves a core for the fit between two passes
-            "trust.max_steps=50",
             "trust.cpus_per_worker=1",
             f"selection={{budget: {{n: 60}}, arms: {list(ARMS[domain])}}}",
             "generations=[]",

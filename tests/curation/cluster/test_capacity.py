@@ -58,7 +58,6 @@ def config_of(**changes: object) -> dict:
             "chunk_rows": 50,
             "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]},
         },
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 50}, "arms": ["naive", "internal_confidence"]},
         **changes,
     }

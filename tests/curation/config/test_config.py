@@ -392,7 +392,7 @@ def test_a_domain_takes_a_name_or_a_name_and_options():
 
 def test_rules_across_sections_that_do_not_apply():
     signals = {"second_teacher": {"path": "org/b"}, "reward": {"model": {"path": "org/r"}}}
-    arms = [arm for arm in ARMS if arm != "order_agreement"]  # of pairs of answers alone
+    arms = [arm for arm in ARMS if arm not in ("order_agreement", "stacked")]  # of pairs of answers alone; trust itself
     every = {"selection.arms": arms, "signals": signals, "splits.shots": {"from": "puzzles", "rows": 5}}
     assert set(parse_config(changed(every)).selection.arms) == set(arms)
     parse_config(changed({"evaluation": {"num_runs": 5, "decoding": {"temperature": 0.6}}}))
@@ -532,7 +532,8 @@ def test_relative_paths_are_relative_to_the_file(path: Path, monkeypatch: pytest
     expected = ModelConfig(path=str(path.parent / "bases" / "student"), adapter=str(path.parent / "adapter"))
     assert config.teacher.model == expected
     base = str(path.parent / "bases" / "student")
-    others = ["signals={second_teacher: {path: bases/student}, reward: {model: {path: bases/student}}}"]
+    others = ["selection.arms=[trust, ensemble, reward]", "splits.audit=true"]
+    others += ["signals={second_teacher: {path: bases/student}, reward: {model: {path: bases/student}}}"]
     config = load_config(
         path, [*others, "judge.model={path: bases/student}", "domain={name: mcqa, option_style: texts}"]
     )
@@ -617,7 +618,7 @@ def test_fit_purity_names_the_split_whose_purity_it_takes():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["trust.patience=null"],
+        ["trust={kind: ntf, patience: null}"],
         ["student.lora=null", "trust.preset=world_knowledge"],
         ["student.preset=scratch", "student.epochs=null"],
         ["domain=math", "teacher.decoding.stop=[]", "evaluation.num_runs=3"],

@@ -143,19 +143,19 @@ def test_lines_say_what_follows_from_the_domain_and_what_from_the_file() -> None
         "teacher.decoding: temperature 0, max_tokens 4096, stop [] (from the domain)",
         "evaluation: 5 runs, temperature 0.6, max_tokens 4096, top_p 0.8, top_k 20, presence_penalty 1.5, stop [] "
         "(from the domain)",
-        "trust.preset: quantitative_reasoning (from the domain)",
+        "trust: stacked",
         "chat_template: teacher off, student off, evaluation off (off unless set)",
     ]
     config = parsed(
         "math",
         teacher={"backend": "scripted", "decoding": {"stop": ["\n"]}},
         evaluation={"decoding": {"temperature": 0}},
-        trust={"preset": "strategy_games", "depth": 2},
+        trust={"kind": "neural", "preset": "strategy_games", "depth": 2},
     )
     assert list(resolved(config))[:3] == [
         r'teacher.decoding: temperature 0, max_tokens 4096, stop ["\n"] (from the domain; from the file: stop)',
         "evaluation: 1 run, temperature 0, max_tokens 4096, stop [] (from the domain; from the file: temperature)",
-        "trust.preset: strategy_games (from the file: depth)",
+        "trust: neural, preset strategy_games (from the file: depth)",
     ]
 
 
@@ -264,7 +264,7 @@ def test_validate_prints_warnings_and_run_says_them_once(
             "scripted": {"completions": ["so\n\\boxed{1}", "\\boxed{2}", "\\boxed{1}"]},
             "decoding": {"stop": ["\n"]},
         },
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
+        "trust": {"kind": "ntf", "width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 2}, "arms": ["naive"]},
     }
     path = tmp_path / "c.yaml"

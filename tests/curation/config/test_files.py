@@ -64,7 +64,7 @@ def flat(config: Any) -> str:
 def test_later_bases_win_over_earlier_ones_and_bases_have_bases(tmp_path: Path):
     write(tmp_path / "all.yaml", ALL)
     write(tmp_path / "a.yaml", {"base": "all.yaml", "seed": 1, "trust": {"width": 8}, "commit_seconds": 1})
-    write(tmp_path / "b.yaml", {"seed": 2, "trust": {"depth": 3}})
+    write(tmp_path / "b.yaml", {"seed": 2, "trust": {"kind": "neural", "depth": 3}})
     config = load_config(write(tmp_path / "own.yaml", {"base": ["a.yaml", "b.yaml"], "commit_seconds": 3}))
     assert (config.seed, config.trust.width, config.trust.depth, config.commit_seconds) == (2, 8, 3, 3)
     assert config.name == "all"
@@ -97,7 +97,7 @@ def test_an_ablation_of_a_file_that_has_a_base(tmp_path: Path):
         "title": "T",
         "base": "runs/own.yaml",
         "seeds": [3],
-        "set": {"sources.more.path": "mine.parquet"},
+        "set": {"sources.more.path": "mine.parquet", "trust.kind": "neural"},
         "variants": {"a": {}, "b": {"trust.width": 8}},
     }
     variants = load_ablation(write(tmp_path / "ablation.yaml", ablation)).variants[3]

@@ -28,7 +28,6 @@ def config_of(directory: Path) -> RunConfig:
             "sources": {"sums": {"path": str(directory / "sums.jsonl")}},
             "splits": {"source": {"from": "sums", "rows": 20}, "pool": {"from": "sums", "rows": 20}},
             "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}"]}},
-            "trust": {"width": 8, "depth": 1, "max_steps": 10},
             "selection": {"budget": {"n": 5}, "arms": ["naive", "internal_confidence"]},
         }
     )

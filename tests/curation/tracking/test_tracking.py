@@ -269,7 +269,6 @@ def test_a_whole_run_is_tracked_and_a_dead_server_does_not_fail_it(
         "sources": {"sums": {"path": str(tmp_path / "sums.jsonl")}},
         "splits": {"source": {"from": "sums", "rows": 60}, "pool": {"from": "sums"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
-        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 20}, "arms": ["naive", "internal_confidence"]},
         "tracking": mlflow_store.model_dump(mode="json"),
     }

@@ -1,0 +1,98 @@
+"""Keys that a file sets and that no stage of its run reads: refused, as who sets a key expects an effect.
+
+What reads a key is known where a section has kinds: of ``trust`` by what a line of ``curation.arms.TRUST`` reads, of
+``teacher`` by the backend, of ``signals`` and ``selection`` by the arms and the budget's rule. Sections of a part that
+a run leaves out (a student without ``generations``, tests without a test split) are read as soon as it is there, and
+are not refused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from curation.arms import ARMS, PAPER_TRUST, STRATUM, TRUST, Fitted, fitted_of
+from curation.config.run import RunConfig
+from curation.config.trust import TrustConfig, keys_read
+from curation.config.tune import TuneConfig
+from curation.errors import ConfigError
+from curation.registry import BACKENDS, BUDGETS
+
+
+def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where: str) -> None:
+    """Refuse keys of a file that none of its runs (the variants of an ablation, else one) reads.
+
+    Args:
+        given: the keys that are set.
+        runs: the configurations that they make.
+        where: the file, which begins the message.
+
+    Raises:
+        ConfigError: names the key, and what reads it.
+    """
+    if RunConfig.model_fields.keys() <= given.keys():
+        return  # a run wrote it, with every key
+    found = [dict(_unread(run)) for run in runs]
+    unread = {key: why for key, why in found[0].items() if all(key in of_run for of_run in found)}
+    named: dict[str, list[str]] = {}
+    for key in filter(partial(_is_set, given), unread):
+        named.setdefault(unread[key], []).append(key)
+    if named:
+        raise ConfigError(f"{where}: " + "; ".join(f"{', '.join(keys)}: {why}" for why, keys in named.items()))
+
+
+def _unread(run: RunConfig) -> Iterator[tuple[str, str]]:
+    """Keys that nothing in a run reads, each with why and the mend."""
+    yield from _of_trust(run)
+    yield from _of_teacher(run)
+    yield from _of_signals(run)
+    selection = run.selection
+    if not any(STRATUM in ARMS[arm].rule.reads for arm in selection.arms):
+        yield "selection.difficulty_bins", "no arm is stratified; leave it out, or add the arm naive_stratified"
+    if not any(ARMS[arm].gold for arm in selection.arms):
+        yield "selection.gold_rollouts", "no arm trains on gold labels; leave it out, or add the arm ground_truth"
+    own = {key: name for name, rule in BUDGETS.items() for key in rule.keys or ()}
+    for key in own.keys() - set(selection.budget.declared.keys or ()):
+        why = f"not read by the budget {selection.budget.rule}, but by {own[key]}; leave it out"
+        yield f"selection.budget.{key}", why
+
+
+def _of_trust(run: RunConfig) -> Iterator[tuple[str, str]]:
+    if run.trust.search or run.tune != TuneConfig():
+        return  # a search may try kinds that read them
+    kinds = {*fitted_of(run.selection.used)} - {PAPER_TRUST} | {run.trust.kind}
+    read = {*TrustConfig.RESOURCES, "kind", "search", "options"}.union(*map(keys_read, fitted_of(kinds).values()))
+    for key in filter(lambda key: key not in read, TrustConfig.model_fields):
+        others = [name for name, trust in TRUST.items() if isinstance(trust, Fitted) and key in keys_read(trust)]
+        why = f"not read by trust.kind {run.trust.kind}, but by {', '.join(others)}; leave it out, or set another kind"
+        yield f"trust.{key}", why
+
+
+def _of_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
+    teacher, reader = run.teacher, run.teacher.reader
+    backends = {teacher.backend, *([] if reader is None else [reader.backend])}
+    if not backends <= {*BACKENDS, "auto"}:
+        return  # what a backend of one's own reads is not known
+    if not backends & {"vllm", "auto"}:
+        yield "teacher.vllm", f"not read by backend {teacher.backend}, but by vllm; leave it out"
+    if "scripted" not in backends:
+        yield "teacher.scripted", f"not read by backend {teacher.backend}, but by scripted; leave it out"
+    yield "teacher.options", f"not read by backend {teacher.backend}, but by backends of one's own; leave it out"
+
+
+def _of_signals(run: RunConfig) -> Iterator[tuple[str, str]]:
+    signals = [signal for arm in run.selection.used if (signal := ARMS[arm].signal) is not None]
+    asked = {signal.asks for signal in signals} | {signal.section for signal in signals}
+    keys = {"second_teacher": "ensemble", "reward": "reward", "self_consistency": "self_consistency"}
+    for key in keys.keys() - asked:
+        yield f"signals.{key}", f"no arm asks for it; leave it out, or add the arm {keys[key]}"
+    for name in run.signals.models.keys() - asked:
+        yield f"signals.models.{name}", "no arm asks for it; leave it out, or add an arm that does"
+
+
+def _is_set(given: Mapping[str, object], key: str) -> bool:
+    """Whether a file sets ``a.b``; a section that is null or empty is as if left out."""
+    node: object = given
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return node not in (None, {}) or key.startswith("trust.")
