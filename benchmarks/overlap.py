@@ -20,9 +20,10 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from curation.domains import Domain, Identity, attempt
+from curation.domains.answer_readings import LETTERS
 from curation.domains.identity import plain_text, same_question
 from curation.domains.math import Math
-from curation.domains.mcqa import LETTERS, Mcqa
+from curation.domains.mcqa import Mcqa
 
 Pair = tuple["Row", "Row"]
 

@@ -36,7 +36,7 @@ def exact_match(
     completions: list[str], label: list[str], completion: list[str] | None = None, **columns: object
 ) -> list[float]:
     """1 for an answer that is the row's; TRL passes the columns of the selection by name."""
-    owns = completion or [None] * len(label)
+    owns: list[str | None] = [None] * len(label) if completion is None else [*completion]
     return [float(matches(*row)) for row in zip(completions, label, owns, strict=True)]
 
 

@@ -154,9 +154,10 @@ def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = Non
 def unread(record: GenerationRecord) -> Unread:
     """Count the pool's labels that could not be read, with the commonest of the first ones."""
     counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
-    wanted = {"filter": "label IS NULL AND error IS NULL", "limit": LOOKED_AT}
-    texts = labels.to_table(columns=["completion"], **wanted)["completion"].to_pylist() if counts["unparsed"] else []
-    found = Counter(" ".join((text or "").split())[:CHARACTERS] for text in texts)
+    columns, unread_rows = ["completion"], "label IS NULL AND error IS NULL"
+    texts = labels.to_table(columns=columns, filter=unread_rows, limit=LOOKED_AT) if counts["unparsed"] else None
+    answers = [] if texts is None else texts["completion"].to_pylist()
+    found = Counter(" ".join((text or "").split())[:CHARACTERS] for text in answers)
     return Unread(
         num_rows=counts["rows"] - sum(counts["errors"].values()),
         num_unread=counts["unparsed"],

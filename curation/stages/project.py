@@ -67,7 +67,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
             fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
 
-    settings = config.model_dump(mode="json", include=ROW_KEYS)
+    settings = config.model_dump(mode="json", include=set(ROW_KEYS))
     origin = {"labels": labels.to_json(), "seed": seed, **settings}
     return fit_projection(batches(), size=size, states=config.states, origin=origin).save(output)
 

@@ -12,8 +12,8 @@ from curation.commands.init.label_columns import LabelColumn, holds_lists, label
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
+from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
-from curation.domains.mcqa import LETTERS
 from curation.errors import ConfigError
 from curation.escaping import quoted
 
