@@ -294,7 +294,6 @@ def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, ta
     ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
     if not uses_vllm(config, type(model).__name__):
         return TransformersRollouts(tokenizer, config.rollouts, ends)
-    num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     return VllmRollouts(
         tokenizer,
         config,
@@ -302,5 +301,4 @@ def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, ta
         model=_files_of(model, base),
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
-        num_answers=config.global_batch_size * config.group_size // num_workers,
     )

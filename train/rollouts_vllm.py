@@ -18,8 +18,10 @@ from torch.distributed.tensor import DTensor
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.escaping import logger_of
-from curation.models import text_of
+from curation.models import configuration_of, text_of
+from curation.models.footprint import DecoderShape
 from curation.models.loading import engine_arguments
+from curation.models.rollout_engine import MAX_RUNNING, RolloutEngine, num_answers, rollout_engine
 from curation.models.vllm_setup import is_installed, set_environment
 from curation.refs import ModelRef
 from train.rollouts import Rollout, Wanted, ended
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logger_of(__name__)
 
-MAX_RUNNING = 256
-"""Answers that run at once."""
 CPU_CACHE_BYTES = 1 << 30
 
 _asleep: list[Any] = []
@@ -107,7 +107,6 @@ class VllmRollouts:
         model: ModelRef,
         dtype: str,
         longest_prompt: int,
-        num_answers: int,
     ) -> None:
         """Start the engine; all workers of a training start theirs together.
 
@@ -118,7 +117,6 @@ class VllmRollouts:
             model: the base, with files on this machine or at the hub.
             dtype: of the engine's weights and cache.
             longest_prompt: in tokens.
-            num_answers: drawn at a time.
 
         Raises:
             ModelError: the engine does not start.
@@ -129,6 +127,8 @@ class VllmRollouts:
         self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)
         self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
         self._owns_group = not torch.distributed.is_initialized()
+        division = _division(model, config, dtype)
+        self._group = _group_of(division.tensor_parallel)
         set_num_threads = torch.set_num_threads
         try:
             with _ranks():
@@ -138,7 +138,9 @@ class VllmRollouts:
                     model,
                     dtype=dtype,
                     max_model_len=longest_prompt + config.rollouts.max_tokens,
-                    max_num_seqs=min(num_answers, MAX_RUNNING),
+                    max_num_seqs=min(num_answers(config, division.tensor_parallel), MAX_RUNNING),
+                    tensor_parallel_size=division.tensor_parallel,
+                    gpu_memory_utilization=division.gpu_memory,
                     distributed_executor_backend="uni" if self._owns_group else "external_launcher",
                 )
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
@@ -152,11 +154,22 @@ class VllmRollouts:
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """Draws like :meth:`train.rollouts.Rollouts.draw`."""
         self._push(trainer.accelerator.unwrap_model(trainer.model))
-        params = [self._params(item.seed) for item in wanted]
-        prompts = [{"prompt_token_ids": item.prompt} for item in wanted]
+        together, mine = self._together(wanted)
+        params = [self._params(item.seed) for item in together]
+        prompts = [{"prompt_token_ids": item.prompt} for item in together]
         found = self._llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
-        return [self._rollout(output.outputs[0]) for output in found]
+        return [self._rollout(output.outputs[0]) for output in found[mine]]
+
+    def _together(self, wanted: Sequence[Wanted]) -> tuple[list[Wanted], slice]:
+        """Gather what all workers of this engine want, which each of them asks it for, and the place of this one's."""
+        if self._group is None:
+            return list(wanted), slice(None)
+        size = torch.distributed.get_world_size(self._group)
+        parts: list[Any] = [None] * size
+        torch.distributed.all_gather_object(parts, list(wanted), group=self._group)
+        start = sum(map(len, parts[: torch.distributed.get_rank(self._group)]))
+        return [item for part in parts for item in part], slice(start, start + len(wanted))
 
     def close(self) -> None:
         """End the engine and free its memory; in a group of workers it sleeps on and ends with its process."""
@@ -213,13 +226,38 @@ class VllmRollouts:
         return text_of(self._tokenizer, tokens)
 
 
+def _division(model: ModelRef, config: GrpoConfig, dtype: str) -> RolloutEngine:
+    """The workers that share an engine, and its share of their GPUs."""
+    shape = DecoderShape.of(configuration_of(model).to_dict())
+    gpu_bytes = torch.cuda.mem_get_info()[1] if config.gpus_per_worker > 0 else None
+    return rollout_engine(shape, config, dtype=dtype, gpu_bytes=gpu_bytes)
+
+
+def _group_of(size: int) -> Any:
+    """The group of this worker and the others of its engine, which stand side by side; ``None`` where it has its own.
+
+    All workers must ask for theirs together.
+
+    Raises:
+        ConfigError: the training has fewer workers.
+    """
+    if size == 1:
+        return None
+    workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if workers % size:
+        raise ConfigError(f"rollouts.tensor_parallel: {size} does not divide the {workers} workers of this training")
+    groups = [list(range(start, start + size)) for start in range(0, workers, size)]
+    return torch.distributed.new_subgroups_by_enumeration(groups)[0]  # type: ignore[no-untyped-call]
+
+
 def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
     """An ``LLM`` of vLLM; its tokenizer serves stop strings alone."""
     from vllm import LLM
 
     if config.gpus_per_worker > 0:
-        engine |= {"gpu_memory_utilization": config.rollouts.gpu_memory, "enable_sleep_mode": True}
+        engine["enable_sleep_mode"] = True
     else:
+        del engine["gpu_memory_utilization"]
         engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
     with tempfile.TemporaryDirectory(prefix="tokenizer-") as directory:
         if config.rollouts.stop:

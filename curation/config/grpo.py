@@ -5,9 +5,9 @@ range 0.2, the k3 estimate of KL, the mean loss over all tokens of a batch, a co
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from curation.config.base import NotNegative, PositiveInt, Section, Share, TrainSection
 from curation.config.models import DIVISION, LmStudentConfig, LoraConfig
@@ -25,8 +25,12 @@ class RolloutsConfig(Section):
     """Sampling temperature of the rollouts."""
     stop: tuple[str, ...] = ()
     """Strings that end an answer, besides the tokenizer's end token; cut from the text that is graded."""
-    gpu_memory: Share = 0.3
-    """The share of the GPU's memory that vLLM takes."""
+    gpu_memory: Share | None = None
+    """The share of the GPU's memory that vLLM takes. Unset: what the answers that run at once need, as far as the
+    training leaves it (``curation.models.rollout_engine``); .3 for models whose sizes are not known."""
+    tensor_parallel: PositiveInt | None = None
+    """Workers that share an engine, each with a part of the weights; a divisor of ``num_workers``. Unset: the fewest
+    whose parts fit beside the training."""
 
 
 class GrpoConfig(LmStudentConfig):
@@ -66,6 +70,21 @@ class GrpoConfig(LmStudentConfig):
     """Added to the reward of an answer from which a label can be read, right or wrong."""
     patience: PositiveInt = 50
     """Training ends when so many steps in a row gave every answer of every group the same reward: nothing is learnt."""
+
+    @model_validator(mode="after")
+    def _engines_divide_the_workers(self) -> Self:
+        ranks = self.rollouts.tensor_parallel
+        if ranks is not None and self.num_workers % ranks:
+            raise ValueError(
+                f"rollouts.tensor_parallel: {ranks} does not divide num_workers: {self.num_workers}; each engine has "
+                "so many workers: change one of the two"
+            )
+        if ranks not in (None, 1) and self.rollouts.backend == "transformers":
+            raise ValueError(
+                f"rollouts.tensor_parallel: {ranks} is of vLLM's engines, and rollouts.backend is transformers; leave "
+                "one of them out"
+            )
+        return self
 
     def num_steps(self, num_rows: int) -> int:
         """The optimizer steps for ``num_rows`` prompts; batches run on over the end of an epoch."""

@@ -234,22 +234,8 @@ def training(
         answer_tokens: tokens of the longest answer that is learnt; logits are made of these alone.
         engine: bytes of an engine that draws GRPO's answers, which sleeps while gradients are computed.
     """
-    shards = config.num_workers if config.sharding == "fsdp" else 1
-    parameters = shape.parameters()
-    trained = parameters if config.lora is None else shape.lora_parameters(config.lora)
-    frozen = 0 if config.lora is None else parameters * BYTES[dtype]
-    cast = dtype != "float32" and config.lora is None and shards == 1  # autocast keeps its copies for the backward pass
-    held = {
-        "weights": (frozen + trained * FULL) / shards,
-        "cast weights": trained * BYTES[dtype] if cast else 0,
-        "gradients": trained * FULL / shards,
-        "buckets": trained * FULL if config.num_workers > 1 and shards == 1 else 0,
-        "optimizer": 2 * trained * FULL / shards,
-        "reference": _reference_bytes(config, parameters, dtype) / shards,
-        "gathered": 0 if shards == 1 else _gathered(shape, dtype),
-        "CUDA": CONTEXT if on_gpu else 0,
-    }
-    stays = sum(held.values()) - held["buckets"] - held["cast weights"]
+    held = held_in_training(shape, config, dtype=dtype, on_gpu=on_gpu)
+    stays, grown = sum(held.values()) - held["buckets"] - held["cast weights"], held["gradients"]
     moving = _moving(shape, config, dtype, answer_tokens)
     if engine > sum(moving.values()):  # the peak is then while answers are drawn
         moving = {"engine": engine}
@@ -260,9 +246,30 @@ def training(
             del held["gradients"]
     row_tokens = min(_micro_batch(config, answer_tokens)[1], answer_tokens + 1)
     row = row_tokens * (shape.num_hidden_layers * shape.hidden_size * BYTES[dtype] + shape.vocab_size * FULL)
-    grown = trained * FULL / shards
     least = stays - grown + max(grown, engine, row)
     return Footprint(parts=_shown(held | moving), least=least)
+
+
+def held_in_training(shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool) -> dict[str, float]:
+    """Return the bytes by their use that a training holds from step to step, or whenever it computes.
+
+    The arguments are those of :func:`training`.
+    """
+    shards = config.num_workers if config.sharding == "fsdp" else 1
+    parameters = shape.parameters()
+    trained = parameters if config.lora is None else shape.lora_parameters(config.lora)
+    frozen = 0 if config.lora is None else parameters * BYTES[dtype]
+    cast = dtype != "float32" and config.lora is None and shards == 1  # autocast keeps its copies for the backward pass
+    return {
+        "weights": (frozen + trained * FULL) / shards,
+        "cast weights": trained * BYTES[dtype] if cast else 0,
+        "gradients": trained * FULL / shards,
+        "buckets": trained * FULL if config.num_workers > 1 and shards == 1 else 0,
+        "optimizer": 2 * trained * FULL / shards,
+        "reference": _reference_bytes(config, parameters, dtype) / shards,
+        "gathered": 0 if shards == 1 else _gathered(shape, dtype),
+        "CUDA": CONTEXT if on_gpu else 0,
+    }
 
 
 def _moving(shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int) -> dict[str, float]:

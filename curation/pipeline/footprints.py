@@ -6,6 +6,7 @@ warning. Models that the run makes from scratch are small, and are left out.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,12 +20,11 @@ from curation.heavy import torch
 from curation.models.cards import gib_of
 from curation.models.dtypes import AUTO, HALF, HALF_TRAINING
 from curation.models.footprint import BYTES, GIB, DecoderShape, Footprint, asking, serving, training
+from curation.models.rollout_engine import MAX_RUNNING, engine_footprint, rollout_engine
 
 ShapeOf = Callable[[ModelConfig], DecoderShape | None]
 VLLM_SHARE, FRACTION_SHARE = 0.92, 0.9
 """Shares that vLLM takes: of a whole GPU by itself, and of an actor's fraction of one as it is told."""
-MAX_RUNNING = 256
-"""Rows that vLLM runs at once unless it is told (``max_num_seqs``); it takes more on large cards."""
 
 
 class Process(NamedTuple):
@@ -128,7 +128,7 @@ def processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Ite
             continue
         yield _training(config, recipe, shapes[role], gpu_bytes, f"training of {role}", str(base.path))
         if isinstance(recipe, GrpoConfig) and _draws_by_vllm(recipe):
-            yield _drawing(recipe, shapes[role], role, str(base.path))
+            yield _drawing(recipe, shapes[role], gpu_bytes, role, str(base.path))
 
 
 def _type(dtype: str, shape: DecoderShape, *, on_gpu: bool, half: tuple[str, ...]) -> str:
@@ -197,7 +197,8 @@ def _training(
     if isinstance(recipe, GrpoConfig):
         answer = recipe.rollouts.max_tokens
         if _draws_by_vllm(recipe):
-            engine = recipe.rollouts.gpu_memory * gpu_bytes if gpu_bytes else shape.parameters() * BYTES[dtype]
+            found = rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes)
+            engine = found.gpu_memory * gpu_bytes if gpu_bytes else shape.parameters() * BYTES[dtype]
     more = "take a larger card" if on_gpu else "take a machine with more memory"
     return Process(
         who=f"a worker in the {who}",
@@ -222,20 +223,19 @@ def _draws_by_vllm(recipe: GrpoConfig) -> bool:
     return recipe.rollouts.backend == "vllm" or (recipe.rollouts.backend == "auto" and recipe.gpus_per_worker > 0)
 
 
-def _drawing(recipe: GrpoConfig, shape: DecoderShape, role: str, model: str) -> Process:
-    """The engine of a worker that learns by GRPO, within its share of the worker's GPU."""
+def _drawing(recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str) -> Process:
+    """The engine of workers that learn by GRPO, within its share of each one's GPU."""
     on_gpu = recipe.gpus_per_worker > 0
-    answers = recipe.global_batch_size * recipe.group_size // recipe.num_workers
-    tokens = recipe.rollouts.max_tokens
     dtype = _type(recipe.compute_dtype, shape, on_gpu=on_gpu, half=HALF_TRAINING)
-    sizes = {"row_tokens": recipe.max_length + tokens, "answer_tokens": tokens}
-    running = min(answers, MAX_RUNNING)
+    found = rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)
+    ranks = found.tensor_parallel
+    footprint = engine_footprint(shape, recipe, dtype=dtype, ranks=ranks)
     return Process(
         who=f"the engine that draws answers of {role}",
         model=model,
-        footprint=serving(shape, dtype=dtype, ranks=1, on_gpu=False, max_running=running, **sizes),
-        share=recipe.rollouts.gpu_memory if on_gpu else 1.0,
+        footprint=replace(footprint, notes=f"{ranks} workers share it; {footprint.notes}") if ranks > 1 else footprint,
+        share=found.gpu_memory if on_gpu else 1.0,
         on_gpu=on_gpu,
-        mend="raise student.rollouts.gpu_memory, or take a larger card",
+        mend="raise student.rollouts.gpu_memory, or student.rollouts.tensor_parallel, or take a larger card",
         ease="lower student.rollouts.max_tokens, or ",
     )

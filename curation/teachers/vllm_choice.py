@@ -17,7 +17,8 @@ from curation.errors import ConfigError
 from curation.models.vllm_setup import is_installed
 from curation.refs import ModelRef
 
-PROBE_SECONDS = 180
+PROBE_SECONDS = 600
+"""Time limit of a probe, which on a GPU includes the start of a small engine."""
 
 
 class BackendChoice(NamedTuple):
@@ -47,18 +48,28 @@ def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
     return BackendChoice("vllm", found["runs"])
 
 
-def probe(engine: Mapping[str, object], model: ModelRef | None, *, gpus: bool, layers: bool = False) -> dict[str, str]:
+def probe(
+    engine: Mapping[str, object],
+    model: ModelRef | None,
+    *,
+    gpus: bool,
+    layers: bool = False,
+    starts: bool | None = None,
+) -> dict[str, str]:
     """The findings of a fresh process: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
 
-    Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted.
+    Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted. With
+    ``starts`` (unset: on a GPU) an engine with one layer of the model, of random weights, has to give a token: whether
+    drivers and kernels work shows in nothing less.
     """
-    return _probe(json.dumps(engine, sort_keys=True), model, gpus, layers)
+    return _probe(json.dumps(engine, sort_keys=True), model, gpus, layers, gpus if starts is None else starts)
 
 
 @cache
-def _probe(engine: str, model: ModelRef | None, gpus: bool, layers: bool) -> dict[str, str]:
+def _probe(engine: str, model: ModelRef | None, gpus: bool, layers: bool, starts: bool) -> dict[str, str]:
     described = None if model is None else model.to_json()
-    question = json.dumps({"engine": json.loads(engine), "model": described, "gpus": gpus, "layers": layers})
+    asked = {"engine": json.loads(engine), "model": described, "gpus": gpus, "layers": layers, "starts": starts}
+    question = json.dumps(asked)
     command = [sys.executable, "-c", "from curation.teachers.vllm_probe import answer; answer()", question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)

@@ -1,7 +1,9 @@
 """The probe's process of :mod:`curation.teachers.vllm_choice`: whether vLLM runs a model on this machine."""
 
 import json
+import os
 import sys
+from typing import Any
 
 import torch
 import vllm
@@ -10,7 +12,9 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.gpu_worker import Worker
 
 from curation.errors import ConfigError, ModelError
-from curation.models import configuration_of
+from curation.models import configuration_of, here
+from curation.models.loading import engine_arguments
+from curation.models.vllm_setup import set_environment
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
 from curation.teachers.vllm_versions import TESTED, gives_layers, missing_fields
@@ -20,7 +24,12 @@ def answer() -> None:
     """The work of the probe's process: print its finding as the last line."""
     question = json.loads(sys.argv[1])
     model = None if question["model"] is None else ModelRef.from_json(question["model"])
-    print(json.dumps(_examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])))
+    found = _examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])
+    if question["starts"] and model is not None and "runs" in found:
+        found = _started(model, found["runs"])
+    sys.stdout.flush()
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # the engine's end would log after the finding
 
 
 def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, layers: bool) -> dict[str, str]:
@@ -54,3 +63,34 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
     if layers and not gives_layers(ModelRegistry.models[known[0]].load_model_cls()):
         return {"lacks": f"its {known[0]} gives no states of other layers than the last"}
     return {"runs": f"vLLM {vllm.__version__} runs {known[0]} on {device}"}
+
+
+def _started(model: ModelRef, runs: str) -> dict[str, str]:
+    """The finding after a small engine gave a token: one layer of the model, with random weights."""
+    from vllm import LLM, SamplingParams
+
+    set_environment()
+    arguments = engine_arguments(here(model)) | {"load_format": "dummy", "hf_overrides": _one_layer}
+    if torch.cuda.is_available():  # of what is free: others may share the GPU
+        free, total = torch.cuda.mem_get_info()
+        arguments["gpu_memory_utilization"] = 0.8 * free / total
+    sizes = {"max_model_len": 32, "max_num_seqs": 1, "max_num_batched_tokens": 32, "kv_cache_memory_bytes": 64 << 20}
+    try:
+        llm = LLM(skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=True, **sizes, **arguments)
+        params = SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False)
+        (output,) = llm.generate([{"prompt_token_ids": [1, 2, 3]}], params, use_tqdm=False)
+    except Exception as error:  # whatever a driver or a kernel raises
+        first = next(iter(str(error).strip().splitlines()), "")
+        return {"lacks": f"a small engine did not start: {type(error).__name__}: {first}"}
+    if len(output.outputs[0].token_ids) != 1:
+        return {"lacks": "a small engine gave no token"}
+    return {"runs": f"{runs}, where a small engine started"}
+
+
+def _one_layer(config: Any) -> Any:
+    """Cut a configuration down to one layer."""
+    text = config.get_text_config()
+    text.num_hidden_layers = 1
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:1]
+    return config

@@ -118,7 +118,6 @@ class Engine:
             model=ref,
             dtype="float32",
             longest_prompt=max(map(len, prompts)),
-            num_answers=len(prompts),
         )
 
     def draw(self, wanted: list[Wanted], model: Any = None) -> Any:
@@ -195,7 +194,9 @@ def test_vllm_draws_where_it_has_the_model_itself() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
-def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path, ranks: int) -> None:
+    """Each with an engine of its own, or both with halves of one."""
     questions = [
         {"row_id": n, "question": "01"[n % 2] * (1 + n % 4), "choices": ["yes", "no"], "keys": ["0", "1"]}
         for n in range(4)
@@ -208,10 +209,11 @@ def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path) -
     domain, prompts = DomainConfig(name="mcqa"), [row["prompt"] for row in rows]
     how = {"seed": 3, "output": tmp_path / "one"}
     one = reinforce(base, Questions(prompts, ["0"] * 4, questions), get_domain(domain), config, **how)
+    rollouts = config.rollouts.model_copy(update={"tensor_parallel": ranks})
     two = train_grpo(
         base,
         selected,
-        config.model_copy(update={"num_workers": 2}),
+        config.model_copy(update={"num_workers": 2, "rollouts": rollouts}),
         seed=3,
         output=tmp_path / "two",
         name="two",

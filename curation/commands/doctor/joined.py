@@ -20,7 +20,7 @@ MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
 Far off, object stores refuse requests (Amazon's at 15 minutes), and a lease in force is taken for one that ran out."""
 
 ROUNDS = 3
-PROBE_SECONDS = 240
+PROBE_SECONDS = 660
 
 
 def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool) -> Iterator[Finding]:

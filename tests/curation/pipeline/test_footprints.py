@@ -49,8 +49,9 @@ def test_without_a_card_the_need_alone_is_said() -> None:
 def test_the_engine_of_rollouts_has_its_own_share() -> None:
     config = loaded(BY_NAME["math-8b-8b"])
     engines = [each for each in processes(config, 80 * 2**30, shape_of) if each.who.startswith("the engine")]
-    assert [each.share for each in engines] == [0.3]
-    assert 15 < engines[0].footprint.total / 2**30 < 24  # 31 GiB in float32, which did not start in its share of 24
+    (engine,) = engines
+    assert 0.5 < engine.share < 0.7  # less what is kept free, and shards of the training
+    assert 15 < engine.footprint.total / 2**30 < 24  # 31 GiB in float32, which did not start in its share of 24
 
 
 def test_an_unknown_card_is_refused() -> None:
