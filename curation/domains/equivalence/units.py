@@ -52,8 +52,8 @@ _SIZES = {
     "rupees": {"1": "₹ rupee inr"},
     "degrees": {"1": "° degree deg"},
     "radians": {"1": "radian rad"},
-    "degrees celsius": {"1": "°c celsius degreescelsius"},
-    "degrees fahrenheit": {"1": "°f fahrenheit degreesfahrenheit"},
+    "degrees celsius": {"1": "°c celsius degreecelsius degreescelsius degree °"},
+    "degrees fahrenheit": {"1": "°f fahrenheit degreefahrenheit degreesfahrenheit degree °"},
 }
 
 

@@ -86,3 +86,10 @@ def test_overrides_and_bases_are_read_by_the_same_rules(tmp_path: Path) -> None:
         load_config(tmp_path / "x.yaml", ["selection={n: 1, n: 2}"])
     with pytest.raises(ConfigError, match=r"^--set .*: line 1: nests deeper"):
         load_config(tmp_path / "x.yaml", ["selection=" + "[" * 10_000])
+
+
+def test_a_number_or_a_truth_value_in_place_of_a_text_is_to_be_put_in_quotes(tmp_path: Path) -> None:
+    for value in ("1", "true", "2.5"):
+        (tmp_path / "x.yaml").write_text(f"teacher: {{backend: given, completion: {value}}}\n")
+        with pytest.raises(ConfigError, match=r"teacher\.completion: .*; put it in quotes"):
+            load_config(tmp_path / "x.yaml")
