@@ -33,6 +33,7 @@ import torch
 
 from benchmarks import worked_sums
 from benchmarks.pairs import measure
+from curation.arms import fitted_of
 from curation.arrays import Bools, Int64s
 from curation.config import RunConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config
@@ -144,8 +145,7 @@ def labelled(name: str, kind: str) -> Labelled:
         [
             f"name=cascade-{name}",
             f"trust.kind={kind}",
-            "trust.max_steps=400",
-            "trust.patience=100",
+            *(("trust.max_steps=400", "trust.patience=100") if fitted_of([kind])[kind].reads is None else ()),
             "selection.arms=[trust]",
             "splits.audit=false",
             *task.settings(task.rows),
