@@ -1,4 +1,4 @@
-"""What the path of a file below its source's folder says: its split, its format, and columns (``label=pos/``).
+"""Reads what the path of a file below its source's folder says: its split, its format, and columns (``label=pos/``).
 
 A folder is often a clone of a data set's repository: test rows, a sample and the same rows in two formats stand beside
 those that are meant, and read together they are labelled rows without a word.

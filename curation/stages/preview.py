@@ -37,6 +37,8 @@ class Looked:
     """Rows that cannot be used, by kind."""
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
+    no_gold: str = ""
+    """The first rows of an audited pool whose gold label is missing or cannot be read, in words, as ``first``."""
     first: dict[str, str] = field(default_factory=dict)
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
@@ -70,6 +72,8 @@ def preview(
             if name == POOL and config.splits.audit:  # read as a split that needs gold labels
                 labelled = examples_of(domain, "test", list(range(len(rows))), [row.raw for row in rows])
                 looked.gold = len(rows) - labelled["gold"].null_count
+                refused = _looked(rows, items, domain, "test", size)
+                looked.no_gold = first_bad(refused)
     return found
 
 
@@ -111,10 +115,11 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
             all were looked at, for certain; or no row of an audited pool has a gold label.
     """
     limit = config.splits.max_error_rate
-    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
-        raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{pool.rows:,} (of {pool.size:,}, looked at)')}")
     for name, looked in found.items():
         yield from _refused(f"splits.{name}", "splits.max_error_rate", looked, limit)
+    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
+        rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
+        raise SourceError(f"splits.audit: {pool.no_gold}; it {NO_AUDIT.format(rows=rows)}")
 
 
 def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
