@@ -38,7 +38,7 @@ class Looked:
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
     no_gold: str = ""
-    """The first rows of an audited pool whose gold label is missing or cannot be read, in words, as ``first``."""
+    """The first rows of an audited pool whose gold label cannot be read, in words, as ``first``; "" where all lack one."""
     first: dict[str, str] = field(default_factory=dict)
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
@@ -73,7 +73,7 @@ def preview(
                 labelled = examples_of(domain, "test", list(range(len(rows))), [row.raw for row in rows])
                 looked.gold = len(rows) - labelled["gold"].null_count
                 refused = _looked(rows, items, domain, "test", size)
-                looked.no_gold = first_bad(refused)
+                looked.no_gold = "" if {*refused.errors} <= {"no_gold"} else f"{first_bad(refused)}; it "
     return found
 
 
@@ -119,7 +119,7 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         yield from _refused(f"splits.{name}", "splits.max_error_rate", looked, limit)
     if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
         rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
-        raise SourceError(f"splits.audit: {pool.no_gold}; it {NO_AUDIT.format(rows=rows)}")
+        raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
 
 
 def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
