@@ -38,7 +38,7 @@ class Looked:
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
     no_gold: str = ""
-    """The first rows of an audited pool whose gold label cannot be read, in words, as ``first``; "" where all lack one."""
+    """The first rows of an audited pool whose gold label cannot be read, as ``first``; "" where all lack one."""
     first: dict[str, str] = field(default_factory=dict)
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
