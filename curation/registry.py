@@ -230,7 +230,7 @@ class Reader:
 
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Arrow's names of compressions by the endings of compressed files; JSONL and CSV are read from them, too."""
+"""Arrow's names of compressions by the endings of compressed files; JSONL, JSON and CSV are read from them, too."""
 
 
 def _texts(*endings: str) -> tuple[str, ...]:
@@ -242,6 +242,7 @@ READERS: Registry[Reader] = Registry(
     {
         "parquet": Reader(None, (".parquet", ".pq")),
         "jsonl": Reader(None, _texts(".jsonl", ".ndjson")),
+        "json": Reader(None, _texts(".json")),
         "csv": Reader(None, _texts(".csv")),
         "lance": Reader(None, (".lance",)),
     },
@@ -249,6 +250,27 @@ READERS: Registry[Reader] = Registry(
     groups=("curation.readers",),
 )
 """Readers of source files by name."""
+
+
+def _path(path: str, found: object) -> str:
+    """Return a form of one's own as its path."""
+    if not callable(getattr(found, "read", None)) or not callable(getattr(found, "fits", None)):
+        raise TypeError("it has no methods fits and read")
+    return path
+
+
+FORMS: Registry[str | None] = Registry(
+    "form",
+    {
+        "rows": None,
+        "prodigy": "curation.sources.forms:Prodigy",
+        "label_studio": "curation.sources.forms:LabelStudio",
+    },
+    _path,
+    groups=("curation.forms",),
+)
+"""Forms of rows (``sources.NAME.form``) by name: a class with the members of ``curation.sources.forms.Form``, as
+``module:Class``; ``None``: columns as they stand."""
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",

@@ -243,3 +243,32 @@ def test_yaml_words(tmp_path: Path):
             validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": [yaml.safe_load(word), "x"]})
     domain = validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": {"neg": "no", "pos": "yes"}})
     assert domain.options({"text": "t"}) == (" no", " yes")
+
+
+def test_folder_of_everything():
+    with pytest.raises(SourceError, match=r"3 files of 3 kinds .*test, parquet: .*train, parquet: .*sample, jsonl: "):
+        rows("folder_of_everything/repo")
+    assert [row["label"] for row in rows("folder_of_everything/repo/data/train-*.parquet")] == ["x", "y"]
+
+
+def test_prodigy():
+    found = rows("prodigy/export.jsonl")
+    assert len(found) == 10 and {row["accept"] for row in found} <= {"pos", "neg"} and "answer" not in found[0]
+
+
+def test_label_studio():
+    for name, label in (("export.json", "label"), ("export_min.jsonl", "sentiment")):
+        found = rows(f"label_studio/{name}")
+        assert (len(found), found[0]["text"], found[0][label]) == (100, "game 0 was great", "pos")
+    assert rows("label_studio/multi.csv")[2]["sentiment"] == ["pos", "mixed"]
+
+
+def test_hive():
+    found = rows("hive/d")
+    assert len(found) == 200 and {row["label"] for row in found} == {"pos", "neg"}
+
+
+def test_hub_without_network(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"cannot be looked at .*correct the path or URL, or see that its store"):
+        discover(SourceConfig(path="hf://datasets/none/none/data.parquet"))

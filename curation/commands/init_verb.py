@@ -53,7 +53,7 @@ def init(
         return
     path = Path(output or "curation.yaml")
     _require_new(path)
-    from curation.commands.init import Wishes, draft, look, task_of
+    from curation.commands.init import Wishes, check_readable, draft, look, task_of
     from curation.config.load import load_config
 
     tables = []
@@ -64,6 +64,7 @@ def init(
     task = task_of(tables, wishes, _ask if sys.stdin.isatty() else None)
     for reason in task.why:
         echo(reason)
+    check_readable(task)
     _write(path, draft(task, path, model or MODEL, guessed_model=model is None))
     load_config(str(path))
     teacher = f"; the teacher is {MODEL}, a guess: --model names another" if model is None else ""

@@ -21,7 +21,7 @@ from curation.pipeline.settling import settle
 from curation.pipeline.student_steps import student_steps
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
-from curation.sources import discover, split_sizes
+from curation.sources import discover, left_out_words, split_sizes
 from curation.stages.class_quota import in_words
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
@@ -56,7 +56,8 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     for name, items in files.items():
         check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
-        yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows")
+        left_out = "".join(f" ({words})" for words in left_out_words(items))
+        yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows{left_out}")
     taken = deals.taken(files)
     sizes = split_sizes(config, files, taken)
     num_pool = config.pool_share(sizes)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
-from curation.registry import DOMAINS, READERS
+from curation.registry import DOMAINS, FORMS, READERS
 
 COMMA = ","
 """The delimiter of CSV files where none is given; as such it stands in no cache key."""
@@ -153,6 +153,12 @@ def _format(name: str) -> str:
     return name
 
 
+def _form(name: str) -> str:
+    if name != "auto":
+        FORMS.find(name)
+    return name
+
+
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
@@ -161,14 +167,22 @@ class SourceConfig(Section):
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
     format: Annotated[str, AfterValidator(_format)] = "auto"
-    """``parquet``, ``jsonl``, ``csv``, ``lance``, or a reader of one's own by name (docs/extending.md); ``auto``: by
-    the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
+    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or a
+    reader of one's own by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
+    (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     delimiter: Annotated[str, AfterValidator(_delimiter), Field(exclude_if=lambda sign: sign == COMMA)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     quoting: Annotated[Literal["auto", "quotes", "none"], Field(exclude_if=lambda quoting: quoting == "auto")] = "auto"
     """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
     is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
     readings fit, with other rows."""
+    form: Annotated[str, AfterValidator(_form), Field(exclude_if=lambda form: form == "auto")] = "auto"
+    """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
+    ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
+    (docs/own-data.md)."""
+    mixed: Annotated[bool, Field(exclude_if=lambda mixed: not mixed)] = False
+    """Whether the files of a folder or glob may be of several splits or formats, as ``train`` and ``test``, ``.csv``
+    and ``.jsonl``. Otherwise these are refused: test rows would be among the labelled ones, or rows twice."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 
@@ -178,6 +192,8 @@ class SourceConfig(Section):
             raise ValueError(f"delimiter: separates fields of CSV files, not of {self.format}; leave it out")
         if self.quoting != "auto" and self.format not in ("auto", "csv"):
             raise ValueError(f"quoting: is of fields of CSV files, not of {self.format}; leave it out")
+        if self.form != "auto" and self.format not in ("auto", "jsonl", "json", "csv"):
+            raise ValueError(f"form: is of rows of JSONL, JSON and CSV files, not of {self.format}; leave it out")
         return self
 
 

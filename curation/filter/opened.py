@@ -175,7 +175,7 @@ def open_filter(
 
 def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFile]]:
     """The pool's files by round; those that are new are a round of their own."""
-    source = SourceConfig(path=config.pool.path, format=config.pool.format, delimiter=config.pool.delimiter)
+    source = SourceConfig(**{name: getattr(config.pool, name) for name in SourceConfig.model_fields})
     files = dict(manifest.source_files)
     before = [file for items in files.values() for file in items]
     now = discover(source, before)

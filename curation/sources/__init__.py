@@ -1,6 +1,6 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
 
-from curation.sources.files import check_unchanged, discover, nearest, require_columns
+from curation.sources.files import check_unchanged, discover, left_out_words, nearest, require_columns
 from curation.sources.ids import check_unique, row_ids
 from curation.sources.kept import as_kept, kept_fields
 from curation.sources.lookup import values_of
@@ -25,6 +25,7 @@ __all__ = [
     "discover",
     "grouped",
     "kept_fields",
+    "left_out_words",
     "nearest",
     "raw_rows",
     "read_rows",

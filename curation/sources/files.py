@@ -2,34 +2,37 @@
 
 import difflib
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-
-import pyarrow as pa
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
 from curation.escaping import quoted
 from curation.registry import READERS, installed
 from curation.sources import readers
-from curation.sources.paths import FoundFile, content_digest, find
-from curation.sources.source_file import Dialect, SourceFile
+from curation.sources.folders import METADATA, check_one_kind, folder_columns
+from curation.sources.paths import FoundFile, content_digest, find, is_of_store
+from curation.sources.source_file import TEXTS, Dialect, SourceFile
 
 
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
     """The files of a source in the order of their numbers.
 
-    Folders and globs match files with an ending of the format (``auto``: of any known one). Files among ``known`` keep
+    Folders and globs match files with an ending of the format (``auto``: of any known one), of one split and format
+    (``curation.sources.folders``). Files among ``known`` keep
     their numbers; new files get the next numbers, in sorted order. Row counts of Parquet and Lance come from their
     metadata; JSONL and CSV are read through. A known file of the same size and time (or tag) is not looked into again.
 
     Raises:
-        SourceError: nothing exists at the path, the format is unknown, a file cannot be read, or there are no rows.
+        SourceError: nothing exists at the path, the format is unknown, files are of several splits or formats, one
+            cannot be read, or there are no rows.
     """
     at_path, single = find(source.path)
     if not at_path:
         raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
     found = _with_format(source, at_path, single)
+    check_one_kind(source, found)
     before = {file.path: file for file in known}
     numbers = {file.path: file.index for file in known}
     following = max(numbers.values(), default=-1) + 1
@@ -37,7 +40,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
         if file.path not in numbers:
             numbers[file.path] = following
             following += 1
-    dialect = Dialect(source.delimiter, source.quoting)
+    dialect = Dialect(source.delimiter, source.quoting, source.form)
     described = (
         old
         if _is_same(old := before.get(file.path), file, form, dialect)
@@ -46,8 +49,20 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
     )
     files = sorted((file for file in described if file is not None), key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
-        raise SourceError(f"{source.path}: holds no rows; give a source that does")
+        left_out = "".join(f" ({words})" for words in left_out_words(files))
+        raise SourceError(f"{source.path}: holds no rows{left_out}; give a source that does")
     return files
+
+
+def left_out_words(files: Iterable[SourceFile]) -> list[str]:
+    """Return in words how many records of the files are no rows, by the reason; nothing where all are."""
+    counts = Counter[str]()
+    for file in files:
+        counts.update(file.left_out)
+    if not counts:
+        return []
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.most_common())
+    return [f"{counts.total():,} records left out: {reasons}"]
 
 
 def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> None:
@@ -108,6 +123,8 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
 
     def ending(file: FoundFile) -> str | None:
         name = file.path.partition("?")[0] if "://" in file.path else file.path
+        if not single and name.rpartition("/")[2] in METADATA:
+            return None
         return next((form for end, form in forms.items() if name.rstrip("/").lower().endswith(end)), None)
 
     endings = [(file, ending(file)) for file in found]
@@ -136,7 +153,7 @@ def _with_its_time(old: SourceFile, new: SourceFile) -> str:
 
 def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialect) -> bool:
     """Whether a file is as it was; of a Lance table only its version tells."""
-    if old is None or form == "lance" or (form == "csv" and old.dialect[:2] != dialect[:2]):
+    if old is None or form == "lance" or (form in TEXTS and old.dialect.asked(form) != dialect.asked(form)):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)
 
@@ -145,9 +162,13 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
     own = READERS[form].made_by is not None
     try:
         content = "" if own or form == "lance" else content_digest(file.path, file.size)
-    except (OSError, pa.ArrowException):  # which the reader tells of
-        content = ""
+    except Exception as error:
+        if not is_of_store(error, file.path):
+            raise
+        content = ""  # the reader tells of it
     shape = readers.measure(file.path, form, dialect)
+    # of two values the file's own counts, as before it stood in such a folder
+    folders = {key: text for key, text in folder_columns(file.inner).items() if key not in shape.schema}
     return SourceFile(
         path=file.path,
         format=form,
@@ -155,8 +176,10 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
         num_rows=shape.num_rows,
         size=0 if form == "lance" else file.size,
         modified=shape.version or file.modified,
-        schema=shape.schema,
+        schema=shape.schema | dict.fromkeys(folders, "string"),
         marks=shape.marks,
-        **(shape.dialect._asdict() if form == "csv" else {}),
+        **(shape.dialect._asdict() if form in TEXTS else {}),
+        left_out=shape.left_out,
+        folders=folders,
         content=content,
     )

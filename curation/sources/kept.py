@@ -9,7 +9,7 @@ from curation.errors import SourceError
 from curation.sources.missing import python_values
 from curation.sources.source_file import SourceFile
 
-_TEXTS = ("text", "json")
+_TEXTS = ("text", "json", "choice")
 """The types of columns in files that name none (``SourceFile.schema``)."""
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -25,6 +25,8 @@ class FoundFile:
     path: str
     size: int
     modified: str
+    inner: str = ""
+    """The path below the folder that was looked through; "" of a file that was named itself."""
 
 
 BLOCKS, BLOCK_BYTES = 16, 64 << 10
@@ -62,10 +64,22 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
     """
     try:
         return _find(path)
-    except (OSError, pa.ArrowException) as error:
+    except SourceError:
+        raise
+    except Exception as error:
+        if not is_of_store(error, path):
+            raise
         raise SourceError(
             f"{path}: cannot be looked at ({message(error)}); correct the path or URL, or see that its store answers"
         ) from error
+
+
+def is_of_store(error: Exception, path: str) -> bool:
+    """Return whether the store of a path is to blame for an error; what clients of stores raise has no type in common.
+
+    A client's connection that fails may be no ``OSError``, as those of the Hugging Face Hub.
+    """
+    return isinstance(error, OSError | pa.ArrowException) or "://" in path
 
 
 def stamp(path: str) -> tuple[int, str]:
@@ -132,7 +146,7 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
         hidden = any(part.startswith((".", "_")) for part in inner.split("/"))
         name = quote(inner, _PLAIN) if _is_quoted(fs, shown) else inner
         if inner not in found and not hidden and any(re.fullmatch(expression, text) for text in (inner, name)):
-            found[inner] = _describe(fs, info, f"{shown.rstrip('/')}/{name}{query}")
+            found[inner] = replace(_describe(fs, info, f"{shown.rstrip('/')}/{name}{query}"), inner=inner)
     return [found[inner] for inner in sorted(found)]
 
 

@@ -1,15 +1,16 @@
-"""Reads Parquet, JSONL, CSV and Lance in row order, one range at a time.
+"""Reads Parquet, JSONL, JSON, CSV and Lance in row order, one range at a time.
 
-CSV has no types: its values are text, empty fields null. A value of JSONL is the JSON of its own line (Arrow's type
-``json``, which ``curation.sources.missing`` turns into Python's values), whatever stands in the lines beside it: one
-Arrow type for a column would add keys to objects and make integers floats. Both formats have marked record positions,
+CSV has no types: its values are text, empty fields null. A value of JSONL and JSON is that of its own row (Arrow's type
+``json``, which ``curation.sources.missing`` turns into Python's values), whatever stands in the rows beside it: one
+Arrow type for a column would add keys to objects and make integers floats. These formats have marked record positions,
 so that reading a range in the middle costs no more than its own bytes.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol, cast
 
@@ -19,11 +20,13 @@ import pyarrow.parquet as pq
 
 from curation.errors import SourceError
 from curation.escaping import message, quoted
+from curation.json_types import Json
 from curation.registry import READERS, code
+from curation.sources.forms import ROWS, FlatRow, fitting, form_named
 from curation.sources.missing import as_json
-from curation.sources.paths import content_digest, filesystem, stamp
+from curation.sources.paths import content_digest, filesystem, is_of_store, stamp
 from curation.sources.records import MAX_RECORD, csv_fields, csv_header, json_object, records
-from curation.sources.source_file import PLAIN, Dialect, SourceFile
+from curation.sources.source_file import PLAIN, TEXTS, Dialect, SourceFile
 
 MARK_ROWS = 10_000
 BATCH_ROWS = 8_192
@@ -39,6 +42,7 @@ class Shape:
     marks: tuple[int, ...] = ()
     version: str = ""
     dialect: Dialect = PLAIN
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class Reads(Protocol):
@@ -77,7 +81,9 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
         return _measure_text(path, form, dialect)
     except SourceError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except Exception as error:
+        if not (isinstance(error, ValueError) or is_of_store(error, path)):
+            raise
         raise SourceError(f"{path}: cannot be read as {form}: {_reason(error)}") from error
 
 
@@ -92,19 +98,24 @@ def read_rows(
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
+    inside = [name for name in wanted if name not in file.folders]
+    if wanted and not inside:  # rows are counted by a column of theirs
+        inside = [name for name in file.schema if name not in file.folders][:1]
     if start >= stop:
         return
     num_rows = 0
     try:
         own = _own(file.format)
         read = _READERS[file.format] if own is None else own.read
-        for batch in map(_viewless, read(file, start, stop, wanted)):
+        for batch in map(_viewless, read(file, start, stop, inside)):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
-            yield batch
+            yield _with_folders(batch, file, wanted) if wanted != inside else batch
     except SourceError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except Exception as error:
+        if not (isinstance(error, ValueError) or is_of_store(error, file.path)):
+            raise
         raise SourceError(f"{file.path}: cannot be read as {file.format}: {_reason(error)}") from error
     if num_rows != stop - start:
         raise SourceError(
@@ -120,7 +131,9 @@ def _require_as_found(file: SourceFile) -> None:
         size, modified = stamp(file.path)
         is_same = (size, modified) == (file.size, file.modified)
         content = content_digest(file.path, size) if is_same and file.content else file.content
-    except (OSError, pa.ArrowException) as error:
+    except Exception as error:
+        if not is_of_store(error, file.path):
+            raise
         raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_reason(error)}") from error
     if content != file.content:
         raise SourceError(
@@ -132,6 +145,17 @@ def _require_as_found(file: SourceFile) -> None:
             f"{file.path}: was replaced after it was found: it had {file.size:,} bytes of {file.modified}, and has "
             f"{size:,} of {modified}; nothing that was read of it is kept: restore it, or start another run"
         )
+
+
+def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return the batch with the columns that the folders' names give, in the order of ``columns``."""
+    arrays = [
+        pa.array([file.folders[name] or None] * batch.num_rows, pa.string())
+        if name in file.folders
+        else batch.column(name)
+        for name in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, columns)
 
 
 def _own(form: str) -> Reads | None:
@@ -227,23 +251,16 @@ def _lance_rows(file: SourceFile, start: int, stop: int, columns: list[str]) -> 
     yield from scanner.to_batches()
 
 
-def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    found = _range(file, start, stop)
+def _text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    found = _rows(file, start, stop)
+    is_plain = file.format == "csv" and file.found_form == ROWS
     while rows := list(islice(found, BATCH_ROWS)):
-        values = [json_object(file.path, number, record) for number, record in rows]
-        yield pa.RecordBatch.from_arrays([as_json(row.get(name) for row in values) for name in columns], columns)
-
-
-def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    names, dialect = list(file.schema), file.dialect
-    found = _range(file, start, stop)
-    while rows := list(islice(found, BATCH_ROWS)):
-        values = [csv_fields(file.path, number, record, names, dialect) for number, record in rows]
-        arrays = [pa.array([fields[names.index(name)] or None for fields in values], pa.string()) for name in columns]
+        values = [[row.get(name) for row in rows] for name in columns]
+        arrays = [pa.array([text or None for text in of], pa.string()) if is_plain else as_json(of) for of in values]
         yield pa.RecordBatch.from_arrays(arrays, columns)
 
 
-_READERS = {"parquet": _parquet, "lance": _lance_rows, "jsonl": _jsonl, "csv": _csv}
+_READERS = {"parquet": _parquet, "lance": _lance_rows, **dict.fromkeys(TEXTS, _text)}
 
 
 def _types(schema: pa.Schema) -> dict[str, str]:
@@ -254,40 +271,84 @@ def _lance(path: str, version: int | None = None) -> Any:
     return lance.dataset(filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
-def _measure_text(path: str, form: str, dialect: Dialect) -> Shape:
-    found = records(path, form, 0, number=0 if form == "csv" else 1, dialect=dialect)
+def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
+    """Measure a file of text; where ``auto`` finds another form in a record, once more from the start."""
+    dialect = dialect._replace(found_form=ROWS if dialect.form == "auto" else dialect.form)
+    found = records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
     names: list[str] = []
-    if form == "csv":
+    if format == "csv":
         _, header = next(found, (0, b""))
         names, dialect = csv_header(path, header, dialect)
         _require_delimiter(path, names, dialect.delimiter)
         _require_distinct(path, names)
-    num_rows, marks, keys = 0, [], dict.fromkeys(names)
-    for offset, record in found:
+    num_rows, marks, left_out = 0, [], Counter[str]()
+    form = form_named(dialect.found_form)
+    kinds = dict.fromkeys(names if form is None else (), "text")
+    for number, (offset, record) in enumerate(found, 1):
+        row = _looked_into(path, number, record, format, names, dialect)
+        if dialect.form == "auto" and form is None and (other := fitting(row)) != ROWS:
+            shape = _measure_text(path, format, dialect._replace(form=other))
+            return replace(shape, dialect=shape.dialect._replace(form="auto"))
+        flat = FlatRow(row) if form is None else form.read(row)
+        if flat.row is None:
+            left_out[flat.left_out] += 1
+            continue
         if num_rows % MARK_ROWS == 0:
             marks.append(offset)
         num_rows += 1
-        if form == "jsonl":  # a key may first stand in the last row
-            keys |= dict.fromkeys(json_object(path, num_rows, record) if num_rows <= _HEAD_ROWS else _keys(record))
-        elif num_rows <= _HEAD_ROWS or b"\n" in record.rstrip():  # which quotes may have swallowed
-            csv_fields(path, num_rows, record, names, dialect)
-    kind = "text" if form == "csv" else "json"
-    return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, kind), marks=tuple(marks), dialect=dialect)
+        if format != "csv" or form is not None:
+            kinds |= {name: kinds.get(name, "json") for name in flat.row}  # a key may first stand in the last row
+            kinds |= dict.fromkeys(flat.choices, "choice")
+    if format == "json" and num_rows == 1 and form is None:
+        _require_row(path, row)
+    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
 
 
-def _keys(record: bytes) -> Iterable[str]:
-    """Return the keys of a JSONL record; none of one that cannot be read, which is refused when its row is read."""
+def _require_row(path: str, row: Json) -> None:
+    """Refuse the only object of a file that holds the rows in it, in a list or by columns."""
+    if any(isinstance(value, list | dict) for value in row.values()):
+        raise SourceError(
+            f"{path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
+            "columns"
+        )
+
+
+def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
+    """Return a record for its keys and its form, so far as plain rows need it: faults of late ones are told later."""
+    is_whole = number <= _HEAD_ROWS or dialect.found_form != ROWS
+    if format == "csv":
+        quoted_end = b"\n" in record.rstrip()  # which quotes may have swallowed
+        if is_whole or quoted_end or b"choices" in record:
+            return dict(zip(names, csv_fields(path, number, record, list(names), dialect), strict=True))
+        return {}
+    if is_whole:
+        return json_object(path, number, record)
     try:
         value = json.loads(record)
     except (ValueError, RecursionError):
-        return ()
-    return value if isinstance(value, dict) else ()
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """The records ``start`` to ``stop`` of a JSONL or CSV file with their numbers, from 1."""
-    mark = start // MARK_ROWS
-    skipped = start - mark * MARK_ROWS
-    found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.dialect)
-    for number, (_, record) in enumerate(islice(found, skipped, skipped + stop - start), start + 1):
-        yield number, record
+def _rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
+    """Yield the rows ``start`` to ``stop`` of a file of text, as their columns."""
+    mark, form = start // MARK_ROWS, form_named(file.found_form)
+    names = [name for name in file.schema if name not in file.folders]
+    if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header
+        _, header = next(records(file.path, file.format, 0, 0, file.dialect), (0, b""))
+        names, _ = csv_header(file.path, header, file.dialect)
+    skipped, wanted = start - mark * MARK_ROWS, stop - mark * MARK_ROWS
+    found = enumerate(
+        records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.dialect), mark * MARK_ROWS + 1
+    )
+    if form is None:
+        yield from (_row(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
+        return
+    rows = (form.read(_row(file, number, record, names)).row for number, (_, record) in found)
+    yield from islice((row for row in rows if row is not None), skipped, wanted)
+
+
+def _row(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
+    if file.format != "csv":
+        return json_object(file.path, number, record)
+    return dict(zip(names, csv_fields(file.path, number, record, names, file.dialect), strict=True))

@@ -16,6 +16,7 @@ from curation.errors import SourceError
 from curation.escaping import quoted
 from curation.json_types import Json
 from curation.registry import COMPRESSED
+from curation.sources.json_items import items
 from curation.sources.paths import filesystem
 from curation.sources.source_file import PLAIN, Dialect
 
@@ -28,19 +29,25 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""
+_AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
 
 def records(path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN) -> Iterator[tuple[int, bytes]]:
-    """The records of a file from a byte on, without blank ones: where each starts, and its bytes.
+    """The records of a file from a byte on, without blank ones: where each starts, and its bytes; of JSON its values.
 
     ``number`` is that of the first record; a CSV file's header is record 0.
 
     Raises:
-        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16.
+        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; or as
+            :func:`curation.sources.json_items.items`.
     """
+    if form == "json":
+        with _open(path, offset) as file:
+            yield from items(path, file, offset, MAX_RECORD)
+        return
     has_quotes = form == "csv" and dialect.quoting != "none"
     with _open(path, offset) as file:
         parts, odd, start = [], False, offset
@@ -97,7 +104,8 @@ def json_object(path: str, number: int, record: bytes) -> Json:
         if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
             raise RecursionError
     except json.JSONDecodeError as error:
-        raise SourceError(f"{where} is not JSON ({error.msg}) {_near(text, error.pos)}; fix the file") from error
+        mend = _AS_ARRAY if text.startswith("[") else "fix the file"
+        raise SourceError(f"{where} is not JSON ({error.msg}) {_near(text, error.pos)}; {mend}") from error
     except RecursionError as error:
         raise SourceError(f"{where} nests deeper than {MAX_DEPTH} levels, {_near(text, 0)}; make it flatter") from error
     except _TwiceError as error:
@@ -106,7 +114,8 @@ def json_object(path: str, number: int, record: bytes) -> Json:
         raise SourceError(f"{where} has an integer of thousands of digits, {_near(text, 0)}; fix the file") from error
     if not isinstance(value, dict):
         kind = type(value).__name__
-        raise SourceError(f"{where} is not a JSON object but {kind}, {_near(text, 0)}; fix the file")
+        mend = _AS_ARRAY if kind == "list" else "fix the file"
+        raise SourceError(f"{where} is not a JSON object but {kind}, {_near(text, 0)}; {mend}")
     if "\\u" in text and (half := _SURROGATE.search(json.dumps(value, ensure_ascii=False))):
         at = text.lower().find(f"\\u{ord(half[0]):04x}")
         raise SourceError(f"{where} has half of a surrogate pair {_near(text, at)}; write the whole character")

@@ -1,7 +1,7 @@
 """The record of one input file of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import NamedTuple, Self
 
@@ -9,17 +9,27 @@ from curation.json_types import Json
 
 
 class Dialect(NamedTuple):
-    """How the records of a CSV file are written."""
+    """How the records of a text file are written; the first two and ``is_spaced`` are of CSV alone."""
 
     delimiter: str = ","
     """The character between the fields."""
     quoting: str = "auto"
     """``quotes``, ``none`` or ``auto``, as ``SourceConfig.quoting``."""
+    form: str = "auto"
+    """The form of its rows as it was asked for, as ``SourceConfig.form``."""
     is_spaced: bool = False
     """Whether a space follows each delimiter and belongs to no field, as in ``text, "label"``."""
+    found_form: str = "rows"
+    """The form of its rows, by name in ``curation.sources.forms.FORMS``."""
+
+    def asked(self, form: str) -> tuple[str, ...]:
+        """Return what was asked for that reads a file of this format."""
+        return self[:3] if form == "csv" else (self.form,)
 
 
 PLAIN = Dialect()
+TEXTS = ("jsonl", "json", "csv")
+"""Formats of text, whose records are read one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,26 +47,33 @@ class SourceFile:
     modified: str
     """Time of modification in nanoseconds, or an entity tag, or a Lance table's version."""
     schema: dict[str, str]
-    """The type of each column, by name: ``text`` in CSV, ``json`` in JSONL (whose first records name the columns)."""
+    """The type of each column, by name: ``text`` in CSV, ``json`` in JSONL and JSON, ``choice`` of what people chose in
+    a program of annotation, ``string`` of a folder's."""
     marks: tuple[int, ...] = ()
-    """The byte at which each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts."""
+    """The byte at which each ``readers.MARK_ROWS``-th row of a JSONL, JSON or CSV file starts."""
 
     delimiter: str = ","
-    """This and the next two: the :class:`Dialect` of a CSV file."""
+    """This and the next four: the :class:`Dialect` of a text file."""
     quoting: str = "auto"
+    form: str = "auto"
     is_spaced: bool = False
+    found_form: str = "rows"
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Records that are no rows, by the reason (``curation.sources.forms``)."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """The columns that the names of its folders give, with their value in all of its rows."""
     content: str = ""
     """The digest of its bytes (``curation.sources.paths.content_digest``); "" of a Lance table, a reader of one's own,
     and where an earlier version found the file."""
 
     @property
     def dialect(self) -> Dialect:
-        """How the records of a CSV file are written."""
-        return Dialect(self.delimiter, self.quoting, self.is_spaced)
+        """How the records of a text file are written."""
+        return Dialect(self.delimiter, self.quoting, self.form, self.is_spaced, self.found_form)
 
     def to_json(self) -> Json:
-        """Return the file as a JSON object: a part of cache keys, without ``content`` and the defaults of a dialect."""
-        usual = PLAIN._asdict()
+        """Return the file as a JSON object: a part of cache keys, without ``content`` and what is as usual."""
+        usual = {**PLAIN._asdict(), "left_out": {}, "folders": {}}
         left_out = {"content", *(name for name, value in usual.items() if getattr(self, name) == value)}
         return {name: value for name, value in asdict(self).items() if name not in left_out} | {
             "marks": list(self.marks)

@@ -42,6 +42,8 @@ class Looked:
     """Rows with a gold label; of the pool only where it is audited."""
     unread: Counter[str] = field(default_factory=Counter)
     """Rows by a label made elsewhere that cannot be read, cut to ``VALUE`` characters."""
+    no_gold: str = ""
+    """The first rows of an audited pool whose gold label cannot be read, as ``first``; "" where all lack one."""
     first: dict[str, str] = field(default_factory=dict)
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
 
@@ -75,6 +77,8 @@ def preview(
             if name == POOL and config.splits.audit:  # read as a split that needs gold labels
                 labelled = examples_of(domain, "test", list(range(len(rows))), [row.raw for row in rows])
                 looked.gold = len(rows) - labelled["gold"].null_count
+                refused = _looked(rows, items, domain, "test", size)
+                looked.no_gold = "" if {*refused.errors} <= {"no_gold"} else f"{first_bad(refused)}; it "
     return found
 
 
@@ -126,8 +130,6 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
             all were looked at, for certain; or no row of an audited pool has a gold label.
     """
     limit = config.splits.max_error_rate
-    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
-        raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{pool.rows:,} (of {pool.size:,}, looked at)')}")
     for name, looked in found.items():
         yield from _refused(f"splits.{name}", "splits.max_error_rate", looked, limit)
         if looked.unread:
@@ -136,6 +138,9 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
                 f"be read ({commonest(looked.unread)}); they count as wrong, and arms that rank leave them out: write "
                 "them as the classes are written, or add their words to domain.classes"
             )
+    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
+        rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
+        raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
 
 
 def commonest(writings: Counter[str]) -> str:

@@ -2,6 +2,6 @@
 
 from curation.commands.init.draft import draft
 from curation.commands.init.table import TableFiles, look
-from curation.commands.init.task import DetectedTask, Wishes, task_of
+from curation.commands.init.task import DetectedTask, Wishes, check_readable, task_of
 
-__all__ = ["DetectedTask", "TableFiles", "Wishes", "draft", "look", "task_of"]
+__all__ = ["DetectedTask", "TableFiles", "Wishes", "check_readable", "draft", "look", "task_of"]

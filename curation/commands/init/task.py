@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from curation.commands.init.label_columns import LabelColumn, holds_lists, label_column
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
+from curation.config.inputs import LimitedSplits
 from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
@@ -153,6 +154,33 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
     return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
 
 
+def check_readable(task: DetectedTask) -> None:
+    """Refuse a task by which more of the labelled rows looked at cannot be used than a run takes.
+
+    Raises:
+        ConfigError: with the first such row and the reason.
+    """
+    options = dict(task.domain)
+    if options["name"] == "classification" and "classes" not in options:
+        counts = task.labelled.counts(options["label"])
+        options["classes"] = list(counts)
+    domain = get_domain(DomainConfig(**options))
+    rows, bad = task.labelled.sample, []
+    for row in rows:
+        found, problem = attempt(domain.read, row)
+        gold, no_gold = attempt(domain.gold, row) if found is not None else (None, problem)
+        if gold is None:
+            bad.append((row, no_gold or "no_gold: the row has no gold label"))
+    if len(bad) > LimitedSplits.model_fields["max_error_rate"].default * len(rows):
+        row, problem = bad[0]
+        values = ", ".join(f"{name}: {quoted(str(value))}" for name, value in row.items())
+        raise ConfigError(
+            f"{task.labelled.path}: taken for {options['name']}, {len(bad):,} of {len(rows):,} rows looked at cannot "
+            f"be used; the first: {problem} (its columns: {values}); fix them, or name the task and its columns by "
+            "--domain, --answer, --text or --choices"
+        )
+
+
 def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """A task whose columns are those of a published format, if they are."""
     config = DomainConfig(name=name)
@@ -199,13 +227,15 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
     filled = {name: [table.filled(name) for table in tables] for name in names}
+    files = [file for table in tables for file in table.files]
     if wishes.answer is not None:
         holder = next((table for table in tables if wishes.answer in table.columns), first)
         answer, why = holder.require(wishes.answer, "--answer"), "by --answer"
     else:
         apart = [name for name in names if len(tables) == 2 and min(filled[name]) == 0 < max(filled[name])]
         named = [name for name in apart or names if name.casefold() in ANSWERS]
-        answer = _one(apart, named) or ""
+        chosen = [name for name in apart or names if any(file.schema.get(name) == "choice" for file in files)]
+        answer = _one(apart, chosen or named) or ""
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
             held = [name for name in apart or names if holds_lists(first if name in first.columns else second, name)]

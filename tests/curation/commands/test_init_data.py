@@ -241,3 +241,39 @@ def test_on_a_terminal_it_asks() -> None:
     os.close(theirs)
     assert process.returncode == 0 and b"Which column has the right answer? (text, one, two)" in out, (out, error)
     assert load_config("curation.yaml").domain.options["label"] == "one"
+
+
+def test_a_reading_that_no_row_has_is_refused_with_the_first_row_and_its_reason() -> None:
+    rows = [{"question": f"{n} + 1?", "choices": [str(n), str(n + 1)], "answer": "none of both"} for n in range(40)]
+    said = refused(write("choices.jsonl", rows))
+    assert "40 of 40 rows looked at cannot be used; the first: bad_answer: 'none of both'" in said
+    assert "question: '0 + 1?'" in said
+
+
+def test_an_audit_without_gold_labels_says_why_the_first_one_is_refused() -> None:
+    labelled = write("labelled.csv", [row | {"label": CLASSES[n % 3]} for n, row in enumerate(TEXTS)])
+    pool = write("pool.csv", [{"text": f"where is {n}?", "label": f"kind {n}"} for n in range(50)])
+    Path("curation.yaml").write_text(
+        f"name: x\ndomain: {{name: classification, classes: {json.dumps(CLASSES)}}}\n"
+        f"sources: {{a: {{path: {labelled}}}, b: {{path: {pool}}}}}\n"
+        "splits: {source: {from: a}, pool: {from: b}, audit: true}\n"
+        f"teacher: {{model: {{path: {json.dumps(str(MODEL))}}}}}\n"
+        "selection: {budget: {n: 10}}\ngenerations: []\n"
+    )
+    done = CliRunner().invoke(main, ["validate", "curation.yaml"], catch_exceptions=False)
+    assert done.exit_code == 2 and "row 1 of" in done.stderr
+    assert done.stderr.index("bad_label: 'kind 0' is not one of the 3 classes") < done.stderr.index("none of its 50")
+
+
+def test_what_people_chose_is_the_label() -> None:
+    tasks = [
+        {
+            "id": n,
+            "data": {"text": f"t{n}", "answer": f"a{n}"},
+            "annotations": [{"result": [{"from_name": "mood", "value": {"choices": [("pos", "neg")[n % 2]]}}]}],
+        }
+        for n in range(40)
+    ]
+    Path("export.json").write_text(json.dumps(tasks))
+    init("export.json", "--text", "text")
+    assert load_config("curation.yaml").domain.options["label"] == "mood"

@@ -39,7 +39,7 @@ def test_rows_come_in_the_order_asked_for_from_all_formats(tmp_path: Path, monke
     second = [{"n": number, "text": f"row {number}"} for number in range(700, 1500)]
     pq.write_table(pa.Table.from_pylist(first), tmp_path / "a.parquet", row_group_size=100)
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, second)))
-    files = discover(SourceConfig(path=str(tmp_path)))
+    files = discover(SourceConfig(path=str(tmp_path), mixed=True))
     positions = np.array([1499, 3, 700, 699, 4, 250, 701])
     read = rows_at(files, positions)
     assert [row.raw["n"] for row in read] == positions.tolist()

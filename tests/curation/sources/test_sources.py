@@ -46,7 +46,7 @@ ROWS = [
     {"number": str(index), "text": None if index % 7 == 0 else f'say "{index}",\nthen é', "note": f"n{index}"}
     for index in range(250)
 ]
-FORMATS = ["parquet", "jsonl", "csv", "lance"]
+FORMATS = ["parquet", "jsonl", "json", "csv", "lance"]
 
 
 def write(path: Path, rows: list[dict], *, group: int = 60) -> str:
@@ -61,19 +61,23 @@ def write(path: Path, rows: list[dict], *, group: int = 60) -> str:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, indent=1))
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
-def found(path: object, known: tuple[SourceFile, ...] = (), **options: str) -> list[SourceFile]:
+def found(path: object, known: tuple[SourceFile, ...] = (), **options: Any) -> list[SourceFile]:
     return discover(SourceConfig(path=str(path), **options), known)
 
 
 def rows_of(file: SourceFile, start: int = 0, stop: int | None = None, columns: list[str] | None = None) -> list[dict]:
     """The rows with their values as the file has them; only those of JSON are read as a domain gets them."""
     batches = read_rows(file, start, stop, columns)
-    return [row for batch in batches for row in (raw_rows(batch) if file.format == "jsonl" else batch.to_pylist())]
+    return [
+        row for batch in batches for row in (raw_rows(batch) if file.format in ("jsonl", "json") else batch.to_pylist())
+    ]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -101,13 +105,13 @@ def test_folders_globs_and_urls(tmp_path: Path) -> None:
         return [file.path.removeprefix("file://").removeprefix(f"{tmp_path}/") for file in files]
 
     everything = ["a.jsonl", "b.parquet", "deep/c.parquet", "deep/d.lance"]
-    assert names(found(tmp_path)) == everything
-    assert names(found(f"file://{tmp_path}")) == everything
+    assert names(found(tmp_path, mixed=True)) == everything
+    assert names(found(f"file://{tmp_path}", mixed=True)) == everything
     assert names(found(tmp_path, format="parquet")) == ["b.parquet", "deep/c.parquet"]
     assert names(found(tmp_path / "*.parquet")) == ["b.parquet"]
     assert names(found(tmp_path / "**" / "*.parquet")) == ["b.parquet", "deep/c.parquet"]
-    assert names(found(f"file://{tmp_path}/deep/[cd].*")) == ["deep/c.parquet", "deep/d.lance"]
-    for file in found(f"file://{tmp_path}"):
+    assert names(found(f"file://{tmp_path}/deep/[cd].*", mixed=True)) == ["deep/c.parquet", "deep/d.lance"]
+    for file in found(f"file://{tmp_path}", mixed=True):
         assert rows_of(file) == ROWS[:5]
 
 
@@ -121,7 +125,7 @@ def test_names_of_any_letters(name: str, tmp_path: Path) -> None:
         write(folder / f"{name}.{form}", ROWS[:3])
     url = f"file://{quote(str(folder))}"
     for path in (str(folder), url):
-        assert [rows_of(file) for file in found(path)] == [ROWS[:3]] * len(FORMATS)
+        assert [rows_of(file) for file in found(path, mixed=True)] == [ROWS[:3]] * len(FORMATS)
     for form in FORMATS:
         for path in (str(folder / f"{name}.{form}"), f"{url}/{quote(name)}.{form}", f"{url}/{quote(name[:1])}*.{form}"):
             (file,) = found(path)
@@ -410,7 +414,7 @@ def test_own_ids(tmp_path: Path) -> None:
     write(tmp_path / "b.jsonl", [{"id": 3}, {"id": 2**62}])
     write(tmp_path / "c.jsonl", [{"id": 2**63 - 1}, {"id": 2**53 + 1}])
     pq.write_table(pa.table({"id": pa.array([2**63 - 2, 2**53], pa.uint64())}), tmp_path / "d.parquet")
-    files = found(tmp_path)
+    files = found(tmp_path, mixed=True)
     check_unique(files, "id")
     expected = [[7, 2], [3, 2**62], [2**63 - 1, 2**53 + 1], [2**63 - 2, 2**53]]
     assert [row_ids(file, 0, 2, "id").tolist() for file in files] == expected
@@ -499,7 +503,7 @@ def test_compressed_text_is_read_as_the_text_is(tmp_path: Path, ending: str, ope
         file.write("\n".join(lines))
     with open_it(tmp_path / f"rows.csv{ending}", "wt") as file:
         file.write("problem,answer\n" + "\n".join(f'"What is, {n}?",{n}' for n in range(50)))
-    by_name = {Path(file.path).name: file for file in found(tmp_path)}
+    by_name = {Path(file.path).name: file for file in found(tmp_path, mixed=True)}
     jsonl, table = by_name[f"rows.jsonl{ending}"], by_name[f"rows.csv{ending}"]
     assert (jsonl.format, jsonl.num_rows, table.format, table.num_rows) == ("jsonl", MARK_ROWS + 50, "csv", 50)
     (batch,) = read_rows(jsonl, MARK_ROWS + 3, MARK_ROWS + 5)
@@ -509,7 +513,7 @@ def test_compressed_text_is_read_as_the_text_is(tmp_path: Path, ending: str, ope
     whole = Path(jsonl.path).read_bytes()
     Path(jsonl.path).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(SourceError, match=r"rows\.jsonl.* cannot be read as jsonl"):
-        found(tmp_path)
+        found(tmp_path, mixed=True)
 
 
 def test_views_of_text_are_read_as_text(tmp_path: Path):

@@ -1,0 +1,143 @@
+"""Forms of rows: what programs of annotation export, as plain columns.
+
+A form is one class here and one line in ``curation.registry.FORMS``; a user's own is an entry point of the group
+``curation.forms``. ``sources.NAME.form: auto`` takes the first one that a record of the file has.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+from curation.json_types import Json
+from curation.registry import FORMS, code
+
+ROWS = "rows"
+"""The form of rows that are their columns as they stand."""
+
+
+class FlatRow(NamedTuple):
+    """A record as plain columns."""
+
+    row: Json | None
+    """None: it is no row."""
+    choices: tuple[str, ...] = ()
+    """The columns that hold what a person chose: a label, or a list where the person chose several or none."""
+    left_out: str = ""
+    """Why it is no row, in words."""
+
+
+class Form(Protocol):
+    """The members of a form, whose class takes no arguments."""
+
+    def fits(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a record has this form, which others have not."""
+        ...
+
+    def read(self, record: Mapping[str, Any]) -> FlatRow:
+        """Return a record of a file in this form as plain columns."""
+        ...
+
+
+@cache
+def form_named(name: str) -> Form | None:
+    """Return the form of that name; ``None`` of plain rows."""
+    path = FORMS[name]
+    return None if path is None else code(path)()
+
+
+def fitting(record: Mapping[str, Any]) -> str:
+    """Return the name of the first form that a record has; plain rows of none."""
+    return next((name for name in _names() if (form := form_named(name)) and form.fits(record)), ROWS)
+
+
+@cache
+def _names() -> list[str]:
+    return sorted(FORMS.names)
+
+
+class Prodigy:
+    """Prodigy's ``db-out``: tasks with ``answer``: accept, reject or ignore.
+
+    Of a task with a choice the label is ``accept``; tasks that were rejected or ignored are no rows. Of a task that
+    asks about one ``label`` a rejected one is a row of the class ``not LABEL``.
+    """
+
+    ANSWERS = ("accept", "reject", "ignore")
+
+    def fits(self, record: Mapping[str, Any]) -> bool:
+        """Return whether it is an answered task."""
+        is_choice = isinstance(record.get("accept"), list) and isinstance(record.get("options"), list)
+        return record.get("answer") in self.ANSWERS and (is_choice or "_task_hash" in record)
+
+    def read(self, record: Mapping[str, Any]) -> FlatRow:
+        """Return the task without its answer."""
+        row, answer = dict(record), record.get("answer")
+        if answer in self.ANSWERS:
+            del row["answer"]
+        has_label = not isinstance(record.get("accept"), list) and isinstance(record.get("label"), str)
+        if answer == "ignore" or (answer == "reject" and not has_label):
+            return FlatRow(None, left_out=f"answer is {answer}")
+        if has_label:
+            return FlatRow(row | ({"label": f"not {row['label']}"} if answer == "reject" else {}), ("label",))
+        return _with_choices(row, {"accept": row["accept"]} if isinstance(row.get("accept"), list) else {})
+
+
+class LabelStudio:
+    """Label Studio's exports JSON, JSON-MIN and CSV.
+
+    Of JSON the columns are those of ``data``, its ``id``, and the choices of people under the names of their fields
+    (``from_name``; ``label`` without one). Tasks that were skipped, or on which people disagree, are no rows.
+    """
+
+    def fits(self, record: Mapping[str, Any]) -> bool:
+        """Return whether it is a task with annotations, or has choices as JSON-MIN and CSV write several."""
+        is_task = isinstance(record.get("data"), dict) and isinstance(record.get("annotations"), list)
+        return is_task or any(_chosen(value) is not None for value in record.values())
+
+    def read(self, record: Mapping[str, Any]) -> FlatRow:
+        """Return the task's data and choices."""
+        data, annotations = record.get("data"), record.get("annotations")
+        if not isinstance(data, dict) or not isinstance(annotations, list):
+            found = {name: chosen for name, value in record.items() if (chosen := _chosen(value)) is not None}
+            return _with_choices(dict(record), found)
+        done = [annotation for annotation in annotations if not _get(annotation, "was_cancelled")]
+        if annotations and not done:
+            return FlatRow(None, left_out="its annotators skipped it")
+        choices = [self._choices(annotation) for annotation in done]
+        if any(_sorted(other) != _sorted(choices[0]) for other in choices[1:]):
+            return FlatRow(None, left_out="its annotators disagree")
+        row = ({"id": record["id"]} if "id" in record else {}) | data
+        return _with_choices(row, choices[0] if choices else {})
+
+    def _choices(self, annotation: object) -> dict[str, list[Any]]:
+        """Return the choices in an annotation by the names of their fields."""
+        found: dict[str, list[Any]] = {}
+        for result in _get(annotation, "result") or []:
+            if (chosen := _get(_get(result, "value"), "choices")) is not None and isinstance(chosen, list):
+                found.setdefault(_get(result, "from_name") or "label", []).extend(chosen)
+        return found
+
+
+def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:
+    """Return a row with each choice as one label, or the list of several or none."""
+    labels = {name: chosen[0] if len(chosen) == 1 else chosen for name, chosen in choices.items()}
+    return FlatRow(row | labels, tuple(choices))
+
+
+def _chosen(value: object) -> list[Any] | None:
+    """Return the labels in ``{"choices": [...]}``, an object or the text of one; ``None`` of anything else."""
+    if isinstance(value, str) and value.startswith('{"choices"'):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    is_choice = isinstance(value, dict) and value.keys() == {"choices"} and isinstance(value["choices"], list)
+    return value["choices"] if is_choice and isinstance(value, dict) else None
+
+
+def _sorted(choices: Mapping[str, list[Any]]) -> dict[str, list[str]]:
+    return {name: sorted(map(str, chosen)) for name, chosen in choices.items()}
+
+
+def _get(value: object, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None

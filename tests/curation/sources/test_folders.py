@@ -1,0 +1,103 @@
+"""Folders and globs: files of several splits or formats are refused, and the names of Hive's folders are columns."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curation.config import SourceConfig
+from curation.errors import SourceError
+from curation.sources import SourceFile, discover, kept_fields, raw_rows, read_rows, rows_at
+
+
+def put(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".parquet"):
+            pq.write_table(pa.table({"text": [f"row {number}"]}), path)
+        elif name.endswith(".csv"):
+            path.write_text(f"text\nrow {number}\n")
+        else:
+            path.write_text(f'{{"text": "row {number}"}}\n')
+
+
+@pytest.mark.parametrize(
+    "names, kinds",
+    [
+        (("train.csv", "test.csv"), ["train, csv: train.csv", "test, csv: test.csv"]),
+        (("data/train-00000-of-00002.parquet", "data/dev-00000-of-00001.parquet"), ["train, parquet", "validation"]),
+        (("train/a.jsonl", "eval/a.jsonl"), ["train, jsonl: train/a.jsonl", "test, jsonl: eval/a.jsonl"]),
+        (("split=train/a.csv", "split=test/a.csv"), ["train, csv", "test, csv"]),
+        (("trainData.csv", "testData.csv"), ["train, csv", "test, csv"]),
+        (("rows.csv", "rows.parquet", "rows.jsonl"), ["no split named, csv", "no split named, parquet"]),
+        (("rows.jsonl", "sample.jsonl"), ["no split named, jsonl: rows.jsonl", "sample, jsonl: sample.jsonl"]),
+        (("labelled.csv", "unlabelled.csv"), ["labelled, csv", "unlabelled, csv"]),
+        (("gen-0/select-a1/trust.parquet", "gen-0/select-a1/naive.parquet"), ["arm trust, parquet", "arm naive"]),
+    ],
+)
+def test_several_kinds_are_refused_with_their_files(tmp_path: Path, names: tuple[str, ...], kinds: list[str]) -> None:
+    put(tmp_path, *names)
+    for path in (tmp_path, tmp_path / "**" / "*", f"file://{tmp_path}"):
+        with pytest.raises(SourceError, match=f"{len(names)} files of {len(names)} kinds") as refused:
+            discover(SourceConfig(path=str(path)))
+        assert all(kind in str(refused.value) for kind in kinds) and "mixed: true" in str(refused.value)
+        assert len(discover(SourceConfig(path=str(path), mixed=True))) == len(names)
+    (file,) = discover(SourceConfig(path=str(tmp_path / names[0])))
+    assert file.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train-00000-of-00003.parquet", "train-00001-of-00003.parquet", "train-00002-of-00003.parquet"),
+        ("train1.csv", "train2.csv"),
+        ("jan.csv", "feb.csv", "deep/mar.csv"),
+        ("label=test/a.csv", "label=train/a.csv"),  # classes, not splits
+        ("latest.csv", "contest.csv", "trained.csv"),
+        ("train/x.parquet", "train/y.parquet", "dataset_info.json", "state.json", "readme.md"),
+    ],
+)
+def test_shards_of_one_kind_are_one_source(tmp_path: Path, names: tuple[str, ...]) -> None:
+    put(tmp_path, *names)
+    files = discover(SourceConfig(path=str(tmp_path)))
+    assert len(files) == sum(name.endswith((".csv", ".parquet")) for name in names)
+
+
+def test_a_compressed_copy_is_another_kind(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "b.csv")
+    with pa.CompressedOutputStream(str(tmp_path / "a.csv.gz"), "gzip") as file:
+        file.write(b"text\nrow 0\n")
+    with pytest.raises(SourceError, match=r"csv\.gz: a\.csv\.gz"):
+        discover(SourceConfig(path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_the_key_of_a_folder_is_a_column(tmp_path: Path, form: str) -> None:
+    put(
+        tmp_path,
+        f"label=neg/day=1/a.{form}",
+        f"label=a%2Fb/day=2/a.{form}",
+        f"label=__HIVE_DEFAULT_PARTITION__/x.{form}",
+    )
+    files = discover(SourceConfig(path=str(tmp_path)))
+    found = [row for file in files for batch in read_rows(file) for row in raw_rows(batch)]
+    assert [(row["label"], row.get("day")) for row in found] == [(None, None), ("a/b", "2"), ("neg", "1")]
+    assert [row["text"] for row in found] == ["row 2", "row 1", "row 0"]
+    (batch,) = read_rows(files[2], columns=["label"])
+    assert batch.to_pydict() == {"label": ["neg"]}
+    (batch,) = read_rows(files[2], columns=["label", "text"])
+    assert raw_rows(batch) == [{"label": "neg", "text": "row 0"}]
+    assert rows_at(files, np.array([2]), ["label"])[0].raw == {"label": "neg"}
+    assert kept_fields(files, ["label"]) == [pa.field("label", pa.string())]
+    assert [SourceFile.from_json(file.to_json()).folders for file in files] == [file.folders for file in files]
+    assert discover(SourceConfig(path=str(tmp_path)), files) == files
+
+
+def test_a_column_of_the_file_counts_before_its_folder(tmp_path: Path) -> None:
+    put(tmp_path, "text=z/a.csv")
+    (file,) = discover(SourceConfig(path=str(tmp_path)))
+    (batch,) = read_rows(file)
+    assert batch.to_pydict() == {"text": ["row 0"]} and not file.folders
