@@ -45,6 +45,8 @@ from train.models import adapter
 
 SEED = 0
 REACH = 0.97
+TRL_SHARE = 0.3
+"""The share of the GPU that TRL's engine has where the configuration leaves it open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +215,12 @@ def _by_vllm(work: Work, args: GRPOConfig) -> Iterator[None]:
     """TRL's own colocated engine, told the same settings as ours, of which it hands on few."""
     from trl.generation import vllm_generation
 
-    from train.rollouts_vllm import CPU_CACHE_BYTES, MAX_RUNNING, _renew_head, whole_weights
+    from curation.models.rollout_engine import MAX_RUNNING
+    from train.rollouts_vllm import CPU_CACHE_BYTES, _renew_head, whole_weights
 
     on_gpu, config = work.config.gpus_per_worker > 0, work.config
     args.use_vllm, args.vllm_mode, args.vllm_enable_sleep_mode = True, "colocate", on_gpu
-    args.vllm_gpu_memory_utilization = config.rollouts.gpu_memory
+    args.vllm_gpu_memory_utilization = config.rollouts.gpu_memory or TRL_SHARE
     args.vllm_max_model_length = config.max_length + config.rollouts.max_tokens
     args.vllm_importance_sampling_correction, args.vllm_importance_sampling_mode = True, "token_truncate"
     args.vllm_importance_sampling_clip_max = 2.0
