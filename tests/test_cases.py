@@ -88,8 +88,8 @@ def test_messages_as_text():
     (name,) = {name for row in rows("messages_as_text/labelled.parquet") for name in row} - {"label"}
     for text in (name, f"{{{{ {name} }}}}"):
         domain = get_domain(DomainConfig(name="classification", classes=["pos", "neg"], text=text))
-        for row in rows("messages_as_text/labelled.parquet"):
-            assert attempt(domain.read, row)[1].startswith("not_a_text: ")
+        found = [domain.read(row)["text"] for row in rows("messages_as_text/labelled.parquet")]
+        assert "user: hi" in found and all(text.startswith("user: ") for text in found)
 
 
 def test_tsv_quotes():
@@ -110,7 +110,9 @@ def test_copies_in_the_selection(local_ray, tmp_path, repeats):
     assert result.exit_code == 0, result.output
     (table,) = run.glob("gen-0/select-*/trust.parquet")
     prompts = pq.read_table(table, columns=["prompt"])["prompt"].to_pylist()
-    rules = [finding["rule"] for finding in json.loads((run / "report.json").read_text())["verdict"]["findings"]]
+    findings = json.loads((run / "report.json").read_text())["verdict"]["findings"]
+    rules = [finding["rule"] for finding in findings]
+    assert "hidden states" not in json.dumps(findings), "no model is asked here"
     assert len(prompts) == 100
     if repeats == "one":
         assert len(set(prompts)) == 100 and "copies" not in rules

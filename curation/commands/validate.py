@@ -16,6 +16,7 @@ from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
 from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import check_settings
+from curation.pipeline.prompt_lengths import long_prompts
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.student_steps import student_steps
@@ -71,7 +72,8 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         yield CheckedLine(
             "split", f"{num} generations label one of {shares} shares of the pool each, {num_pool:,} rows{left}"
         )
-    yield from (CheckedLine("rows", line) for line in check_preview(preview(config, files, taken), config))
+    seen = preview(config, files, taken)
+    yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
     yield from (CheckedLine("rows", line) for line in look(config, files, taken))
     check_settings(config, files, num_pool)
     if (places := in_words(config.selection, get_domain(config.domain_of("pool")))) is not None:
@@ -86,7 +88,8 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     yield from (CheckedLine("memory", line) for line in memory_lines(config))
     trained = [*student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
-    words = [*doubts, *warnings(config), *(found.warning for found in trained if found.warning is not None)]
+    long = long_prompts(config, {split: looked.examples for split, looked in seen.items()})
+    words = [*doubts, *warnings(config), *long, *(found.warning for found in trained if found.warning is not None)]
     here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
     if here and capacity.address_of(config.ray) == capacity.LOCAL:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])

@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, cell, one_line, require_texts
+from curation.domains import Domain, Example, one_line, require_texts
 from curation.domains.identity import in_code_points, look
 from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, nearest_class, set_format
 from curation.domains.templates import Template
+from curation.domains.turns import text_of_cell
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 
@@ -136,7 +137,7 @@ class Classification(Domain):
         if self._template is not None:
             lines = [self._template.render(raw).strip()]
         else:
-            lines = [cell(raw[name], name) for name in self._texts if raw[name] is not None]
+            lines = [text_of_cell(raw[name], name) for name in self._texts if raw[name] is not None]
         if not any(lines):
             raise RowError(f"null_field: {', '.join(self._texts)} is empty")
         return {"text": "\n".join(filter(None, lines))}

@@ -7,13 +7,14 @@ characters in all, and numbers stay below ``MOST_NUMBER``.
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jinja2
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
+from curation.domains.turns import text_of_cell
 from curation.errors import RowError
 
 MOST_CHARACTERS = 1_000_000
@@ -56,6 +57,7 @@ _FILTERS = [
     "upper",
     "wordcount",
 ]
+_OF_TEXT = frozenset(["lower", "string", "striptags", "title", "trim", "upper", "wordcount"])
 _METHODS = frozenset(
     [
         "strip",
@@ -138,13 +140,16 @@ def _present(value: object) -> Any:
 
 
 def _written(value: object) -> Any:
-    """Return a value that a template may write: a list or an object would be Python's writing of it."""
-    if isinstance(value, bytes | list | tuple | Mapping):
+    """Return a value that a template may write; lists and objects would be in Python's writing, but for messages."""
+    if not isinstance(value, Iterable) or isinstance(value, str | jinja2.Undefined):
+        return _present(value)
+    try:
+        return text_of_cell(value)
+    except RowError:
         raise RowError(
             f"not_a_text: the template writes a value that is {type(value).__name__}; write its items by a loop, or "
             "the filters join or tojson"
-        )
-    return _present(value)
+        ) from None
 
 
 def _turns(values: Iterable[object]) -> Iterator[Any]:
@@ -162,7 +167,7 @@ def _concat(parts: Iterable[object]) -> str:
 
 def _join(values: Iterable[object], between: str = "", attribute: str | None = None) -> str:
     found = [value if attribute is None else value[attribute] for value in _turns(values)]
-    texts = [str(_present(value)) for value in found]
+    texts = [str(_written(value)) for value in found]
     budget.spend(sum(map(len, texts)) + len(str(between)) * len(texts))
     return str(_made(str(between).join(texts)))
 
@@ -175,13 +180,13 @@ def _tojson(value: object) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    text, old, new = str(_present(text)), str(old), str(new)
+    text, old, new = str(_written(text)), str(old), str(new)
     budget.spend(len(text) + text.count(old) * len(new))
     return str(_made(text.replace(old, new)))
 
 
 def _truncate(text: str, length: int = 255) -> str:
-    text, length = str(_present(text)), int(length)
+    text, length = str(_written(text)), int(length)
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -208,7 +213,8 @@ class BoundedEnvironment(SandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(undefined=jinja2.StrictUndefined, finalize=_written, autoescape=False)
         known: dict[str, Callable[..., Any]] = {
-            name: _bounded(self.filters[name], missing=name in _FOR_MISSING) for name in _FILTERS
+            name: _bounded(self.filters[name], missing=name in _FOR_MISSING, of_text=name in _OF_TEXT)
+            for name in _FILTERS
         }
         own = {
             "join": _join,
@@ -247,14 +253,17 @@ class BoundedEnvironment(SandboxedEnvironment):
         return found
 
 
-def _bounded(function: Callable[..., Any], *, missing: bool) -> Callable[..., Any]:
+def _bounded(function: Callable[..., Any], *, missing: bool, of_text: bool) -> Callable[..., Any]:
     """A filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context.
 
-    ``missing``: it is given missing values too, of which others would make a text.
+    ``missing``: it is given missing values too, of which others would make a text. ``of_text``: it makes a text of
+    whatever it is given.
     """
 
     @functools.wraps(function)
     def filtered(*arguments: object, **named: object) -> Any:
+        if of_text:
+            arguments = (_written(arguments[0]), *arguments[1:])
         _spend_on(*(arguments if missing else map(_present, arguments)))
         return _made(function(*arguments, **named))
 

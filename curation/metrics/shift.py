@@ -48,6 +48,8 @@ class Shift:
     p_value: float
     num_source: int
     num_pool: int
+    inputs: str = "hidden states"
+    """The values that were compared, in words."""
 
     @property
     def differs(self) -> bool:
@@ -69,12 +71,12 @@ class Shift:
             return None
         if self.strength == "untested":
             return (
-                f"Whether the hidden states differ is untested: {self.num_source:,} labelled rows and "
+                f"Whether the {self.inputs} differ is untested: {self.num_source:,} labelled rows and "
                 f"{self.num_pool:,} of the pool have finite ones, {MIN_ROWS} of each are needed. Trust measured on the "
                 "labelled rows, and guarantees calibrated on them, hold on the pool only where they do not differ."
             )
         return (
-            f"The hidden states differ ({self.strength}: a classifier tells the pool's from those of the labelled "
+            f"The {self.inputs} differ ({self.strength}: a classifier tells the pool's from those of the labelled "
             f"rows with AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}] on {self.auc.n:,} held-out "
             "rows): trust measured on the labelled rows need not hold on the pool, and no guarantee calibrated on "
             "them does. Measure and calibrate on labelled rows of the pool."
@@ -87,6 +89,7 @@ class Shift:
             "p_value": self.p_value,
             "num_source": self.num_source,
             "num_pool": self.num_pool,
+            "inputs": self.inputs,
             "differs": self.differs,
             "strength": self.strength,
             "warning": self.warning(),

@@ -185,7 +185,8 @@ def shifted(evidence: Evidence) -> Finding | None:
         return None
     if evidence.shift["strength"] == "slight" and drop is not None and drop.value <= DROP:
         return None
-    return CARE, "the pool's hidden states differ from the labelled rows', and no checked row says whether that matters"
+    inputs = evidence.shift.get("inputs", "hidden states")
+    return CARE, f"the pool's {inputs} differ from the labelled rows', and no checked row says whether that matters"
 
 
 def _checked(evidence: Evidence) -> bool:

@@ -40,6 +40,8 @@ class Looked:
     """Rows that cannot be used, by kind."""
     gold: int = 0
     """Rows with a gold label; of the pool only where it is audited."""
+    examples: list[Json] = field(default_factory=list)
+    """Rows that can be used, as the domain reads them."""
     unread: Counter[str] = field(default_factory=Counter)
     """Rows by a label made elsewhere that cannot be read, cut to ``VALUE`` characters."""
     no_gold: str = ""
@@ -106,7 +108,8 @@ def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Dom
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
     examples = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
-    looked.unread.update(_unread(domain, [row for row in examples.to_pylist() if row["error"] is None]))
+    looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
+    looked.unread.update(_unread(domain, looked.examples))
     looked.errors.update(kind_of(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
         if text is not None and (kind := kind_of(text)) not in looked.first:

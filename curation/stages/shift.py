@@ -1,6 +1,7 @@
-"""The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
+"""The shift stage: tests whether inputs of trust (hidden states, or numbers) differ between pool and other splits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,10 @@ class MeasureShift(Stage):
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Json:
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
     sides = [np.concatenate(list(sample_states(ref, states, seed).values()), axis=1) for ref in (split, pool)]
-    return two_sample(*sides, seed=seed).to_json()
+    schema = io.open_table(pool).schema
+    numbers = [state for state in states if not pa.types.is_nested(schema.field(input_column(state)).type)]
+    inputs = f"numbers that came with the labels ({', '.join(numbers)})" if numbers else "hidden states"
+    return replace(two_sample(*sides, seed=seed), inputs=inputs).to_json()
 
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:

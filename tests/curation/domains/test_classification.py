@@ -29,6 +29,25 @@ def test_a_class_is_scored_by_its_words_and_read_back():
         domain.read({"title": None, "body": None})
 
 
+def test_messages_are_read_as_turns():
+    said = [{"type": "text", "text": "Is it "}, {"type": "text", "text": "on?"}]
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "Yes.\n"}]
+    shared = [{"from": "human", "value": "Is it on?"}, {"from": "gpt", "value": "Yes."}]
+    for text in ("text", "{{ text }}"):
+        domain = made(classes=["a", "b"], text=text)
+        assert domain.read({"text": messages})["text"] == "user: Is it on?\nassistant: Yes."
+        assert domain.read({"text": shared})["text"] == "human: Is it on?\ngpt: Yes."
+    last = made(classes=["a", "b"], text="{{ text[-1].content | upper }}")
+    assert last.read({"text": messages})["text"] == "YES."
+    seen = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
+    for value in ([*messages, "x"], seen, []):
+        with pytest.raises(RowError, match="not_a_text"):
+            made(classes=["a", "b"], text="text").read({"text": value})
+    for written in ("text | string", "text | upper", "[text] | join", "text | replace('a', 'b')", "text | truncate"):
+        with pytest.raises(RowError, match="not_a_text"):
+            made(classes=["a", "b"], text=f"{{{{ {written} }}}}").read({"text": [["a"]]})
+
+
 @pytest.mark.parametrize("value", [["a"], {"role": "user", "content": "hi"}, [{"role": "user"}], b"caf\xe9", ("a",)])
 @pytest.mark.parametrize("text", ["text", ["title", "text"], "{{ text }}", "Read: {{ row['text'] ~ '!' }}"])
 def test_a_value_that_is_no_text_is_refused_by_its_type(value, text):

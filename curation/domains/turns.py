@@ -1,0 +1,33 @@
+"""Chat messages in a cell: turns of role and content, as chat data sets and TRL's ``messages`` hold them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from curation.domains import cell
+
+_FORMS = (("role", "content"), ("from", "value"))
+"""Keys of a turn: who speaks, and what is said (the second: ShareGPT)."""
+
+
+def text_of_cell(value: Any, name: str = "a value") -> str:
+    """Return a value of the column ``name`` as a text; of chat messages a line a turn, as ``user: hi``.
+
+    Raises:
+        RowError: ``not_a_text``: it is another list, an object, or bytes that are not UTF-8.
+    """
+    turns = value if isinstance(value, list | tuple) else []
+    lines = [line for line in map(_line, turns) if line is not None]
+    return "\n".join(lines) if lines and len(lines) == len(turns) else cell(value, name)
+
+
+def _line(turn: object) -> str | None:
+    """Return a turn as a text, or None if it is none, or has parts that are no text (an image, a call of a tool)."""
+    if not isinstance(turn, Mapping):
+        return None
+    for who, what in _FORMS:
+        role, said = turn.get(who), turn.get(what)
+        if isinstance(said, list | tuple) and all(isinstance(part, Mapping) and "text" in part for part in said):
+            said = "".join(str(part["text"]) for part in said)
+        if isinstance(role, str) and isinstance(said, str):
+            return f"{role}: {said.strip()}"
+    return None
