@@ -161,7 +161,8 @@ def prepare(
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
     def shown(split: str) -> str:
-        return first_bad(preview(config, files, dealt.rows)[split])
+        seen = preview(config, files, dealt.rows)
+        return seen[POOL].no_gold if split == AUDIT else first_bad(seen[split])
 
     try:
         _deal_left(job, left, Standing(rows=num_done, total=sum(expected.values())), writing)

@@ -80,7 +80,8 @@ def preview(
                 labelled = examples_of(domain, "test", list(range(len(rows))), [row.raw for row in rows])
                 looked.gold = len(rows) - labelled["gold"].null_count
                 refused = _looked(rows, items, domain, "test", size)
-                looked.no_gold = "" if {*refused.errors} <= {"no_gold"} else f"{first_bad(refused)}; it "
+                if of_gold := [kind for kind in refused.first if kind not in {"no_gold", *looked.errors}]:
+                    looked.no_gold = f"{refused.first[of_gold[0]]}; it "
     return found
 
 

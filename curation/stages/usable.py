@@ -40,7 +40,7 @@ def check_usable(
     for name, count in counts.items():
         if name == AUDIT:
             if count.errors.get("no_gold", 0) == count.rows:
-                raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{count.rows:,}')}")
+                raise SourceError(f"splits.audit: {shown(name)}{NO_AUDIT.format(rows=f'{count.rows:,}')}")
         else:
             check_share("splits", refs[name], count, max_error_rate, split=name, shown=shown)
 

@@ -224,6 +224,12 @@ def test_too_many_bad_rows_are_refused_and_a_higher_limit_goes_on(tmp_path: Path
         SourceError, match=r"splits\.audit: keeps gold labels of the pool, and none of its 100 rows has one"
     ):
         run(audited, tmp_path / "audited")
+    wrong = [{**row, "answer": "Z"} for row in rows[100:]]
+    (tmp_path / "pool.jsonl").write_text("\n".join(map(json.dumps, wrong)))
+    with pytest.raises(
+        SourceError, match=r"splits\.audit: the first: row \d+ of \S+: bad_answer: .*; it keeps gold labels"
+    ):
+        run(audited, tmp_path / "refused")
 
 
 def test_the_same_example_in_two_splits_is_refused(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
