@@ -10,6 +10,7 @@ from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, Split
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig, RunConfig
+from curation.config.scripted import ScriptConfig, ScriptedConfig
 from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
 from curation.config.teacher import (
@@ -18,8 +19,6 @@ from curation.config.teacher import (
     AskConfig,
     DecodingConfig,
     PcaConfig,
-    ScriptConfig,
-    ScriptedConfig,
     TeacherConfig,
 )
 from curation.config.tracking import MlflowConfig, TrackingConfig, WandbConfig

@@ -11,6 +11,7 @@ from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
+from curation.config.scripted import ScriptedConfig
 from curation.config.selection import ClassRiskConfig
 from curation.config.teacher import (
     CHUNK_SECONDS,
@@ -18,7 +19,6 @@ from curation.config.teacher import (
     AnswersConfig,
     AskConfig,
     ChunkSeconds,
-    ScriptedConfig,
     VllmConfig,
     backend_name,
 )
