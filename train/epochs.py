@@ -25,7 +25,7 @@ from train.models import TrainingRecord, load_base, save, trainable, warm_up
 from train.order import Division, Order
 from train.stream import Loader, Survey, TokenSource
 from train.tokens import TrainingRow
-from train.trainer import Guarded, arguments, num_workers
+from train.trainer import Guarded, arguments, num_workers, read_once
 
 log = logger_of(__name__)
 
@@ -114,7 +114,8 @@ def train_epochs(
     division = Division(
         order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
     )
-    model = load_base(base, config)
+    with read_once(config):
+        model = load_base(base, config)
     check_tokens(base, tokenizer, model)
     objective.prepare(model, args)
 

@@ -1,8 +1,10 @@
 """``transformers.Trainer`` as trainings here use it: it stops at what is not finite, and survives a full disk."""
 
+import contextlib
 import errno
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,10 @@ Weights = dict[str, torch.Tensor]
 """Weights of a model by name, whole."""
 
 
+READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+"""Variables by which ``transformers`` leaves the weights of a model to the first worker."""
+
+
 def num_workers() -> int:
     """The workers of this training."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
@@ -38,7 +44,11 @@ def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Pa
         "use_cpu": not use_gpu,
         "bf16": config.compute_dtype == "bfloat16",
         "fsdp": config.sharding == "fsdp" and num_workers() > 1,
-        "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+        "fsdp_config": {
+            "version": 2,
+            "state_dict_type": "SHARDED_STATE_DICT",
+            "cpu_ram_efficient_loading": is_read_once(config),
+        },
         "per_device_train_batch_size": config.micro_batch_size,
         "gradient_accumulation_steps": accumulation,
         "learning_rate": config.learning_rate,
@@ -59,6 +69,32 @@ def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Pa
         "seed": seed,
         "data_seed": seed,
     }
+
+
+def is_read_once(config: LmStudentConfig) -> bool:
+    """Return whether the first worker alone reads the weights that FSDP divides, and the others get their parts of it.
+
+    Where students learn by GRPO, each worker needs them for the engine that draws answers.
+    """
+    return config.sharding == "fsdp" and num_workers() > 1 and config.method != "grpo"
+
+
+@contextlib.contextmanager
+def read_once(config: LmStudentConfig) -> Iterator[None]:
+    """Let ``transformers`` read weights in the first worker alone, where :func:`is_read_once` says so."""
+    if not is_read_once(config):
+        yield
+        return
+    before = {name: os.environ.get(name) for name in READ_ONCE}
+    os.environ.update(READ_ONCE)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def rising_from_first_step(scheduler: object, warm_up: int) -> Any:
