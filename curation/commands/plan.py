@@ -162,8 +162,8 @@ def make_plan(
     """
     if gpu is not None and isinstance(config, FilterConfig):
         raise ConfigError("--gpu: compares the processes of a run with a card, and those of a filter are not counted")
-    memory = () if isinstance(config, FilterConfig) else tuple(memory_lines(config, gpu))
     opened, forecaster = _opened(config, recut=recut)
+    memory = () if isinstance(config, FilterConfig) else tuple(memory_lines(config, gpu))
     if not opened.is_settled():
         for line in opened.checks():
             say(line)

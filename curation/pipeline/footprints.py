@@ -18,7 +18,7 @@ from curation.config.models import LmStudentConfig
 from curation.errors import ConfigError
 from curation.heavy import torch
 from curation.models.cards import gib_of
-from curation.models.dtypes import AUTO, HALF, HALF_TRAINING
+from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, takes_bfloat16_on_cpus
 from curation.models.footprint import BYTES, GIB, DecoderShape, Footprint, asking, serving, training
 from curation.models.rollout_engine import MAX_RUNNING, engine_footprint, rollout_engine
 
@@ -131,11 +131,11 @@ def processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Ite
             yield _drawing(recipe, shapes[role], gpu_bytes, role, str(base.path))
 
 
-def _type(dtype: str, shape: DecoderShape, *, on_gpu: bool, half: tuple[str, ...]) -> str:
-    """The type that a key stands for, as :func:`curation.models.dtypes.taken`."""
+def _type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...]) -> str:
+    """Return the type that a key stands for, as ``curation.models.dtypes`` says of a checkpoint."""
     if dtype != AUTO:
         return dtype
-    return shape.dtype if on_gpu and shape.dtype in half else "float32"
+    return shape.dtype if halves and shape.dtype in half else "float32"
 
 
 def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) -> Process:
@@ -143,7 +143,8 @@ def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) 
     ask: AskConfig = config.teacher
     actors, engine = ask.actors, ask.vllm.engine
     on_gpu = actors.num_gpus > 0
-    dtype = _type(ask.dtype, shape, on_gpu=on_gpu, half=HALF)
+    halves = on_gpu or takes_bfloat16_on_cpus()
+    dtype = _type(ask.dtype, shape, halves=halves, half=HALF if on_gpu else HALF_TRAINING)
     answer_tokens = (config.evaluation.decoding if role.startswith("student") else ask.decoding).max_tokens
     backend = ask.backend if config.teacher.reader is None or role != "reader" else config.teacher.reader.backend
     who = f"an actor with the {role}"
@@ -192,7 +193,7 @@ def _training(
     model: str,
 ) -> Process:
     on_gpu = recipe.gpus_per_worker > 0
-    dtype = _type(recipe.compute_dtype, shape, on_gpu=on_gpu, half=HALF_TRAINING)
+    dtype = _type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
     answer, engine = config.teacher.decoding.max_tokens, 0.0
     if isinstance(recipe, GrpoConfig):
         answer = recipe.rollouts.max_tokens
@@ -226,7 +227,7 @@ def _draws_by_vllm(recipe: GrpoConfig) -> bool:
 def _drawing(recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str) -> Process:
     """The engine of workers that learn by GRPO, within its share of each one's GPU."""
     on_gpu = recipe.gpus_per_worker > 0
-    dtype = _type(recipe.compute_dtype, shape, on_gpu=on_gpu, half=HALF_TRAINING)
+    dtype = _type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
     found = rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)
     ranks = found.tensor_parallel
     footprint = engine_footprint(shape, recipe, dtype=dtype, ranks=ranks)
