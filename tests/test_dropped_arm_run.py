@@ -120,6 +120,6 @@ def test_a_chain_ends_where_its_arm_drops_out(local_ray: Any, tmp_path: Path) ->
     assert [generation["index"] for generation in report["generations"]] == [0]
     assert "the arm verbalized_confidence dropped out" in report["chain"]["ended"]
     known = stages(tmp_path)
-    assert {name.partition("/")[0] for name in known} == {"prepare", "gen-0"}
+    assert {name.partition("/")[0] for name in known} == {"prepare", "repeats", "gen-0"}
     assert run(config(tmp_path, arms=["verbalized_confidence", "naive"], num=2))["chain"] == report["chain"]
     assert stages(tmp_path) == known

@@ -101,7 +101,7 @@ def test_an_analysis_of_a_chain_reads_the_arms_that_each_generation_has():
 
 def test_a_chain_of_one_arm_is_what_it_was():
     stages = by_name(config(2, chain={}))
-    assert {name.partition("/")[0] for name in stages} == {"prepare", "gen-0", "gen-1"}
+    assert {name.partition("/")[0] for name in stages} == {"prepare", "repeats", "gen-0", "gen-1"}
     assert of_line(stages, "gen-1", "student") == set(CONFIG["selection"]["arms"])
     assert "gen-0/go-on" in stages and "gen-0/go-on" not in by_name(config(2, chain={"stop": None}))
     alone = by_name(config(1))

@@ -107,7 +107,7 @@ CHANGES: dict[str, set[str]] = {
     "teacher.states=[prompt_last, output_last]": LABELLED,
     "teacher.batch_tokens=4096": LABELLED | answers_of([*NAMES, "teacher", "base"]),
     "teacher.adapt.epochs=2": {"teacher"} | LABELLED | answers_of(["teacher"]),
-    "splits.overlap=report": {"prepare", "teacher"} | LABELLED | answers_of(["teacher", "base"]),
+    "splits.overlap=report": {"prepare", "repeats", "teacher"} | LABELLED | answers_of(["teacher", "base"]),
     "commit_seconds=9": set(),
     "fragment_mb=16": set(),
     "ray.max_stages=1": set(),
@@ -180,7 +180,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run."""
     directory = tmp_path_factory.mktemp("finished")
     planned, done = run(load(directory))
-    assert set(planned) == done and len(done) == 34
+    assert set(planned) == done and len(done) == 35
     return directory
 
 

@@ -94,7 +94,7 @@ def test_every_row_once_in_its_split(puzzles: list[dict[str, Any]], tmp_path: Pa
     rows = puzzles[:NUM_ROWS]
     folder = write_parts(tmp_path / "in", rows)
     told: list[tuple[int, int]] = []
-    settings = config(SPLITS, all={"path": f"file://{folder}"})
+    settings = config(SPLITS, all={"path": f"file://{folder}", "mixed": True})
     refs = run(settings, tmp_path / "out", progress=lambda at: told.append((at.rows, at.total)))
     assert {name: counts.rows for name, counts in refs.counts.items()} == COUNTS
     assert all(not counts.errors for counts in refs.counts.values())
@@ -135,7 +135,7 @@ def test_every_row_once_in_its_split(puzzles: list[dict[str, Any]], tmp_path: Pa
 
 
 def test_what_is_committed_is_not_written_again(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
-    settings = config(SPLITS, all={"path": str(write_parts(tmp_path / "in", puzzles[:NUM_ROWS]))})
+    settings = config(SPLITS, all={"path": str(write_parts(tmp_path / "in", puzzles[:NUM_ROWS])), "mixed": True})
     whole = run(settings, tmp_path / "out")
     fragments = {}
     for name, number in (("pool", 2), ("test", 0)):  # as if the run had ended after some commits

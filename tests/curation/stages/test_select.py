@@ -38,6 +38,7 @@ FITTED = (
     "fitted_confidence",
     "linear_probe",
     "neural",
+    "ntf",
     "stacked",
 )
 """All but the trust one."""

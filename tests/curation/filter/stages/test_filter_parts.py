@@ -39,7 +39,7 @@ def pool(tmp_path):
 
 
 def rows_of(pool, columns, name="*.parquet"):
-    files = discover(SourceConfig(path=str(pool / name)))
+    files = discover(SourceConfig(path=str(pool / name), mixed=True))
     return PoolRows(files=tuple(files), domain=DomainConfig(name="math"), columns=columns)
 
 
