@@ -86,6 +86,24 @@ def test_json_lines(ending: str, open_it: Callable[..., Any], tmp_path: Path, ro
     ]
 
 
+MANY = [
+    {"text": value, "label": value, "more": {"number": number, f"key{number % 7}": value}}
+    for number, value in enumerate([1, 1.5, "1", True, None, [1, "a"], {"a": 1}, {"b": [None]}, "NaN", 10**18] * 1_000)
+]
+
+
+@settings(SOME, max_examples=15)
+@given(row=st.dictionaries(st.sampled_from(NAMES), VALUE, min_size=1), place=st.integers(0, len(MANY)))
+def test_a_row_of_json_lines_alone_and_among_many_is_the_same(tmp_path: Path, row: dict[str, Any], place: int) -> None:
+    lines = [json.dumps(other) for other in MANY]
+    (tmp_path / "many.jsonl").write_text("\n".join([*lines[:place], json.dumps(row), *lines[place:]]))
+    (tmp_path / "one.jsonl").write_text(json.dumps(row))
+    among, (alone,) = read(tmp_path / "many.jsonl")[place], read(tmp_path / "one.jsonl")
+    assert {name: json.dumps(value) for name, value in among.items() if value is not None} == {
+        name: json.dumps(value) for name, value in alone.items() if value is not None
+    }
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 @SOME
 @given(rows=st.lists(st.dictionaries(st.sampled_from(NAMES), VALUE, min_size=1), min_size=2, max_size=6))
