@@ -151,6 +151,9 @@ class Classification(Domain):
         value = raw.get(self._label)
         if value is not None and self.label_sets is not None:
             return self.label_sets.label_of(value)
+        if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(name, str) for name in value):
+            shown = ", ".join(map(quoted, value[:MOST_NAMED]))
+            raise RowError(f"bad_label: {self._label} has {len(value)} classes ({shown}); set domain.multi: true")
         if value is None or (label := one_line(value)) in self._words:
             return None if value is None else label
         if (known := self._by_look.get(look(label))) is not None:

@@ -29,6 +29,11 @@ def test_a_class_is_scored_by_its_words_and_read_back():
         domain.read({"title": None, "body": None})
 
 
+def test_several_classes_of_a_row_name_the_key_that_reads_them():
+    with pytest.raises(RowError, match=r"bad_label: label has 2 classes \('a', 'b'\); set domain.multi: true"):
+        made(classes=["a", "b"], text="text").gold({"label": ["a", "b"]})
+
+
 def test_messages_are_read_as_turns():
     said = [{"type": "text", "text": "Is it "}, {"type": "text", "text": "on?"}]
     messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "Yes.\n"}]
