@@ -55,6 +55,7 @@ def stand_ins(tmp_path_factory) -> Path:
     from transformers import AutoConfig, PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")), eos_token="a")
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
     for name, (family, hidden, layers) in SHAPES.items():
         config = AutoConfig.for_model(family, hidden_size=hidden, num_hidden_layers=layers)
         config.save_pretrained(root / "models" / name)

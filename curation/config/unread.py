@@ -14,7 +14,10 @@ from curation.config.run import RunConfig
 from curation.config.trust import TrustConfig, keys_read
 from curation.config.tune import TuneConfig
 from curation.errors import ConfigError
-from curation.registry import BACKENDS, BUDGETS
+from curation.registry import BUDGETS
+
+OURS = frozenset({"auto", "endpoint", "given", "scripted", "transformers", "vllm"})
+"""Backends whose keys are known, and that take no ``options``."""
 
 
 def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where: str) -> None:
@@ -69,7 +72,7 @@ def _of_trust(run: RunConfig) -> Iterator[tuple[str, str]]:
 def _of_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
     teacher, reader = run.teacher, run.teacher.reader
     backends = {teacher.backend, *([] if reader is None else [reader.backend])}
-    if not backends <= {*BACKENDS, "auto"}:
+    if not backends <= OURS:
         return  # what a backend of one's own reads is not known
     if not backends & {"vllm", "auto"}:
         yield "teacher.vllm", f"not read by backend {teacher.backend}, but by vllm; leave it out"

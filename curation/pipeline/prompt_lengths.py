@@ -17,8 +17,8 @@ def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -
         ModelError: the tokenizer or the configuration of the teacher's model cannot be read.
     """
     model, decoding = config.models.get("teacher"), config.teacher.decoding
-    if model is None or model.path is None:
-        return
+    if model is None or model.path is None or model.allow_remote_code:
+        return  # code of a model's own is not run to look
     ref = models.named(model)
     longest = getattr(models.configuration_of(ref).get_text_config(), "max_position_embeddings", None)
     if longest is None:
