@@ -205,6 +205,7 @@ RISK = {
         "audit": True,
     },
     "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1} TRUE", " FALSE"]}, "chunk_rows": 1000},
+    "trust": {},
     "judge": {"model": TINY, "splits": ["pool"]},
     "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "trust"]},
     "student": SMALL,

@@ -101,7 +101,7 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
         return report, sorted(redone)
 
     stored, stages = go()
-    assert stages == sorted(["prepare", *FIRST[:1], *LABELS, *FIRST[1:], *FITS, *REST])
+    assert stages == sorted(["prepare", "repeats", *FIRST[:1], *LABELS, *FIRST[1:], *FITS, *REST])
     rows, shift = selected(tmp_path), stored["shift"]
     assert {len(ids) for ids in rows.values()} == {60}
 
