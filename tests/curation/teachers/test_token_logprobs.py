@@ -156,11 +156,15 @@ def test_a_token_without_any_probability_has_no_part_in_the_entropy():
 
 def test_error_rows_have_none_and_without_a_number_of_tokens_there_are_no_lists(model_ref):
     requests = [*mcqa_requests("letters"), Request(row_id=-1, prompt="", options=("a", "b"))]
-    requests += [Request(row_id=1000, prompt="Why?")]
+    free = {1000 + place: letter for place, letter in enumerate("abcdefghijkl")}
+    requests += [Request(row_id=row_id, prompt=f"{letter}?") for row_id, letter in free.items()]
     rows = rows_of(make(model_ref).label(requests, DecodingConfig(max_tokens=3), seed=0))
     assert rows[-1]["error"] is not None
     names = [*NUMBERS, TOKEN_LOGPROBS]
-    assert [rows[-1][name] for name in names] == [None] * len(names) and rows[1000]["min_logprob"] < 0
+    assert [rows[-1][name] for name in names] == [None] * len(names)
+    # An answer that begins with the end token has no tokens, and no numbers of them.
+    answered = [row_id for row_id in free if rows[row_id]["num_output_tokens"]]
+    assert answered and all(rows[row_id]["min_logprob"] < 0 for row_id in answered)
     bare = make(model_ref).asked(make(model_ref)._config.model_copy(update=AskConfig.BARE))
     for teacher, how in ((make(model_ref), {"states": False}), (make(model_ref, token_logprobs=0), {}), (bare, {})):
         batches = list(teacher.label(requests, DecodingConfig(max_tokens=3), seed=0, **how))
