@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.real.arms import BASELINE, Scored, arms, drawn
+from benchmarks.real.arms import BASELINE, Arm, Scored, arms, drawn, free, paper
 from benchmarks.real.promises import promises
 from benchmarks.real.tasks import TASKS, configuration
-from curation.arms import FREE
+from curation.arms import FREE, PAPER_TRUST
 from curation.config import TrustConfig
 from curation.metrics import auc_value
 from curation.refs import TableRef
@@ -93,7 +93,7 @@ def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, f
     return found
 
 
-def bench(name: str, directory: Path, *, paper: bool, deals: int) -> dict[str, Any]:
+def bench(name: str, directory: Path, *, ntf: bool, deals: int) -> dict[str, Any]:
     """All arms at all sizes on one set; means over the draws, with their standard deviations.
 
     With ``deals``, the promise of the surest rows over as many deals of the set's rows.
@@ -110,22 +110,8 @@ def bench(name: str, directory: Path, *, paper: bool, deals: int) -> dict[str, A
     }
     for size in (*(size for size in SIZES if size < usable), None):
         lines: dict[str, Any] = {}
-        for arm, score in arms(states, paper=paper and size is None).items():
-            of_draws, taken, start = [], Counter[str](), time.monotonic()
-            for seed in range(DRAWS):
-                part = drawn(source, size, seed)
-                constant = float(part.correct_N[part.part_N >= 0].mean())
-                scored = score(part, pool, seed)
-                of_draws.append(measured(scored, pool, constant))
-                taken.update([scored.taken] if scored.taken else [])
-                if arm in FREE:
-                    break
-            names = {key for draw in of_draws for key in draw}
-            lines[arm] = {key: float(np.nanmean([draw.get(key, np.nan) for draw in of_draws])) for key in sorted(names)}
-            lines[arm]["auc_deviation"] = float(np.std([draw["auc"] for draw in of_draws]))
-            lines[arm]["seconds"] = (time.monotonic() - start) / len(of_draws)
-            if taken:
-                lines[arm]["taken"] = dict(taken)
+        for arm, score in arms(states, config["trust"]["preset"] if ntf and size is None else None).items():
+            lines[arm] = over_draws(score, source, pool, size, draws=1 if arm in FREE else DRAWS)
         found["sizes"][str(size or usable)] = lines
         best = max(lines[arm]["auc"] for arm in FREE)
         own, peer = lines["stacked"], lines[BASELINE]["auc"]
@@ -138,6 +124,38 @@ def bench(name: str, directory: Path, *, paper: bool, deals: int) -> dict[str, A
     if deals:
         found["promises"] = promises(source, pool, states, deals=deals)
     return found
+
+
+def over_draws(score: Arm, source: LabelledRows, pool: LabelledRows, size: int | None, *, draws: int) -> dict[str, Any]:
+    """The numbers of one arm with ``size`` labelled rows: means over draws of them, with the AUC's deviation."""
+    of_draws, taken, start = [], Counter[str](), time.monotonic()
+    for seed in range(draws):
+        part = drawn(source, size, seed)
+        constant = float(part.correct_N[part.part_N >= 0].mean())
+        scored = score(part, pool, seed)
+        of_draws.append(measured(scored, pool, constant))
+        taken.update([scored.taken] if scored.taken else [])
+    names = {key for draw in of_draws for key in draw}
+    line: dict[str, Any] = {
+        key: float(np.nanmean([draw.get(key, np.nan) for draw in of_draws])) for key in sorted(names)
+    }
+    line["auc_deviation"] = float(np.std([draw["auc"] for draw in of_draws]))
+    line["seconds"] = (time.monotonic() - start) / draws
+    return line | ({"taken": dict(taken)} if taken else {})
+
+
+def add_ntf(found: dict[str, Any], directory: Path) -> None:
+    """Measure the paper's network on all labelled rows and add its line to a set that was measured before.
+
+    The free signals are measured again: they say how near these labels are to the ones that the other lines have.
+    """
+    (source, states), (pool, _) = (rows_of(directory, split) for split in ("source", "pool"))
+    lines = by_size(found)[str(found["source_rows"])]
+    preset = yaml.safe_load((directory / "config.yaml").read_text())["trust"]["preset"]
+    now = {arm: over_draws(free(arm), source, pool, None, draws=1)["auc"] for arm in FREE}
+    apart = max(abs(auc - lines[arm]["auc"]) for arm, auc in now.items())
+    lines[PAPER_TRUST] = line = over_draws(paper(states, preset), source, pool, None, draws=DRAWS)
+    print(f"{directory.name}: ntf {line['auc']:.3f}; free signals within {apart:.4f} of those on record", flush=True)
 
 
 def by_size(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -240,7 +258,8 @@ def main() -> None:
     parser.add_argument("--run", action="append", default=[], metavar="NAME=DIR", help="a finished run beside the sets")
     parser.add_argument("--no-label", action="store_true", help="only what is labelled already")
     parser.add_argument("--deals", type=int, default=0, help="deals of each set's rows that judge trust above .9")
-    parser.add_argument("--paper", action="store_true", help="fit the paper's network too, on all rows")
+    parser.add_argument("--ntf", action="store_true", help="fit the paper's network too, on all rows")
+    parser.add_argument("--only-ntf", action="store_true", help="fit it alone, for sets that are measured already")
     parser.add_argument("--write-docs", action="store_true", help="write docs/real-models.md again")
     given = parser.parse_args()
     names = [name for name in given.sets.split(",") if name]
@@ -261,7 +280,10 @@ def main() -> None:
         if not labelled(directory):
             print(f"{name}: not labelled to the end, left out ({directory})")
             continue
-        results[name] = bench(name, directory, paper=given.paper, deals=given.deals)
+        if given.only_ntf:
+            add_ntf(results[name], directory)
+        else:
+            results[name] = bench(name, directory, ntf=given.ntf, deals=given.deals)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     if given.write_docs:
         head = PAGE.read_text().partition(MARK)[0]

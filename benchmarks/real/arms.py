@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from curation.arms import FREE, TRUST, Column
+from curation.arms import FREE, PAPER_TRUST, TRUST, Column
 from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.trust.parts import FIT, UNUSED, VALIDATION
@@ -16,8 +16,6 @@ from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
 BASELINE = "ten numbers and a probe (scikit-learn)"
-PAPER = {"learning_rate": 5e-5, "class_weight": 1.0}
-"""The paper's settings for multiple choice (``trust.preset: world_knowledge``), with the steps that this rate needs."""
 TEN = ("mean_logprob", "margin", "negentropy", "option_share", "option_lead", "min_logprob", "first_logprob")
 TEN = (*TEN, "last_logprob", "num_output_tokens", "num_prompt_tokens")
 """The numbers of the peer."""
@@ -33,7 +31,11 @@ class Scored(NamedTuple):
     """What a stack took."""
 
 
-def free(name: str) -> Callable[[LabelledRows, LabelledRows, int], Scored]:
+Arm = Callable[[LabelledRows, LabelledRows, int], Scored]
+"""An arm: labelled source rows, the pool's rows and a seed to a score."""
+
+
+def free(name: str) -> Arm:
     """A free signal, which needs no labelled row."""
 
     def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
@@ -45,7 +47,7 @@ def free(name: str) -> Callable[[LabelledRows, LabelledRows, int], Scored]:
     return score
 
 
-def fitted(kind: str, states: tuple[str, ...], **settings: Any) -> Callable[[LabelledRows, LabelledRows, int], Scored]:
+def fitted(kind: str, states: tuple[str, ...], /, **settings: Any) -> Arm:
     """A fitted trust function of the product."""
 
     def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
@@ -89,14 +91,31 @@ def baseline(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
     return Scored(raw_N, expit(raw_N))
 
 
-def arms(states: tuple[str, ...], *, paper: bool) -> Mapping[str, Callable[[LabelledRows, LabelledRows, int], Scored]]:
-    """The arms by name; ``paper``: the paper's network too, which takes most of the time."""
-    found: dict[str, Callable[[LabelledRows, LabelledRows, int], Scored]] = {name: free(name) for name in FREE}
+def paper(states: tuple[str, ...], preset: str) -> Arm:
+    """The paper's trust function with a row of its settings, of the last answer token's state alone."""
+    of_ntf = fitted(PAPER_TRUST, ("output_last",), kind=PAPER_TRUST, **TrustConfig.presets()[preset])
+    place = states.index("output_last")
+
+    def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
+        return of_ntf(_with_one_state(source, place), _with_one_state(pool, place), seed)
+
+    return score
+
+
+def _with_one_state(rows: LabelledRows, place: int) -> LabelledRows:
+    start = sum(rows.sizes[:place])
+    hidden_ND = np.asarray(rows.hidden_ND)[:, start : start + rows.sizes[place]]
+    return rows._replace(hidden_ND=np.ascontiguousarray(hidden_ND), sizes=(rows.sizes[place],))
+
+
+def arms(states: tuple[str, ...], preset: str | None) -> Mapping[str, Arm]:
+    """The arms by name; with a ``preset`` the paper's network too, which takes most of the time."""
+    found: dict[str, Arm] = {name: free(name) for name in FREE}
     found[BASELINE] = baseline
     found["fitted_confidence"] = fitted("fitted_confidence", states)
     found["linear_probe"] = fitted("linear_probe", states)
-    if paper:
-        found["neural"] = fitted("neural", states, **PAPER)
+    if preset is not None:
+        found[PAPER_TRUST] = paper(states, preset)
     found["stacked"] = fitted("stacked", states)
     return found
 
