@@ -280,6 +280,13 @@ def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str])
     if _are_few(counts, num_rows):
         about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
         return "classification", about, None
+    if len(counts) == 1:
+        (only,) = counts
+        raise ConfigError(
+            f"{roles.labelled.path}: column {quoted(roles.answer)} has one answer, {quoted(only, 20)}, in all "
+            f"{num_rows:,} rows, from which nothing can be learned; give rows with other answers too, or name another "
+            "column by --answer"
+        )
     some = ", ".join(quoted(value, 20) for value in list(counts)[:3])
     about = f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math or classification?"
     domain = _asked([roles.labelled], ask, about, ("math", "classification"), "--domain, or a class of your own")

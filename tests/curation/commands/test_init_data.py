@@ -219,6 +219,8 @@ def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
     line = refused(write("a.csv", rows))
     assert "40 different answers in 40 rows" in line and "is the task math or classification?" in line
     assert "give --domain, or a class of your own" in line
+    line = refused(write("c.csv", [row | {"answer": "yes"} for row in rows]))
+    assert "column 'answer' has one answer, 'yes', in all 40 rows" in line and "--answer" in line
     half = [row | {"answer": row["answer"] if n % 2 else ""} for n, row in enumerate(SUMS)]
     assert "column 'answer' has a value in 50% of the rows alone" in refused(write("b.csv", half))
     assert "no such file" in refused("none.csv")
