@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from curation import models, tracking
 from curation.cluster import capacity
-from curation.config import ModelConfig, RunConfig
+from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
@@ -78,7 +78,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     check_settings(config, files, num_pool)
     if (places := in_words(config.selection, get_domain(config.domain_of("pool")))) is not None:
         yield CheckedLine("setting", places)
-    if config.trust.search or "tune" in config.model_fields_set:
+    if config.trust.search or config.tune != TuneConfig():
         check_search(config, num_pool)
     teachers = {"teacher", "reader", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():

@@ -284,7 +284,7 @@ class _Stream:
         """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
         ended, self._ended = self._ended, []
         asked = [(name, 0 if part.short or part.node is not None else len(part.tokens)) for name, _, part in ended]
-        found = self._engine.collect(asked, "float32")  # stored states are rounded and clipped where they are batched
+        found = self._engine.collect(asked)
         self._held.difference_update(name for name, _ in asked)
         prompts = [(place, row) for place, (_, row, _) in enumerate(ended) if row.is_prompt]
         others = [(place, row, part) for place, (_, row, part) in enumerate(ended) if not row.is_prompt]

@@ -215,10 +215,10 @@ class Engine:
                 inbox, tag = self._inboxes.pop(output.request_id)
                 inbox.append((output.request_id, tag, output))
 
-    def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
+    def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
         """The tap's data of finished requests, by name and number of answer tokens; it forgets them."""
         asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
-        collected: Collected = self._rpc("tap_collect", asked, dtype)[0]
+        collected: Collected = self._rpc("tap_collect", asked)[0]
         return collected
 
     def drop(self, names: Sequence[str]) -> None:

@@ -317,8 +317,11 @@ class Tap:
             self._fresh.clear()
 
     @torch.inference_mode()
-    def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
-        """The data of finished requests, given each with its answer's number of tokens; frees them."""
+    def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
+        """Return the data of finished requests, each with its answer's number of tokens, and free them.
+
+        States are float32; where they are batched they are rounded to the type that is stored, and clipped.
+        """
         rows = [self.rows[request_id] for request_id, _ in requests]
         lengths = [length for _, length in requests]
         states_of = [self._slots[row.slot] for row in rows]
@@ -346,7 +349,7 @@ class Tap:
             if at != "prompt_last":  # an empty answer has the prompt's state
                 state_ND = state_ND.where((length_N > 0)[:, None], last_ND)
             states.append(state_ND)
-        array_PND = torch.stack(states).to(getattr(torch, dtype)).cpu().numpy() if states else np.empty(0)
+        array_PND = torch.stack(states).cpu().numpy() if states else np.empty(0)
         asked = [row.letters for row in rows if row.letters is not None]
         letters = iter(torch.cat([index_4N.new_empty(0, dtype=torch.float32), *asked]).tolist())
         self.free([request_id for request_id, _ in requests])

@@ -57,11 +57,11 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
         """Return the name of a model that cannot give other layers than the last, and what this vLLM lacks."""
         return self._lacks_layers, self._lacks
 
-    def tap_collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected | None:
+    def tap_collect(self, requests: Sequence[tuple[str, int]]) -> Collected | None:
         """``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
         assert self.tap is not None
         if self.rank == 0:
-            return self.tap.collect(requests, dtype)
+            return self.tap.collect(requests)
         self.tap.free([request_id for request_id, _ in requests])
         return None
 
