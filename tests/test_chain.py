@@ -18,6 +18,7 @@ from curation.hashing import derive
 from curation.refs import TableRef
 from curation.stages.label import RowShare
 from curation.tables import io
+from tests import golden
 
 pytestmark = pytest.mark.whole_run
 
@@ -80,6 +81,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     others = {item.stage: item.why for item in plan.forecast.left_out}
     assert others["gen-1/label-pool"] == "it asks another model than the first teacher"
     report = run(config)
+    golden.check("chain", tmp_path / "run", exact=False)
     told = capsys.readouterr().err
     assert re.search(
         r"no candidates for any arm: \d+, \d+, \d+, \.\.\.; `curate inspect \S+ gen-0/length-\w+` lists", told

@@ -21,6 +21,7 @@ from sums_run import NUM_SOURCE, SumsRun
 
 from curation.cli import main
 from curation.teachers.endpoint_paid import spending_in
+from tests import golden
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
 NUM_POOL, CONCURRENCY = 400, 8
@@ -137,6 +138,7 @@ def test_the_page_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "USD for tokens of the teacher" in planned and 0 < len(server.paid) <= 64, planned
         curate("run")
         assert len(server.paid) == 160 and max(server.paid.values()) == 1 and server.keys == {"Bearer sk-of-a-test"}
+        golden.check("endpoint", tmp_path / "run")
         told = CliRunner().invoke(main, ["status", path])
         shown = re.search(r"endpoint: (\d+) questions(?:, (\d+) under way or lost)?, .* USD of 20\n", told.output)
         assert shown and told.exit_code == 0, told.output

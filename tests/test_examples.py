@@ -15,6 +15,7 @@ import yaml
 from curation import run
 from curation.arms import ARMS
 from curation.config.load import load_config
+from tests import golden
 
 pytestmark = pytest.mark.whole_run
 
@@ -51,6 +52,17 @@ REDUCED = {
         "selection.budget={n: 10}",
         "selection.gold_rollouts.source=answers",  # of its own it has too few right ones
     ),
+    "scripted_choices": (
+        "teacher={backend: scripted, states: [output_last]}",
+        "splits.adapt=null",
+        "splits.source.rows=400",
+        "splits.probes={same: {from: questions, rows: 100, regime: ID}, others: {from: others, rows: 100, regime: OOD-dist}}",
+        "splits.pool.rows=400",
+        "trust.cpus_per_worker=1",
+        "signals={}",
+        "selection.arms=[naive, internal_confidence, icl_confidence, linear_probe, trust, trust_gold, ground_truth]",
+        "selection.budget={n: 40}",
+    ),
     "chess": (
         "teacher.adapt=null",
         "splits.source.rows=1500",
@@ -67,13 +79,19 @@ REDUCED = {
     "domain",
     # Those of chess and mcqa are run to the selection, with fewer arms and two backends each, by make test-vllm; the
     # one of math with a scripted teacher here.
-    ["scripted", *(pytest.param(domain, marks=pytest.mark.slow) for domain in ("math", "chess", "mcqa"))],
+    [
+        "scripted",
+        "scripted_choices",
+        *(pytest.param(domain, marks=pytest.mark.slow) for domain in ("math", "chess", "mcqa")),
+    ],
 )
 def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
     overrides = (*REDUCED[domain], f"run_dir={tmp_path}", "generations=[]", "teacher.actors={min: 1, max: 1}")
-    example = "math" if domain == "scripted" else domain
+    example = {"scripted": "math", "scripted_choices": "mcqa"}.get(domain, domain)
     config = load_config(EXAMPLES / f"{example}.yaml", overrides)
     report = run(config)
+    if domain != example:
+        golden.check(domain, tmp_path)
     n, arms = report["budget"]["n"], {arm["name"]: arm for arm in report["arms"]}
     assert list(arms) == list(config.selection.arms) and n > 0
     page = (tmp_path / "report.html").read_text()
@@ -84,10 +102,11 @@ def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
     assert arms["trust_gold"]["purity"]["value"] == 1
     assert {item["set"] for item in report["regimes"]} == {"validation", "pool", *config.splits.probes}
     assert report["shift"]["source"]["strength"] in ("none shown", "slight")  # parts of one source
-    if domain == "mcqa":
+    if example == "mcqa":
         assert report["difficulty"] is None
+    if domain == "mcqa":
         assert report["guarantee"]["claimed"] and "by construction" in report["guarantee"]["exchangeable"]
-    else:
+    if example != "mcqa":
         assert set(report["difficulty"]["arms"]) == set(arms)
         matched, trust = (report["difficulty"]["arms"][name] for name in ("naive_matched", "trust"))
         assert abs(matched["mean"] - trust["mean"]) < abs(report["difficulty"]["pool"]["mean"] - trust["mean"]) + 0.05

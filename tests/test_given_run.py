@@ -17,6 +17,7 @@ from curation.cli import main
 from curation.config.load import config_of
 from curation.pipeline.opened import open_run
 from curation.stages.asking import AskModel
+from tests import golden
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_irony(folder)
     (folder / "given.yaml").write_text(yaml.safe_dump(config_of_irony(folder)))
     curate("run", str(folder / "given.yaml"))
+    golden.check("given", folder / "run")
     return folder
 
 

@@ -13,6 +13,7 @@ from curation import run
 from curation.config.load import load_config
 from curation.refs import TableRef
 from curation.tables import io
+from tests import golden
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.whole_run
@@ -60,6 +61,7 @@ def test_the_quickstart_with_the_papers_trust_function(local_ray: Any, tmp_path:
     config = load_config(path, [*SMALL, *places])
     report = run(config)
 
+    golden.check("quickstart", tmp_path / "run", exact=False)
     arms = {arm["name"]: arm for arm in report["arms"]}
     assert all(arm["num_selected"] == 60 and arm["accuracy"]["n"] == 60 for arm in arms.values())
     assert {"trust", "stacked"} <= set(report["trust"]["pool"]["parsed"]["functions"])

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from curation.cli import main
+from tests import golden
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 NUM_LABELLED, NUM_POOL, N = 160, 240, 60
@@ -64,6 +65,7 @@ def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(folder: Path)
     assert f"split pool: {NUM_POOL} rows" in curate("validate", path)
     curate("plan", path, "--no-probe")
     curate("run", path)
+    golden.check("pair", folder / "run")
     record = json.loads((folder / "run" / "manifest.json").read_text())["stages"]["gen-0/preferences"]
     raws = {row["prompt"]: row for row in unlabelled(NUM_POOL)}
     for arm in ("naive", "trust"):
