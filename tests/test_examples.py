@@ -56,7 +56,8 @@ REDUCED = {
         "teacher={backend: scripted, states: [output_last]}",
         "splits.adapt=null",
         "splits.source.rows=400",
-        "splits.probes={same: {from: questions, rows: 100, regime: ID}, others: {from: others, rows: 100, regime: OOD-dist}}",
+        "splits.probes={same: {from: questions, rows: 100, regime: ID}, "
+        "others: {from: others, rows: 100, regime: OOD-dist}}",
         "splits.pool.rows=400",
         "trust.cpus_per_worker=1",
         "signals={}",

@@ -2,8 +2,8 @@
 
 ``check(name, directory)`` compares a finished run with ``tests/golden/<name>.json``. With ``WRITE_GOLDEN=1`` in the
 environment it writes the file instead; a commit that changes one says why. A model's sums depend on which rows are in a
-batch, and so on time, and all sums on the processor's instructions: where a model answers, and on a processor of another
-kind than that of the record, numbers may differ by ``APART`` and digests are not compared.
+batch, and so on time, and all sums on the processor's instructions: where a model answers, and on a processor of
+another kind than that of the record, numbers may differ by ``APART`` and digests are not compared.
 """
 
 import hashlib
