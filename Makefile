@@ -56,6 +56,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 	$(BIN)/python docs/words.py
+	$(BIN)/python docs/size.py --check
 
 ## The site: build/docs/index.html. Warnings are errors; links within it are checked, those to other places listed.
 docs: $(DOCS_INSTALLED)

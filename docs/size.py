@@ -1,18 +1,22 @@
-"""Counts what a reader of the code has to carry: ``python docs/size.py [CHECKOUT] [--list NAME]``.
+"""Counts what a reader of the code has to carry: ``python docs/size.py [CHECKOUT] [--list NAME] [--check]``.
 
 The numbers of docs/architecture.md's house: product lines, functions that are long or take much, ``Any``, class names
 that are defined more than once, imports within functions. They say where to look, and no more than that. A second
-checkout, for instance ``git worktree add ../before COMMIT``, is counted for a comparison.
+checkout, for instance ``git worktree add ../before COMMIT``, is counted for a comparison. ``--check`` holds the lines
+of each package against its budget.
 """
 
 import argparse
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 PRODUCT = ("curation", "train", "tune")
 MOST_PARAMETERS, MOST_LINES = 8, 60
+SHORT_FILE, SHORT_FUNCTION = 60, 6
+BUDGETS: dict[str, int] = {}
+"""The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""
 IDIOMS = frozenset({"Made"})
 """Class names that stages define in their class on purpose."""
 
@@ -38,6 +42,12 @@ def count(root: Path) -> dict[str, list[str]]:
                 if (number := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES:
                     found[f"functions of more than {MOST_LINES} lines"].append(f"{place}: {number}")
         found["imports within functions"] += [f"{path}:{line}" for line in sorted(_inner_imports(tree))]
+    found[f"files of fewer than {SHORT_FILE} lines"] = [
+        f"{path.relative_to(root)}: {number}"
+        for path in _files(root)
+        if 1 < (number := len(path.read_text().splitlines())) < SHORT_FILE
+    ]
+    found[f"functions of at most {SHORT_FUNCTION} lines with one caller"] = _called_once(root)
     found["class names in two places or more"] = [
         f"{name}: {', '.join(place.rpartition(' ')[0] for place in places)}"
         for name, places in sorted(classes.items())
@@ -49,15 +59,64 @@ def count(root: Path) -> dict[str, list[str]]:
 NAMES = (
     f"functions of more than {MOST_PARAMETERS} parameters",
     f"functions of more than {MOST_LINES} lines",
+    f"functions of at most {SHORT_FUNCTION} lines with one caller",
+    f"files of fewer than {SHORT_FILE} lines",
     "uses of Any",
     "class names in two places or more",
     "imports within functions",
 )
 
 
-def num_lines(root: Path) -> int:
-    """Lines of the product's Python files."""
-    return sum(len(path.read_text().splitlines()) for path in _files(root))
+def num_lines(root: Path) -> dict[str, int]:
+    """Return the lines of the product's Python files by package."""
+    found: Counter[str] = Counter()
+    for path in _files(root):
+        *folders, _ = path.relative_to(root).parts
+        found["/".join(folders[:2])] += len(path.read_text().splitlines())
+    return dict(sorted(found.items()))
+
+
+def over_budget(root: Path) -> list[str]:
+    """Return a line for each package that has more lines than its budget, or none."""
+    lines = num_lines(root)
+    return [
+        f"{package}: {number:,} lines, budget {BUDGETS.get(package, 0):,}; make it smaller, or raise the budget in "
+        "docs/size.py and say in the commit what for"
+        for package, number in lines.items()
+        if number > BUDGETS.get(package, 0)
+    ]
+
+
+def code_lines_a_function(root: Path) -> float:
+    """Return the mean number of lines of a function, without its docstring."""
+    lengths = []
+    for _, tree in _trees(root):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths.append(_num_code_lines(node))
+    return sum(lengths) / len(lengths)
+
+
+def _num_code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first, *more = node.body
+    has_text = ast.get_docstring(node, clean=False) is not None
+    if has_text and not more:
+        return 1
+    body = more if has_text else [first]
+    return 1 + (node.end_lineno or node.lineno) - body[0].lineno + 1
+
+
+def _called_once(root: Path) -> list[str]:
+    """Functions of a module, hidden in it, that are short and named once beside their definition."""
+    found = []
+    for path, tree in _trees(root):
+        uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        for node in tree.body:
+            if not isinstance(node, ast.FunctionDef) or not node.name.startswith("_") or node.decorator_list:
+                continue
+            if uses[node.name] == 1 and _num_code_lines(node) <= SHORT_FUNCTION + 1:
+                found.append(f"{path}:{node.lineno} {node.name}")
+    return found
 
 
 def _files(root: Path) -> list[Path]:
@@ -91,7 +150,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, nargs="?", default=Path(__file__).parents[1])
     parser.add_argument("--list", choices=NAMES, help="print the places of a count")
+    parser.add_argument("--check", action="store_true", help="fail where a package is over its budget")
     given = parser.parse_args()
+    if given.check:
+        if over := over_budget(given.checkout):
+            parser.exit(1, "\n".join([*over, ""]))
+        return
     try:
         found = count(given.checkout)
     except FileNotFoundError as error:
@@ -99,7 +163,11 @@ def main() -> None:
     if given.list is not None:
         print("\n".join(found[given.list]))
         return
-    print(f"{num_lines(given.checkout):8,} lines in {len(_files(given.checkout)):,} files of {', '.join(PRODUCT)}")
+    lines = num_lines(given.checkout)
+    for package, number in lines.items():
+        print(f"{number:8,} {package}, budget {BUDGETS.get(package, 0):,}")
+    print(f"{sum(lines.values()):8,} lines in {len(_files(given.checkout)):,} files of {', '.join(PRODUCT)}")
+    print(f"{code_lines_a_function(given.checkout):8.1f} code lines a function")
     for name, places in found.items():
         print(f"{len(places):8,} {name}")
 

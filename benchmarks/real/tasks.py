@@ -111,7 +111,7 @@ def configuration(name: str, data: Path, model: Path, directory: Path, *, dtype:
             "name": f"real-{name}",
             "run_dir": str(directory / name),
             "domain": domain,
-            "sources": {"rows": {"path": str(files)}},
+            "sources": {"rows": {"path": str(files), "mixed": True}},  # the splits of a data set are one here
             "splits": {
                 "source": {"from": "rows", "rows": task.source_rows},
                 "pool": {"from": "rows", "rows": task.pool_rows},
