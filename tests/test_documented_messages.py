@@ -76,8 +76,8 @@ PRODUCED = {
     "test_a_manifest_that_another_driver_wrote_is_not_overwritten",
     "another run is using it": "curation/test_cli.py::"
     "test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake",
-    "was recorded by an earlier version": "curation/rundir/test_manifest.py::"
-    "test_records_of_an_earlier_version_get_class_and_position_from_the_stages_and_stay_done",
+    "is of format": "curation/rundir/test_manifest.py::"
+    "test_a_directory_of_an_earlier_format_is_read_and_not_gone_on_with",
     "was moved or copied, its manifest names ...": "curation/commands/test_clean.py::"
     "test_a_run_that_was_moved_is_left_alone",
     "stage ... is damaged: ... missing or cut off": "curation/rundir/test_sealed.py::"

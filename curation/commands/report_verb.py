@@ -71,9 +71,13 @@ def _several(way: str, directories: tuple[str, ...], output: str | None, *, as_j
 def _one(config: str, overrides: Overrides, *, as_json: bool) -> None:
     from curation.config.load import load_config
     from curation.pipeline.running import rewrite_report
+    from curation.rundir.manifest import Manifest
 
     settings = load_config(config, overrides)
-    page = rewrite_report(settings, config_path=config, command=called("run", config, overrides))
+    if Manifest.load(settings.directory).is_current:
+        page = rewrite_report(settings, config_path=config, command=called("run", config, overrides))
+    else:  # its stages are not known; its report stays as it is
+        page = settings.directory / "report.html"
     content = json.loads(page.with_name("report.json").read_text())
     echo(json.dumps(content, indent=1) if as_json else arms_table(content))
     echo(f"report: {page}", err=as_json)

@@ -53,6 +53,7 @@ class Shown:
 def look(config: RunConfig) -> Shown:
     """The state of a run, from its directory alone."""
     manifest = Manifest.load(config.directory)
+    manifest.require_current()
     states, unknown = _states(config, manifest)
     nothing = f"{config.directory}: no run here yet; `curate run` starts it"
     spent = spent_on(config)

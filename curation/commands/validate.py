@@ -51,6 +51,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     require_checkers(config)
     check_students(config)
     manifest = Manifest.load(config.directory)
+    manifest.require_current()
     settle_cpus(manifest.bfloat16_on_cpus)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}

@@ -29,7 +29,7 @@ def rows_in(share: float, num_rows: int) -> int:
 NotNegative = Annotated[float, Field(ge=0)]
 ACCELERATOR = "accelerator_type:"
 """Prefix of the resource of which Ray gives each node 1, by its type of accelerator."""
-AcceleratorType = Annotated[str | None, Field(min_length=1, exclude_if=lambda name: name is None)]
+AcceleratorType = Annotated[str | None, Field(min_length=1)]
 
 
 def ray_resources(cpus: float, gpus: float, memory_gib: float, accelerator_type: str | None = None) -> dict[str, float]:
@@ -55,6 +55,10 @@ class Section(BaseModel):
     def keyed(self) -> Self:
         """The same without what changes no value: what a cache key holds."""
         return self.without(self.RESOURCES)
+
+    def to_key(self) -> Json:
+        """Return what a cache key holds of it, as JSON: no default, so that a new key with one changes no cache key."""
+        return self.keyed.model_dump(mode="json", exclude_defaults=True)
 
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""

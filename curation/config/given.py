@@ -48,7 +48,7 @@ class ReaderConfig(Section):
     """The model that reads; it need not be the one that answered."""
     backend: Annotated[str, AfterValidator(_reads)] = "transformers"
     """``transformers``, ``vllm``, or ``auto`` as in ``teacher.backend``."""
-    chat_template: Annotated[bool, Field(exclude_if=lambda in_turns: not in_turns)] = False
+    chat_template: bool = False
     """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
     ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""
 

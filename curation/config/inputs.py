@@ -28,7 +28,7 @@ class DomainConfig(Section):
     name: str
     """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, ``pair``, ``text``, an entry
     point's name, or ``module:Class``."""
-    given_labels: Annotated[GivenConfig | None, Field(exclude_if=lambda given: given is None)] = None
+    given_labels: GivenConfig | None = None
     """The columns with labels made elsewhere, from ``teacher`` where its backend is ``given``; set its keys."""
 
     @property
@@ -170,17 +170,17 @@ class SourceConfig(Section):
     """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or a
     reader of one's own by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
     (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
-    delimiter: Annotated[str, AfterValidator(_delimiter), Field(exclude_if=lambda sign: sign == COMMA)] = COMMA
+    delimiter: Annotated[str, AfterValidator(_delimiter)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
-    quoting: Annotated[Literal["auto", "quotes", "none"], Field(exclude_if=lambda quoting: quoting == "auto")] = "auto"
+    quoting: Literal["auto", "quotes", "none"] = "auto"
     """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
     is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
     readings fit, with other rows."""
-    form: Annotated[str, AfterValidator(_form), Field(exclude_if=lambda form: form == "auto")] = "auto"
+    form: Annotated[str, AfterValidator(_form)] = "auto"
     """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
     ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
     (docs/own-data.md)."""
-    mixed: Annotated[bool, Field(exclude_if=lambda mixed: not mixed)] = False
+    mixed: bool = False
     """Whether the files of a folder or glob may be of several splits or formats, as ``train`` and ``test``, ``.csv``
     and ``.jsonl``. Otherwise these are refused: test rows would be among the labelled ones, or rows twice."""
     id_column: str | None = None

@@ -195,7 +195,7 @@ class SftConfig(EpochsConfig):
     """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
     what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
     masks all pairs of tokens of a micro-batch."""
-    check_first_step: Annotated[bool, Field(exclude_if=lambda checked: checked)] = True
+    check_first_step: bool = True
     """Stop at the first step where the base does not write the tokenizer's end token (log-probability below -20), or
     where its loss is above a uniform draw's: tokenizer and weights are of different models, most often."""
     weight_by_trust: bool = False
@@ -255,7 +255,7 @@ class GenerationConfig(Section):
 
     student: ModelConfig
     """The base whose students teach the next generation. No arm selects a row that is too long for it."""
-    students: dict[str, FurtherStudentConfig] = Field(default={}, exclude_if=lambda named: not named)
+    students: dict[str, FurtherStudentConfig] = Field(default={})
     """Further students by name: they learn from the same selections, are tested, and teach none (docs/students.md)."""
 
     @field_validator("students")

@@ -29,9 +29,9 @@ class PricesConfig(Section):
     """A thousand requests that write to the object store."""
     per_1000_gets: Price | None = None
     """A thousand requests that read from the object store."""
-    per_million_prompt_tokens: Annotated[Price | None, Field(exclude_if=lambda price: price is None)] = None
+    per_million_prompt_tokens: Price | None = None
     """A million tokens that the first teacher reads; unset: ``teacher.endpoint.price``, where that is given."""
-    per_million_output_tokens: Annotated[Price | None, Field(exclude_if=lambda price: price is None)] = None
+    per_million_output_tokens: Price | None = None
     """A million tokens that it writes."""
 
     @model_validator(mode="after")

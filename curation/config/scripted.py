@@ -23,9 +23,9 @@ class ScriptedConfig(ScriptConfig):
     """How long each row takes."""
     seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
     """For each word of a prompt and of its completion, besides ``seconds_per_row``."""
-    slots: Annotated[Annotated[int, Field(gt=0)] | None, Field(exclude_if=lambda slots: slots is None)] = None
+    slots: Annotated[int, Field(gt=0)] | None = None
     """Rows that are answered side by side, each in ``seconds_per_answer``, as an engine does with free places."""
-    seconds_per_answer: Annotated[float, Field(ge=0, exclude_if=lambda seconds: not seconds)] = 0.0
+    seconds_per_answer: Annotated[float, Field(ge=0)] = 0.0
     """How long each row takes in its slot."""
     start_seconds: Annotated[float, Field(ge=0)] = 0.0
     """How long it takes to start."""

@@ -52,7 +52,7 @@ class RiskConfig(Section):
 class ClassRiskConfig(RiskConfig):
     """Risk-controlled selection of a run or a filter, of all rows together or in each class of a closed set."""
 
-    per: Annotated[Literal["all", "label"], Field(exclude_if=lambda per: per == "all")] = "all"
+    per: Literal["all", "label"] = "all"
     """Rows that the promise is of: ``all`` that are selected, or those of each weak ``label`` by themselves, in all
     classes at once; each class has a cut of its own, and one without a certified cut selects nothing."""
 
@@ -224,7 +224,7 @@ class SelectionConfig(Section):
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md). Unset, with
     ``splits.audit`` also ``trust_gold`` and ``ground_truth``: what wrong labels and the choice of rows cost."""
-    required: Annotated[tuple[str, ...], Field(exclude_if=lambda arms: not arms)] = ()
+    required: tuple[str, ...] = ()
     """Arms without which the run fails. Another arm whose signal gives no value that can be read, of any row, drops
     out: the run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
@@ -240,20 +240,19 @@ class SelectionConfig(Section):
     quota: Annotated[
         Literal["auto", "none"] | dict[str, float],
         BeforeValidator(_quota),
-        Field(exclude_if=lambda quota: quota == "auto"),
     ] = "auto"
     """Places by class, where labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares
     in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
     whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
     ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
-    verify: Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)] = None
+    verify: PositiveInt | None = None
     """How many rows of the pool the program or the judge of ``domain.check`` checks: those that trust
     (``budget.reference``) puts first. What fails is dropped from that arm, so that rows which passed come first. The
     check is given no reference answer of these rows (docs/own-data.md)."""
-    repeats: Annotated[Literal["one", "all"], Field(exclude_if=lambda repeats: repeats == "one")] = "one"
+    repeats: Literal["one", "all"] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
-    keep: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    keep: tuple[str, ...] = ()
     """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
     ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing
     again."""

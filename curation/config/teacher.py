@@ -74,8 +74,8 @@ class DecodingConfig(Section):
 
 
 CHUNK_SECONDS = 30.0
-ChunkSeconds = Annotated[float, Field(gt=0, exclude_if=lambda seconds: seconds == CHUNK_SECONDS)]
-"""How long a chunk is to take. The default is not written: keys of stages from before it was there stay as they are."""
+ChunkSeconds = Annotated[float, Field(gt=0)]
+"""How long a chunk is to take."""
 FIRST_CHUNK_ROWS = 32
 """Rows of the first chunks of a pass."""
 
@@ -195,9 +195,9 @@ class AnswersConfig(Section):
     chat_template: bool = False
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
     scripted: ScriptConfig = ScriptConfig()
-    endpoint: Annotated[ServedConfig | None, Field(exclude_if=lambda served: served is None)] = None
+    endpoint: ServedConfig | None = None
     """The model that a server answers for, with ``backend: endpoint``."""
-    reads_given: Annotated[bool, Field(exclude_if=lambda reads: not reads)] = False
+    reads_given: bool = False
     """The model answers nothing and reads the answers that came with the rows; from ``teacher.reader``: set that."""
 
 
@@ -227,7 +227,7 @@ class AskConfig(AnswersConfig):
     """The run stops if a larger share of the labelled rows are error rows."""
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
-    endpoint: Annotated[SerializeAsAny[EndpointConfig] | None, Field(exclude_if=lambda server: server is None)] = None
+    endpoint: SerializeAsAny[EndpointConfig] | None = None
     """The server that answers, with ``backend: endpoint`` (docs/endpoints.md)."""
 
     @property

@@ -147,6 +147,7 @@ def open_filter(
         UserError: the output belongs to another package or pool, or a file changed or is gone.
     """
     manifest = Manifest.load(config.directory, guard=guard)
+    manifest.require_current()
     identity = {
         "package": package.digest,
         "backend": config.teacher.asking(package.description.ask).backend,

@@ -11,7 +11,7 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
 from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.pipeline import roles
 from curation.pipeline.generation import GenerationStages, describe_generation, share_of
 from curation.pipeline.generation_spec import GenerationSpec
@@ -21,7 +21,7 @@ from curation.rundir.graph import Model, Out, Position, Stage, Table, ordered
 from curation.sources import split_sizes
 from curation.stages.go_on import GoOn
 from curation.stages.held_out import HoldOut
-from curation.stages.prepare import Prepare, PrepareMore
+from curation.stages.prepare import Prepare
 from curation.stages.repeats import FindRepeats
 
 Fields = JsonView
@@ -100,18 +100,18 @@ def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stag
     for number, (deal, rows) in enumerate(zip(deals.deals, deals.rows, strict=True)):
         named, taken = rows.splits.named(), deals.taken(files, number)
         read = list(rows.sources) if number == 0 else [named[name].source for name in deal.splits]
-        arguments: Json = {
-            "name": prepare_name(number),
-            "config": rows,
-            "files": {name: [file.to_json() for file in files[name]] for name in read},
-            "contents": {name: [file.content for file in files[name]] for name in read},
-            "commit_seconds": config.commit_seconds,
-            "fragment_mb": config.fragment_mb,
-            "max_error_rate": config.splits.max_error_rate,
-            "num_rows": sum(split_sizes(rows, files, taken).values()) - sum(taken.values()),
-        }
-        before = {name: made[name] for name in named if name in made}
-        stage = Prepare(**arguments) if number == 0 else PrepareMore(before=before, taken=taken, **arguments)
+        stage = Prepare(
+            name=prepare_name(number),
+            config=rows,
+            files={name: [file.to_json() for file in files[name]] for name in read},
+            contents={name: [file.content for file in files[name]] for name in read},
+            before={name: made[name] for name in named if name in made},
+            taken=taken,
+            commit_seconds=config.commit_seconds,
+            fragment_mb=config.fragment_mb,
+            max_error_rate=config.splits.max_error_rate,
+            num_rows=sum(split_sizes(rows, files, taken).values()) - sum(taken.values()),
+        )
         audit = ["audit"] if number == 0 and config.splits.audit else []
         made |= {name: stage.out("tables", name) for name in (*deal.splits, *audit)}
         stages.append(stage)

@@ -21,7 +21,7 @@ from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import ChoiceByClass, ChoiceInputs, VerifiedChoice, declared
+from curation.stages.chooser import ChoiceInputs, declared
 from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust, closed_in
 from curation.stages.judge import Judge
@@ -32,7 +32,7 @@ from curation.stages.project import Project
 from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
-from curation.stages.select import CERTIFIED_REVISION, Select
+from curation.stages.select import Select
 from curation.stages.shift import MeasureShift
 from curation.trust.parts import read_by
 from tune.space import spelled_out
@@ -360,10 +360,18 @@ def _selected(
 
     chosen = choice(scored)
     if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
-        chosen = _by_class(generation, chosen, names, labels["source"], grades["source"])
+        quota = selection.quota if isinstance(selection.quota, dict) else None
+        places = Classes(
+            names=names,
+            wanted=quota,
+            examples=generation.tables["source"],
+            labels=labels["source"],
+            grades=grades["source"],
+        )
+        chosen = replace(chosen, classes=places)
     verified = verifying(generation, chosen)
     if verified is not None:
-        chosen = VerifiedChoice(**vars(chosen), verdicts=verified.out("verdicts"))
+        chosen = replace(chosen, verdicts=verified.out("verdicts"))
     rollouts = rolling_out(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[config.student.method].learns != "completions":
@@ -375,21 +383,5 @@ def _selected(
         texts=texts,
         teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
         generation=generation.index,
-        revision=Select.revision if budget.risk is None else CERTIFIED_REVISION,
         num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )
-
-
-def _by_class(
-    generation: GenerationSpec, choice: ChoiceInputs, names: Sequence[str], labels: Out, grades: Out
-) -> ChoiceByClass:
-    """The choice with its places divided among classes by the labelled rows, or as ``selection.quota`` says."""
-    quota = generation.config.selection.quota
-    classes = Classes(
-        names=names,
-        wanted=quota if isinstance(quota, dict) else None,
-        examples=generation.tables["source"],
-        labels=labels,
-        grades=grades,
-    )
-    return ChoiceByClass(**vars(choice), classes=classes)

@@ -4,10 +4,9 @@ from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
 from curation.domains.checks.command import REMOVED
 from curation.errors import ConfigError
-from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out, Stage
-from curation.stages.grade import Grade, GradeByCommand
+from curation.stages.grade import Grade
 from curation.stages.judge import Judge, JudgeByChoice
 
 GONE = "not there"
@@ -50,27 +49,25 @@ def grading_stage(config: RunConfig, split: str) -> type[Stage]:
         return JudgeByChoice
     if config.judge is not None and split in config.judge.splits:
         return Judge
-    return Grade if domain.command is None else GradeByCommand
+    return Grade
 
 
 def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
-    arguments: Json = {
-        "name": generation.name(f"grade-{stage}"),
-        "at": generation.at(split, of="" if stage == split else stage),
-        "labels": labels,
-        "gold": gold,
-        "examples": examples,
-        "domain": domain,
-        "num_rows": generation.sizes[split],
-    }
-    checker, kind = known_checker(domain), grading_stage(config, split)
+    kind = grading_stage(config, split)
     by_judge = kind is JudgeByChoice
-    if by_judge:
-        arguments["domain"] = domain.agreeing  # it says which questions are equal, and the judge what is right
-    made = Grade(**arguments) if checker is None else GradeByCommand(checker=checker, **arguments)
+    made = Grade(
+        name=generation.name(f"grade-{stage}"),
+        at=generation.at(split, of="" if stage == split else stage),
+        labels=labels,
+        gold=gold,
+        examples=examples,
+        domain=domain.agreeing if by_judge else domain,  # it says which questions are equal, and a judge what is right
+        checker=known_checker(domain),
+        num_rows=generation.sizes[split],
+    )
     grades = made.out("grades")
     if not issubclass(kind, Judge):
         return grades

@@ -78,9 +78,13 @@ def prepared_by(manifest: Manifest) -> Iterator[StageRecord]:
 def identity_of(config: RunConfig) -> Json:
     """The part of a run that defines its rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
-    chosen = {"domain", "seed", "sources", "splits"}
     rows = config.model_copy(update=config.ungraded)  # another check grades the same rows again
-    return rows.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
+    return {
+        "seed": rows.seed,
+        "domain": rows.domain.to_key(),
+        "sources": {name: source.to_key() for name, source in rows.sources.items()},
+        "splits": rows.splits.without({"overlap", "max_error_rate"}).to_key(),
+    }
 
 
 def deals_of(config: RunConfig, manifest: Manifest) -> Deals:
@@ -177,7 +181,8 @@ def _rows(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Itera
         overlap = given.overlap
         record = manifest.stages.get(prepare_name(number)) if number + 1 < len(deals) else None
         if record is not None:  # it was handled so, and stays
-            overlap = record.inputs["config"]["splits"]["overlap"]
+            default = type(given).model_fields["overlap"].default  # a key holds no defaults
+            overlap = record.inputs["config"]["splits"].get("overlap", default)
         splits = given.model_copy(update={"probes": probes, "overlap": overlap, **absent})
         sources = {name: source for name, source in rows.sources.items() if name in deal.sources}
         yield rows.model_copy(update={"splits": splits, "sources": sources})

@@ -112,6 +112,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
+    manifest.require_current()
     manifest.bfloat16_on_cpus = settle_cpus(manifest.bfloat16_on_cpus)
     deals, known = deals_of(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}

@@ -13,7 +13,7 @@ from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
-from curation.stages.chooser import ChoiceInputs, VerifiedChoice, declared, is_verified
+from curation.stages.chooser import ChoiceInputs, declared, is_verified
 from curation.stages.length import Limit
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
@@ -103,7 +103,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | Veri
 
 def verified_by(selected: Select) -> dict[str, Out]:
     """The counts of the rows that were checked, for the record; nothing where none is."""
-    verdicts = selected.choice.verdicts if isinstance(selected.choice, VerifiedChoice) else None
+    verdicts: object = selected.choice.verdicts
     return {"verified": verdicts.stage.value("counts")} if isinstance(verdicts, Out) else {}
 
 

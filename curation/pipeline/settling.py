@@ -62,7 +62,7 @@ def _recorded(identity: JsonView, source: str, asked: DomainConfig, settles: Seq
         return None
     begun = identity["sources"][source].get("domain") or identity["domain"]
     kept = {name: begun[name] for name in settles if name in begun}
-    same = asked.with_options(**{**kept, **asked.options}).ungraded.model_dump(mode="json") == begun
+    same = asked.with_options(**{**kept, **asked.options}).ungraded.to_key() == begun
     return kept if same else None
 
 

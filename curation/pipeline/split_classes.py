@@ -60,7 +60,7 @@ def _recorded(config: RunConfig) -> Classes | None:
         return None
     begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]
     classes: Classes | None = begun.get("classes")
-    asked = config.domain_of(LABELLED).with_options(classes=classes).model_dump(mode="json")
+    asked = config.domain_of(LABELLED).with_options(classes=classes).to_key()
     return classes if begun == asked and isinstance(classes, list | dict) else None
 
 

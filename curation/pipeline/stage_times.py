@@ -36,7 +36,6 @@ TOGETHER = 0.25
 
 _ROUGH: Mapping[str, tuple[float, float]] = {
     "Prepare": (2.0, 1e-4),
-    "PrepareMore": (2.0, 1e-4),
     "Label": (6.0, 4e-3),
     "Read": (6.0, 4e-3),
     "AnswerOnce": (6.0, 4e-3),

@@ -151,7 +151,6 @@ def at_work(
                 say(line)
             hosts = stack.enter_context(started(opened.config.ray, opened.needs))
         opened.save()
-        opened.manifest.place_stages(opened.stages)
         if again:
             opened.manifest.event("redo", stages=again)
             say(f"to be done again: {', '.join(again)}")

@@ -5,7 +5,7 @@ planning, the status and the report all read this one graph. No seed depends on 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
@@ -347,6 +347,9 @@ def present(value: object, known: Known) -> Any:
 def plain(value: object, known: Known) -> Any:
     """A value as JSON, with every output replaced by what its stage made: the basis of a cache key.
 
+    Fields of sections and dataclasses are left out where they have their default, so that a new one with a default
+    changes no key.
+
     Raises:
         Unknown: as for :func:`recorded`.
         TypeError: a value is not JSON; the message names its type.
@@ -354,9 +357,10 @@ def plain(value: object, known: Known) -> Any:
     if isinstance(value, Out):
         return recorded(value, known)
     if isinstance(value, Section):
-        return value.keyed.model_dump(mode="json")
+        return value.to_key()
     if is_dataclass(value) and not isinstance(value, type):
-        return plain({item.name: getattr(value, item.name) for item in fields(value)}, known)
+        own = {item.name: getattr(value, item.name) for item in fields(value)}
+        return _changed(own, type(value), known)
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is not a string")
@@ -368,8 +372,24 @@ def plain(value: object, known: Known) -> Any:
     raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
 
 
+def _changed(values: JsonView, of: type, known: Known) -> Json:
+    """Values of a dataclass as JSON, but those that are their field's default: so is a missing output, of None."""
+    defaults = {
+        item.name: item.default if item.default_factory is MISSING else item.default_factory()
+        for item in fields(of)
+        if item.default is not MISSING or item.default_factory is not MISSING
+    }
+    changed = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    found: Json = plain(changed, known)
+    return {
+        name: value for name, value in found.items() if value is not None or defaults.get(name, MISSING) is not None
+    }
+
+
 def key_of(stage: Stage, known: Known) -> Json:
-    """The key of a stage as JSON: all that its outputs depend on.
+    """The key of a stage as JSON: its revision, and what its outputs depend on, without defaults.
+
+    Its class is no part of it, so that classes can be renamed: it has a name of its own, and other inputs.
 
     Raises:
         Unknown: a stage that it waits for is not done.
@@ -385,4 +405,4 @@ def key_of(stage: Stage, known: Known) -> Json:
             unknown = unknown or error
     if unknown is not None:
         raise unknown
-    return {"revision": stage.revision, **plain(stage.inputs, known)}
+    return {"revision": stage.revision, **_changed(stage.inputs, type(stage), known)}

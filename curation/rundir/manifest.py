@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -34,7 +34,7 @@ from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, place, require_reachable, write_atomically
 
-FORMAT = 2
+FORMAT = 3
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
 
@@ -52,7 +52,7 @@ class StageRecord:
     sealed: Json = field(default_factory=dict)
     """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
     kind: str = ""
-    """The name of its class; empty where an earlier version recorded it."""
+    """The name of its class."""
     at: Json = field(default_factory=dict)
     """Where in the run it stands (:class:`curation.rundir.graph.Position`)."""
 
@@ -77,6 +77,7 @@ class Manifest:
         attempts: dict[str, int] | None = None,
         deals: list[Json] | None = None,
         bfloat16_on_cpus: bool | None = None,
+        format_: int = FORMAT,
     ) -> None:
         self.directory = directory
         self.events = events_of(directory)
@@ -95,6 +96,8 @@ class Manifest:
         self.bfloat16_on_cpus = bfloat16_on_cpus
         """What ``dtype: auto`` takes on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
         ``None`` until that is settled."""
+        self.format = format_
+        """The format in which it was read."""
         self._lost: dict[str, Lost] | None = None
         self._is_saved = True
 
@@ -112,7 +115,7 @@ class Manifest:
             if written is None:
                 return cls(directory, {}, {}, {}, guard=guard)
             raw = parsed(written.text)
-            is_signed = written.text.startswith(_HEAD) or raw.get("format") == FORMAT
+            is_signed = written.text.startswith(_HEAD) or raw.get("format", 1) > 1
             if is_signed and written.text != signed(written.text):
                 raise RunDirError(
                     f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
@@ -129,11 +132,30 @@ class Manifest:
                 attempts=raw.get("attempts", {}),
                 deals=raw.get("deals", []),
                 bfloat16_on_cpus=raw.get("bfloat16_on_cpus", False),
+                format_=raw.get("format", 1),
             )
         except RunDirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is not a manifest ({error}); move it away to start again") from error
+
+    @property
+    def is_current(self) -> bool:
+        """Whether runs go on with its format."""
+        return self.format == FORMAT
+
+    def require_current(self) -> None:
+        """Refuse to go on with a directory of another format, whose stages would all be done again.
+
+        Raises:
+            RunDirError: it has one.
+        """
+        if not self.is_current:
+            raise RunDirError(
+                f"{self.directory}: is of format {self.format}, and this version goes on with format {FORMAT} alone; "
+                "give another name or run_dir, where all stages are done anew (curate report, inspect and export-* "
+                "still read this one)"
+            )
 
     def require_here(self) -> None:
         """Refuse a directory that was moved or copied: its records name the tables of the one that they were made in.
@@ -178,28 +200,8 @@ class Manifest:
         if not self._is_saved:
             self.write()
 
-    def place_stages(self, stages: Iterable[Stage]) -> None:
-        """Record class and position of the stages that are done, where the records do not have them yet."""
-        placed = False
-        for stage in stages:
-            record, own = self.stages.get(stage.name), (stage.kind, asdict(stage.at))
-            if record is not None and (record.kind, record.at) != own:
-                self.stages[stage.name] = replace(record, kind=own[0], at=own[1])
-                placed = True
-        if placed:
-            self.write()
-
     def find(self, at: Position, *classes: type[Stage]) -> StageRecord | None:
-        """The record of the stage at a position, of the first of the classes of which one is done; ``None``: of none.
-
-        Raises:
-            RunDirError: an earlier version recorded the stages, without class and position.
-        """
-        if self.stages and not any(record.kind for record in self.stages.values()):
-            raise RunDirError(
-                f"{self.directory}: was recorded by an earlier version, without the classes of its stages; `curate run "
-                f"{self.directory}/config.yaml --set run_dir={self.directory}` adds them, and repeats no finished stage"
-            )
+        """Return the record of the stage at a position, of the first class of which one is done; ``None``: of none."""
         for kind in classes:
             for record in self.stages.values():
                 if record.kind == kind.__name__ and record.at == asdict(at):

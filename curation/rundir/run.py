@@ -156,7 +156,6 @@ class Run:
             RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
-        self.manifest.place_stages(stages)
         left, working = self._settled(stages, known), dict[str, _Working]()
         for status in left:
             self._refuse_broken(status)

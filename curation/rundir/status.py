@@ -11,6 +11,8 @@ NUM_TOLD = 5
 """The number of changes of a stage's inputs to list one by one."""
 
 NEW = "not done yet"
+NOT_SET = "not set"
+"""What a key leaves out, as it has its default, in words."""
 
 State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
@@ -103,11 +105,11 @@ def _absence(out: Out, known: Known) -> str:
 
 
 def differences(before: object, now: object, path: str = "") -> list[str]:
-    """The leaves where two JSON values differ, as ``a.b was X, is Y``."""
+    """The leaves where two keys differ, as ``a.b was X, is Y``; what is not there has its default."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return [
             line
             for key in sorted({*before, *now})
-            for line in differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+            for line in differences(before.get(key, NOT_SET), now.get(key, NOT_SET), f"{path}.{key}" if path else key)
         ]
     return [] if before == now else [f"{path} was {before}, is {now}"]

@@ -77,8 +77,8 @@ def entry_of(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
     in_order = sorted(digests.items())
     key = {
         "model": job.model.to_json(),
-        "ask": job.teacher.without({*AskConfig.SPREAD, "decoding"}).model_dump(mode="json"),
-        "decoding": job.decoding.model_dump(mode="json"),
+        "ask": job.teacher.without({*AskConfig.SPREAD, "decoding"}).to_key(),
+        "decoding": job.decoding.to_key(),
         "seed": job.seed if job.decoding.temperature else None,
         "questions": _digest([digest for _, digest in in_order]),
         "versions": {package: _version(package) for package in LIBRARIES},

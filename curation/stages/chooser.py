@@ -56,19 +56,11 @@ class ChoiceInputs(Inputs):
     """Arms, budget, and by ``repeats`` whether one row of each question is taken, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
     """:func:`declared`, so that another line of a registry is another selection."""
+    classes: Classes | None = None
+    """The classes among which places are divided; None: they are not."""
+    verdicts: In[TableRef | None] = None  # type: ignore[assignment]
+    """The verdicts of a check of the best rows, of which those that fail are left out; None: no row is checked."""
     seed: int
-
-
-class ChoiceByClass(ChoiceInputs):
-    """A choice whose places are divided among classes; a class of its own, so that the keys of others stay."""
-
-    classes: Classes
-
-
-class VerifiedChoice(ChoiceInputs):
-    """A choice without the rows that a check fails; a class of its own, so that the keys of others stay."""
-
-    verdicts: In[TableRef]
 
 
 def declared(selection: SelectionConfig) -> dict[str, Any]:
@@ -116,10 +108,6 @@ class SelectJob(ChoiceInputs):
     """The source of gold arms' completions."""
     teacher: ModelRef | None
     generation: int
-    classes: Classes | None = None
-    """See :class:`ChoiceByClass`; None: places are not divided."""
-    verdicts: TableRef | None = None
-    """See :class:`VerifiedChoice`; None: no row is checked."""
 
     @classmethod
     def of(cls, choice: ChoiceInputs, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:

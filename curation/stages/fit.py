@@ -8,7 +8,7 @@ from curation.config import DomainConfig, TrustConfig
 from curation.config.states import is_of_prompt
 from curation.domains import get_domain
 from curation.errors import DegenerateSourceError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
 from curation.registry import check_options, code
 from curation.rundir.graph import Done, In, Inputs, Stage, Table, setting
@@ -56,12 +56,6 @@ class FitTrust(Stage):
     """The labels, where they are a closed set that the function reads."""
     teacher: str | None = setting(default=None)
     """Who answered, where labels that are all right or all wrong end a chain and not the run."""
-
-    @property
-    def inputs(self) -> JsonView:
-        """The arguments on which the fit depends; without a closed set of labels there is none in the key."""
-        found = super().inputs
-        return {name: value for name, value in found.items() if name != "closed" or value is not None}
 
     @property
     def takes(self) -> dict[str, float]:

@@ -29,7 +29,10 @@ PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
 
 
 class Grade(Stage):
-    """Compares weak with gold labels by the domain's own rule, and says which question each row asks."""
+    """Compares weak with gold labels by the domain's own rule, and says which question each row asks.
+
+    Where a user's command is the rule, rows that are committed when the stage is cut off are not checked again.
+    """
 
     class Made(NamedTuple):
         """The outputs."""
@@ -40,27 +43,24 @@ class Grade(Stage):
     gold: In[TableRef]
     examples: In[TableRef]
     domain: DomainConfig
+    checker: str | None = None
+    """A digest of the command and of its files, so that a changed one grades again; None: no command grades."""
 
     def run(self, task: Task) -> Done:
         """Grade the labels."""
+        if self.checker is not None:
+            return self._by_command(task, self.checker)
         uri = str(task.directory / "grades.lance")
         with task.progress() as update:
             grades = grade(self.labels, self.gold, self.examples, self.domain, uri, progress=update)
         return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
 
-
-class GradeByCommand(Grade):
-    """Grades by a user's command. Rows that are committed when the stage is cut off are not checked again."""
-
-    checker: str
-    """A digest of the command and of its files, so that a changed one grades again."""
-
-    def run(self, task: Task) -> Done:
+    def _by_command(self, task: Task, checker: str) -> Done:
         """Run the command on the rows that have no verdict yet."""
         tables = (self.labels, self.gold, self.examples)
         with task.progress() as update:
             verdicts = in_chunks(
-                partial(checked_rows, tables=tables, domain=self.domain, checker=self.checker),
+                partial(checked_rows, tables=tables, domain=self.domain, checker=checker),
                 _both(self.labels, self.gold),
                 str(task.directory / "verdicts.lance"),
                 schemas.GRADES,

@@ -147,11 +147,6 @@ class Label(MakeLabels):
     """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
 
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """The arguments on which the labels depend."""
-        return {**super().inputs, "fitted": self.fitted or None}
-
     def run(self, task: Task) -> Done:
         """Label the rows that are not labelled yet, and count."""
         return self.answer(task)

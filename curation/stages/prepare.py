@@ -9,7 +9,7 @@ order of keeping are handled as ``splits.overlap`` says.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import lance
@@ -79,7 +79,7 @@ class SplitWriting:
 
 
 class Prepare(Stage):
-    """Deals the rows of the input files to the splits."""
+    """Assigns the rows of the input files to the splits; to splits that were added to a run, the rows that are left."""
 
     Made = PreparedRefs
 
@@ -88,16 +88,16 @@ class Prepare(Stage):
     """The input files by source, as JSON."""
     contents: JsonView = setting(default_factory=dict)
     """The digests of the files' bytes by source, in their order."""
+    before: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
+    """The tables of the splits that have their rows already, by name."""
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """The rows of those splits."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
     max_error_rate: float = setting()
 
     def run(self, task: Task) -> Done:
-        """Deal them, and say which rows cannot be used and what the splits share."""
-        return self.dealt_after(BEGINNING, task)
-
-    def dealt_after(self, dealt: Dealt, task: Task) -> Done:
-        """Deal to the splits that are not ``dealt``."""
+        """Assign them, and say which rows cannot be used and what the splits share."""
         files = {
             name: SourceFile.with_contents(items, self.contents.get(name, ())) for name, items in self.files.items()
         }
@@ -106,7 +106,7 @@ class Prepare(Stage):
                 self.config,
                 task.directory,
                 files,
-                dealt=dealt,
+                dealt=Dealt(tables=self.before, rows=self.taken),
                 max_error_rate=self.max_error_rate,
                 writing=SplitWriting(
                     commit_seconds=self.commit_seconds,
@@ -118,19 +118,6 @@ class Prepare(Stage):
         for sentence in [*sentences(prepared.counts), *prepared.overlap.sentences()]:
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
-
-
-class PrepareMore(Prepare):
-    """Deals rows that are left to splits that were added to a run."""
-
-    before: InEach[TableRef]
-    """The tables of the splits that were dealt before, by name."""
-    taken: Mapping[str, int]
-    """The rows of those splits."""
-
-    def run(self, task: Task) -> Done:
-        """Deal them, and compare the new splits with all others."""
-        return self.dealt_after(Dealt(tables=self.before, rows=self.taken), task)
 
 
 def prepare(

@@ -4,7 +4,7 @@ The answers are committed before: they are those of the label stage, which this 
 reads them anew, and nothing is bought.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,12 +45,6 @@ class Read(MakeLabels):
     answers: In[TableRef]
     """The labels table with the answers."""
     reads_numbers: bool
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """The arguments on which the labels depend, without what takes no place of the states."""
-        reducing = ("projection", "fitted", "sample")
-        return {name: value for name, value in super().inputs.items() if value or name not in reducing}
 
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""

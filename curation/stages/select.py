@@ -81,10 +81,6 @@ class Selection:
         return f"{self.arm}: {label} labels, {self.format}s from {self.completion_source}{length}{note}"
 
 
-CERTIFIED_REVISION = 3
-"""The revision of a :class:`Select` whose cut is certified: it counts questions, not rows."""
-
-
 class Select(Stage):
     """Cuts the pool for every arm by one budget, and writes what each selected.
 
@@ -113,7 +109,7 @@ class Select(Stage):
     """The :class:`curation.stages.gold.GoldTexts` of gold arms as JSON; None: bare answers."""
     teacher: In[ModelRef | None]
     generation: int
-    revision: int = 2  # gold arms have rules
+    revision: int = 3  # a certified cut counts questions
 
     def run(self, task: Task) -> Done:
         """Select, and say what was."""

@@ -68,16 +68,9 @@ class MeasureSignal(AskModel):
 
     @property
     def inputs(self) -> JsonView:
-        """The arguments on which the values depend; of a head in another type than float32 that it has one.
-
-        A revision of signals about calibrated options, too.
-        """
-        dtype = self.teacher.ask.dtype
+        """The arguments on which the values depend; of a head its type, too."""
         has_head = self.reward is not None and self.reward.kind != "verifier"
-        further: Json = {"head_dtype": dtype} if has_head and dtype != "float32" else {}
-        if self.domain.is_calibrated:
-            further["calibrated"] = True
-        return {**super().inputs, **further}
+        return {**super().inputs, **({"head_dtype": self.teacher.ask.dtype} if has_head else {})}
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""

@@ -44,8 +44,8 @@ class PackagedCut(NamedTuple):
 
 def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     """The first cut, with its function in ``folder``; or why there is none."""
-    ask = fit.labelling.inputs["ask"]
-    inputs = tuple(state for state in ask["states"] if parse(state).position == "prompt_last")
+    states = fit.ask.states
+    inputs = tuple(state for state in states if parse(state).position == "prompt_last")
     if fit.config.teacher.backend == GIVEN:
         return "labels made elsewhere are there, so that it would save no answer"
     if fit.config.teacher.reading is not None:
@@ -53,7 +53,7 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     if not inputs:
         return (
             "the run kept no state of the last prompt token; for a cascade run again with teacher.states: "
-            f"[{', '.join(['prompt_last', *ask['states']])}]"
+            f"[{', '.join(['prompt_last', *states])}]"
         )
     labels = fit.table(fit.record.inputs["labels"])
     if io.count(labels, filter="option_logprobs IS NOT NULL"):
@@ -69,7 +69,7 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     read, _ = inputs_of(fit)
     cascade = Cascade(
         inputs=inputs,
-        states=tuple(state for state in ask["states"] if state in {*inputs, *read}),
+        states=tuple(state for state in states if state in {*inputs, *read}),
         keep=KEEP,
         split=split,
         num_rows=len(rows.first_M),

@@ -6,7 +6,7 @@ from functools import cached_property
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
 from curation.commands.export.run import Moved, chosen_generation, fitted_by, fitting_stage, read_run, report_of
-from curation.config import RunConfig, TrustConfig
+from curation.config import AskConfig, RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
 from curation.pipeline.grading import grading_stage
@@ -79,6 +79,11 @@ class Fit:
             if path is not None and not place(path).is_dir():
                 raise ExportError(f"{path}: the teacher's files are gone, and a package has their digest; restore them")
         return model
+
+    @property
+    def ask(self) -> AskConfig:
+        """How the source's rows were labelled, beside their decoding."""
+        return AskConfig.model_validate(self.labelling.inputs["ask"])
 
     @cached_property
     def described(self) -> JsonView:

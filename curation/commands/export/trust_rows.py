@@ -77,7 +77,7 @@ def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
     if not states:
         return {}
     found = sample_states(fit.table(fit.record.inputs["labels"]), states, fit.seed)
-    dtype = np.dtype(fit.labelling.inputs["ask"]["state_dtype"])
+    dtype = np.dtype(fit.ask.state_dtype)
     num_rows = len(found[states[0]])
     width = sum(states_ND.shape[1] for states_ND in found.values()) * dtype.itemsize
     most = min(num_rows, max(SAMPLE_ROWS, SAMPLE_BYTES // width))

@@ -133,7 +133,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         selection=TableRef.from_json(arms[arm]["table"]),
         threshold=None,
         num_selected=arms[arm]["num_rows"],
-        too_long=_ref(choice["too_long"]),
+        too_long=_ref(choice.get("too_long")),
         domain=choice["domain"],
         n=budget["n"],
         risk=_one_cut(budget["risk"]) if budget["reference"] == arm and budget.get("asked") is None else None,

@@ -147,7 +147,7 @@ class Description(Section):
     ask: AnswersConfig
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
     Where and how it runs is for the user of the package to say."""
-    bought: Annotated[AnswersConfig | None, Field(exclude_if=lambda answers: answers is None)] = None
+    bought: AnswersConfig | None = None
     """How the server is asked whose answers the teacher only reads; ``None``: it reads none of a server."""
     decoding: DecodingConfig
     seed: Seed

@@ -348,7 +348,8 @@ def test_risk_needs_a_calibration_split_and_a_share_of_noise():
     assert "selection.budget.risk.rule: 'bonferroni': " in refusal({"selection.budget.risk": {"rule": "bonferroni"}})
     budget = parse_config(changed({**calibrated, "selection.budget": {"risk": {"alpha": 0.2}}})).selection.budget
     assert budget.rule == "risk" and budget.risk is not None and not budget.needs_gold
-    assert budget.risk.model_dump() == {"alpha": 0.2, "delta": 0.1, "rule": "fixed_sequence", "kind": "threshold"}
+    expected = {"alpha": 0.2, "delta": 0.1, "rule": "fixed_sequence", "kind": "threshold", "per": "all"}
+    assert budget.risk.model_dump() == expected
 
 
 @pytest.mark.parametrize("rule", [{"n": 3}, {"share": 0.5}, {"oracle": True}, {"fit_purity": True}, {"threshold": 0.0}])

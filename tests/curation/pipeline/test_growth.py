@@ -164,8 +164,8 @@ def test_a_run_grows_again_and_its_earlier_growth_stays(home: Path):
 def test_how_shared_questions_were_handled_stays_when_the_new_splits_are_handled_otherwise(home: Path):
     assert run(load(home, PROBE, {"splits.overlap": "drop"})) == OF_PROBE
     manifest = Manifest.load(home / "run")
-    modes = [manifest.stages[name].inputs["config"]["splits"]["overlap"] for name in ("prepare", "prepare-1")]
-    assert modes == ["refuse", "drop"]
+    modes = [manifest.stages[name].inputs["config"]["splits"].get("overlap") for name in ("prepare", "prepare-1")]
+    assert modes == [None, "drop"]  # refuse is the default
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_how_shared_questions_were_handled_stays_when_the_new_splits_are_handled
             "splits.pool.source was",
         ),
         ({"splits.probes": None}, "splits.probes.near was"),
-        ({"sources.puzzles": {"path": PUZZLES, "id_column": "n"}}, "sources.puzzles.id_column was None, is n"),
-        ({"splits.audit": True}, "splits.audit was False, is True"),
+        ({"sources.puzzles": {"path": PUZZLES, "id_column": "n"}}, "sources.puzzles.id_column was not set, is n"),
+        ({"splits.audit": True}, "splits.audit was not set, is True"),
     ],
 )
 def test_what_was_dealt_cannot_be_changed(home: Path, change: dict[str, Any], words: str):
@@ -197,7 +197,7 @@ def test_what_was_dealt_cannot_be_changed(home: Path, change: dict[str, Any], wo
 
 def test_a_source_that_was_dealt_from_is_not_taken_away(home: Path):
     of_others = {name: {"from": "others", "rows": rows} for name, rows in (("source", 30), ("pool", 40))}
-    with pytest.raises(RunDirError, match=r"sources\.puzzles was .*, is None"):
+    with pytest.raises(RunDirError, match=r"sources\.puzzles was .*, is not set"):
         open_run(load(home, OTHER, {"sources.puzzles": None, "splits": of_others}), save=True)
     run(load(home, OTHER))
     assert run(load(home)) == set()  # nothing was dealt from the other one

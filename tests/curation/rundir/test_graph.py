@@ -126,10 +126,10 @@ def test_work_takes_references_and_sections_and_the_key_holds_json():
     read = Built(
         name="read",
         work=lambda task: Done(outputs={}, rows=0),
-        inputs={"labels": made.table("labels"), "trust": TrustConfig().only({"width"}), "pair": (1, 2)},
+        inputs={"labels": made.table("labels"), "trust": TrustConfig(width=256), "pair": (1, 2)},
     )
     key = key_of(read, {"make": {"labels": {"uri": "x", "version": 2}}})
-    assert key["labels"] == {"uri": "x", "version": 2} and key["pair"] == [1, 2] and key["trust"]["width"] == 512
+    assert key["labels"] == {"uri": "x", "version": 2} and key["pair"] == [1, 2] and key["trust"] == {"width": 256}
     assert json.loads(json.dumps(key)) == key
     with pytest.raises(Unknown):
         key_of(read, {})

@@ -197,7 +197,7 @@ def test_a_command_goes_on_after_what_is_committed(local_ray, tmp_path: Path, mo
     weak = [{"row_id": n, "label": None if n == 7 else str(n), "error": None} for n in ids]
     weak_schema = pa.schema([("row_id", pa.int64()), ("label", pa.string()), ("error", pa.string())])
     labels = save(tmp_path, "labels", pa.Table.from_pylist(weak, schema=weak_schema))
-    made = stage.GradeByCommand(
+    made = stage.Grade(
         name="grade", labels=labels, gold=examples, examples=examples, domain=config, checker=domain.checker
     )
     (tmp_path / "stage").mkdir()
