@@ -60,6 +60,16 @@ class Section(BaseModel):
         """Return what a cache key holds of it, as JSON: no default, so that a new key with one changes no cache key."""
         return self.keyed.model_dump(mode="json", exclude_defaults=True)
 
+    @classmethod
+    def from_key(cls, key: JsonView) -> Self:
+        """Return the section that a cache key holds: what is not there has its default, whatever a preset says."""
+        defaults = {
+            name: field.get_default(call_default_factory=True)
+            for name, field in cls.model_fields.items()
+            if not field.is_required()
+        }
+        return cls.model_validate({**defaults, **key})
+
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""
         fields = type(self).model_fields

@@ -100,6 +100,10 @@ class StudentConfig(TrainSection):
         """None, where a method names none."""
         return {}
 
+    def to_key(self) -> Json:
+        """Return what a cache key holds of it; the method always, by which the class is found."""
+        return {"method": self.method, **super().to_key()}
+
 
 def student_config(value: object) -> StudentConfig:
     """The section ``student``, by its ``method``.

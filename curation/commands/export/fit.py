@@ -83,7 +83,7 @@ class Fit:
     @property
     def ask(self) -> AskConfig:
         """How the source's rows were labelled, beside their decoding."""
-        return AskConfig.model_validate(self.labelling.inputs["ask"])
+        return AskConfig.from_key(self.labelling.inputs["ask"])
 
     @cached_property
     def described(self) -> JsonView:
@@ -93,7 +93,7 @@ class Fit:
     @property
     def settings(self) -> TrustConfig:
         """The settings of the fit."""
-        return TrustConfig.model_validate(self.described["fit"].get("config", self.record.inputs["trust"]))
+        return TrustConfig.from_key(self.described["fit"].get("config", self.record.inputs["trust"]))
 
     @property
     def seed(self) -> int:

@@ -8,7 +8,8 @@ from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import versions
 from curation.commands.export.files import ExportedWeights, is_on_hub
 from curation.commands.export.student import Student
-from curation.config.base import TrainSection
+from curation.config import TrustConfig
+from curation.config.models import student_section
 from curation.json_types import Json, JsonView
 from curation.pipeline.growth import prepared_by
 from curation.pipeline.selecting import verifying_stage
@@ -104,7 +105,8 @@ def _trust(student: Student, generation: Json | None) -> Json | None:
     trust = TRUST[arm.trust]
     found: Json = {"name": arm.trust, "words": trust.words, "kind": None, "digest": None, "reads": None, "fit": None}
     if (fitted := student.trust) is not None:
-        settings = fitted.inputs.get("trust", {})
+        key = fitted.inputs.get("trust")
+        settings = {} if key is None else TrustConfig.from_key(key).model_dump(mode="json")
         fit = fitted.outputs.get("fit", {})
         found |= {
             "kind": fit.get("kind", arm.trust),
@@ -187,11 +189,9 @@ def _data(student: Student) -> Json:
 
 def _recipe(student: Student) -> Json:
     """The method and all its settings that the weights depend on."""
-    recipe: JsonView = student.record.inputs["recipe"]
-    return {
-        **{key: value for key, value in recipe.items() if key not in TrainSection.RESOURCES},
-        "seed": student.record.inputs["seed"],
-    }
+    key: JsonView = student.record.inputs["recipe"]
+    recipe = student_section(key).from_key(key)
+    return {**recipe.model_dump(mode="json", exclude=recipe.RESOURCES), "seed": student.record.inputs["seed"]}
 
 
 def _training(student: Student) -> Json:

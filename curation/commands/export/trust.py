@@ -113,7 +113,7 @@ def _description(
         state_size=_state_size(fit),
         ask=ask.model_copy(update=kept),
         bought=None if fit.config.teacher.reading is None else _answers(answered),
-        decoding=DecodingConfig.model_validate(fit.labelling.inputs["decoding"]),
+        decoding=DecodingConfig.from_key(fit.labelling.inputs["decoding"]),
         seed=answered.inputs["seed"],
         domain=fit.config.domain_of("pool").portable,
         questions=questions_of(fit),

@@ -43,7 +43,7 @@ def inputs_of(fit: Fit) -> tuple[list[str], list[str]]:
 
 def questions_of(fit: Fit) -> tuple[Question, ...]:
     """A few labelled rows of the pool, else of a source of the same domain."""
-    config, decoding = fit.config.domain_of("pool"), DecodingConfig.model_validate(fit.labelling.inputs["decoding"])
+    config, decoding = fit.config.domain_of("pool"), DecodingConfig.from_key(fit.labelling.inputs["decoding"])
     domain = as_asked(get_domain(config), decoding)
     for split in ("pool", "source"):
         labelling = fit.labels(split)

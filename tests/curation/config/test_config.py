@@ -1,4 +1,5 @@
 import copy
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -631,3 +632,16 @@ def test_a_written_configuration_is_read_back_as_it_was(overrides: list[str], tm
     written = tmp_path / "config.yaml"
     written.write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False))
     assert load_config(written) == config
+
+
+def test_a_section_is_read_from_its_key_whatever_its_preset_gives():
+    """A value that is the default although the preset gives another one is not in the key."""
+    for recipe in (
+        SftConfig(preset="scratch", learning_rate=SftConfig.model_fields["learning_rate"].default),
+        SftConfig(preset="scratch", epochs=3),
+        SftConfig(),
+    ):
+        key = json.loads(json.dumps(recipe.to_key()))
+        assert SftConfig.from_key(key) == recipe and key["method"] == "sft"
+    assert TrustConfig.from_key(TrustConfig(preset="world_knowledge").to_key()) == TrustConfig(preset="world_knowledge")
+    assert TrustConfig().to_key() == {} != TrustConfig(width=9).to_key() == {"width": 9}

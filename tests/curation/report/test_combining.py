@@ -115,7 +115,8 @@ def finished_run(
         for stage in opened.chain.stages:
             outputs = json.loads(json.dumps(scribe.outputs(stage.name.rpartition("/")[2])))
             if stage.name != skip:
-                opened.manifest.record(stage.name, key_of(stage, known), outputs, rows=10, seconds=1.0)
+                placed: Any = {"kind": stage.kind, "at": stage.at}
+                opened.manifest.record(stage.name, key_of(stage, known), outputs, rows=10, seconds=1.0, **placed)
             known[stage.name] = outputs
     return Path(settings.directory)
 

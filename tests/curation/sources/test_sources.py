@@ -585,7 +585,7 @@ def test_another_delimiter_is_named_with_its_key_and_read_where_it_is_given(tmp_
 def test_a_delimiter_is_part_of_what_rows_are_only_where_it_is_given(tmp_path: Path) -> None:
     write(path := tmp_path / "rows.csv", ROWS)
     (file,) = found(path)
-    assert "delimiter" not in file.to_json() and "delimiter" not in SourceConfig(path="rows.csv").model_dump()
+    assert "delimiter" not in file.to_json() and "delimiter" not in SourceConfig(path="rows.csv").to_key()
     with pytest.raises(
         SourceError, match=r"read with ';' between fields, .* by ','; set delimiter: \",\" in its source"
     ):

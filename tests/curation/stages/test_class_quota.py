@@ -243,7 +243,7 @@ def test_cuts_of_classes_that_cannot_be_are_refused():
     risk = {"alpha": 0.1, "per": "label"}
     assert divided(settings(budget={"risk": risk}), get_domain(DOMAIN)) == CLASSES
     assert "per: label: each of 4 classes has" in str(in_words(settings(budget={"risk": risk}), get_domain(DOMAIN)))
-    assert "per" not in settings(budget={"risk": {"alpha": 0.1}}).budget.model_dump()["risk"]
+    assert "per" not in settings(budget={"risk": {"alpha": 0.1}}).budget.to_key()["risk"]
     with pytest.raises(ConfigError, match=r"risk\.per: label: domain chess has no closed set of labels; leave per out"):
         divided(settings(budget={"risk": risk}), get_domain(DomainConfig(name="chess")))
     for changes, words in (
@@ -327,7 +327,7 @@ def test_quotas_that_cannot_be_are_refused(changes: dict[str, Any], words: str):
 
 def test_classes_that_are_numbers_are_read():
     assert settings(quota={0: 1, 1: 3}).quota == {"0": 1.0, "1": 3.0}
-    assert "quota" not in settings().model_dump(mode="json") and settings(quota="none").model_dump()["quota"] == "none"
+    assert "quota" not in settings().to_key() and settings(quota="none").model_dump()["quota"] == "none"
 
 
 def test_filters_have_no_quotas():
