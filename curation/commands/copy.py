@@ -242,4 +242,5 @@ def _write_manifest(partial: Path, manifest: Manifest, moved: _Moved) -> None:
         attempts=manifest.attempts,
         deals=manifest.deals,
     )
+    copied.made = manifest.made
     copied.write()
