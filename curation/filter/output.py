@@ -13,6 +13,7 @@ from curation.errors import RunDirError
 from curation.filter.stages.write import data_files
 from curation.json_types import Json
 from curation.storage.inside import inside, require_enclosed
+from curation.storage.json_files import read_json
 from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, remove, write_atomically
 
@@ -58,7 +59,7 @@ def load_content(home: Place) -> Content | None:
         RunDirError: it is no JSON, or names a file outside the output.
     """
     try:
-        content: Content = json.loads((home / MANIFEST).read_text())
+        content: Content = read_json(home / MANIFEST)
     except FileNotFoundError:
         return None
     except ValueError as error:

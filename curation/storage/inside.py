@@ -1,7 +1,8 @@
 """Paths that a record names, kept below the directory of the record.
 
 A run directory may come from a stranger. So what is removed, replaced or written because a record names it goes through
-:func:`inside`, and a directory is worked in only if no link leads out of it (:func:`require_enclosed`).
+:func:`inside`, and a directory is worked in only if no link leads out of it and no pipe waits in it
+(:func:`require_enclosed`).
 """
 
 import os
@@ -43,12 +44,16 @@ def lies_in(home: Place, path: Place) -> bool:
 def require_enclosed(home: Place) -> None:
     """Refuse a directory with a link that leads out of it: what is written or removed there would be so elsewhere.
 
+    Refuse one with a pipe, a socket or a device, too: reading it may never end.
+
     Raises:
-        RunDirError: names the first such link.
+        RunDirError: names the first of them.
     """
-    for link in () if isinstance(home, Remote) else _links(home):
-        if not lies_in(home, link):
-            raise RunDirError(_leads_out(home, link, "it"))
+    for path in () if isinstance(home, Remote) else _odd_entries(home):
+        if not path.is_symlink():
+            raise RunDirError(f"{path}: is a pipe, a socket or a device, which no run makes; remove it")
+        if not lies_in(home, path):
+            raise RunDirError(_leads_out(home, path, "it"))
 
 
 def _leads_out(home: Place, path: Place, what: str) -> str:
@@ -58,11 +63,11 @@ def _leads_out(home: Place, path: Place, what: str) -> str:
     )
 
 
-def _links(folder: Path | str) -> Iterator[Path]:
-    """Yield the links in a folder, however deep, and follow none; a driver at work may remove folders meanwhile."""
-    with suppress(OSError), os.scandir(folder) as entries:
+def _odd_entries(folder: Path | str) -> Iterator[Path]:
+    """Yield what is neither a file nor a folder, however deep, and follow no link."""
+    with suppress(OSError), os.scandir(folder) as entries:  # a driver at work may remove folders meanwhile
         for entry in entries:
-            if entry.is_symlink():
+            if entry.is_dir(follow_symlinks=False):
+                yield from _odd_entries(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
                 yield Path(entry.path)
-            elif entry.is_dir(follow_symlinks=False):
-                yield from _links(entry.path)

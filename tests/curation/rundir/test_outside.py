@@ -156,6 +156,16 @@ def test_a_link_that_leads_out_stops_whoever_would_work_there(tmp_path: Path, li
             Manifest.load(home)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["config.yaml", "gen-0/labels.lance.suspects", "labels.lance.sums", "draw.json"])
+def test_a_pipe_in_a_run_directory_stops_whoever_would_read_it(tmp_path: Path, name: str) -> None:
+    record_stage(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RunDirError, match=f"{name}: is a pipe, a socket or a device"), lease.hold(tmp_path):
+        pass
+
+
 def test_a_run_directory_that_is_reached_by_a_link_and_links_within_it_are_taken(tmp_path: Path) -> None:
     record_stage(tmp_path / "run")
     (tmp_path / "run" / "latest").symlink_to(tmp_path / "run" / "gen-0")
