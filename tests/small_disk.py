@@ -17,5 +17,7 @@ def small_disk(path: Path) -> Iterator[Path]:
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)

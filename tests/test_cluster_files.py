@@ -1,5 +1,6 @@
 """cluster.yaml and deploy/: valid for Ray and KubeRay, and of one mind with each other and with the pinned versions."""
 
+import fnmatch
 import json
 import os
 import re
@@ -173,3 +174,71 @@ def test_the_slurm_script_is_sound():
     assert script.read_text().index("export SRUN_CPUS_PER_TASK=") < script.read_text().index("srun --nodes")
     if shellcheck := shutil.which("shellcheck"):
         subprocess.run([shellcheck, str(script)], check=True)
+
+
+def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    groups = (spec["headGroupSpec"], *spec["workerGroupSpecs"])
+    return [container for group in groups for container in group["template"]["spec"]["containers"]]
+
+
+def test_no_pod_is_root_or_becomes_it():
+    spec = cluster_specs()["raycluster"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        user = group["template"]["spec"]["securityContext"]
+        assert user["runAsNonRoot"] is True and user["runAsUser"] == user["runAsGroup"] == 1000
+    assert "\nUSER 1000\n" in (DEPLOY / "Dockerfile").read_text()
+    for closed in (spec["autoscalerOptions"], *containers(spec)):
+        assert closed["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_images_are_named_by_digest():
+    images = {container["image"] for container in containers(cluster_specs()["raycluster"])}
+    assert len(images) == 1 and re.fullmatch(r"[^:@]+@sha256:0{64}", *images), "zeros: of nobody's image"
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    assert "ARG CUDA_IMAGE" in lines and "FROM ${CUDA_IMAGE}" in lines, "no default: a tag may change"
+
+
+def test_the_network_of_the_pods_is_closed_but_to_whom_they_need():
+    policy = loaded(DEPLOY / "networkpolicy.yaml")
+    spec, rays = policy["spec"], {"matchExpressions": [{"key": "ray.io/cluster", "operator": "Exists"}]}
+    assert policy["kind"] == "NetworkPolicy" and spec["podSelector"] == rays
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert all(rule["from"] for rule in spec["ingress"]) and all(rule["to"] for rule in spec["egress"])
+    everything = [rule["from"] for rule in spec["ingress"] if "ports" not in rule]
+    assert everything == [[{"podSelector": rays}]], "others have single ports"
+    head = cluster_specs()["raycluster"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    dashboard = next(port["containerPort"] for port in head["ports"] if port["name"] == "dashboard")
+    assert {port["port"] for rule in spec["ingress"] for port in rule.get("ports", ())} == {dashboard, 8080}
+    blocks = [peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer]
+    assert blocks == [{"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]}]
+    job = loaded(DEPLOY / "rayjob.yaml")["metadata"]["name"]
+    assert {"podSelector": {"matchLabels": {"batch.kubernetes.io/job-name": job}}} in spec["ingress"][1]["from"]
+
+
+def test_nodes_give_their_keys_to_no_forged_request(prepared: dict[str, Any]):
+    for kind in prepared["available_node_types"].values():
+        assert kind["node_config"]["MetadataOptions"] == {"HttpTokens": "required", "HttpPutResponseHopLimit": 1}
+
+
+@pytest.mark.parametrize(
+    "name", [".env", ".env.local", "id_rsa", "id_ed25519.pub", ".netrc", ".git-credentials", ".aws"]
+)
+def test_keys_in_a_checkout_reach_no_image_and_no_node(name: str, prepared: dict[str, Any]):
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert not list(DEPLOY.glob("*.dockerignore")), "it would stand for the one that holds for every build"
+    for patterns in (ignored, prepared["rsync_exclude"]):
+        assert any(fnmatch.fnmatch(name, pattern.removeprefix("**/")) for pattern in patterns), patterns
+
+
+@pytest.mark.parametrize(
+    "name", ["key.pem", "tls.key", "gcp-credentials.json", "my-service-account.json", "auth_token"]
+)
+def test_more_keys_reach_no_image(name: str):
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert any(fnmatch.fnmatch(name, pattern.removeprefix("**/")) for pattern in ignored)
+
+
+def test_ray_up_still_sends_its_own_keys(prepared: dict[str, Any]):
+    """What is excluded is so from every transfer, that of the head's key and of the cluster's password, too."""
+    for name in ("ray-autoscaler_1_us-east-1.pem", "ray_bootstrap_key.pem", "auth_token", "token"):
+        assert not any(fnmatch.fnmatch(name, pattern) for pattern in prepared["rsync_exclude"])

@@ -21,18 +21,34 @@ def starting() -> Iterator[None]:
     """Within the context Ray starts as a run needs it: SIGTERM stays with this process, and no line is said in vain.
 
     Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. Its lines say at
-    each start that tokens are on, and at each end of a pool of actors that their calls are to be tried again.
+    each start that tokens are on, and at each end of a pool of actors that their calls are to be tried again. The
+    processes of a start that fails are ended.
     """
     import ray._private.utils as utils
     import ray._private.worker as worker
+    from ray._private.node import Node
 
     setter, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     if not isinstance(worker.print_to_stdstream, partial):
         worker.print_to_stdstream = partial(_print_news, worker.print_to_stdstream)
+    begun: list[Node] = []
+    begin = Node.__init__
+
+    def noted(node: Node, *arguments: Any, **named: Any) -> None:
+        begun.append(node)
+        begin(node, *arguments, **named)
+
+    Node.__init__ = noted  # type: ignore[assignment, method-assign]
     try:
         yield
+    except BaseException:
+        for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
+            if hasattr(node, "all_processes"):
+                node.kill_all_processes(check_alive=False, wait=True)
+        raise
     finally:
+        Node.__init__ = begin  # type: ignore[method-assign]
         utils.set_sigterm_handler = setter
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++

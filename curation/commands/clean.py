@@ -1,16 +1,17 @@
 """``curate clean``: removes files of a run directory that are no longer needed, by age.
 
 It removes three things: versions of tables that no record of the manifest names, with the files that only they name;
-orphans, which are files of interrupted tasks that no version of a table names; and directories of stages that ran again
-later with other settings. It keeps everything newer than the given age, a table's newest version, versions that a tag
-or a record names, and the output of a running stage. It holds the lease, so that no driver writes meanwhile.
+orphans, which are files of interrupted tasks that no version of a table names; and directories that the run made for
+stages which ran again later with other settings. It keeps everything newer than the given age, a table's newest
+version, versions that a tag or a record names, and the output of a running stage. It holds the lease, so that no driver
+writes meanwhile.
 """
 
 import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,7 @@ from curation.errors import RunDirError
 from curation.refs import table_refs
 from curation.rundir.manifest import Manifest, record_in
 from curation.storage import lease
+from curation.storage.inside import inside
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
 from curation.tables.contents import version_of
 
@@ -120,25 +122,23 @@ def _resolved(path: str) -> str:
 
 
 def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
-    """Directories of stages that nothing names and that were last written before the recorded stage was done.
+    """Yield directories that the run made for stages, if nothing names them and the stage was recorded later.
 
-    A directory written later belongs to a running stage with changed settings.
+    A directory written later belongs to a running stage with changed settings. One that the manifest does not list as
+    made (``Manifest.made``) is somebody's own, whatever its name.
     """
     records = manifest.stages.values()
     named = json.dumps([[record.inputs, record.outputs] for record in records], default=str)
-    for record in records:
-        stage = manifest.directory / record.name
+    for name in sorted(manifest.made):
+        stage = re.fullmatch(r"(.+)-[0-9a-f]{8}(\.\d+)?", name)
+        record = manifest.stages.get(stage[1]) if stage is not None else None
+        folder = inside(manifest.directory, name, "manifest.json")
+        if record is None or folder == manifest.directory_of(record.name, record.inputs) or not folder.is_dir():
+            continue
         done = datetime.fromisoformat(record.started).timestamp() + record.seconds
-        folders: Iterable[Place] = stage.parent.iterdir() if stage.parent.is_dir() else ()
-        for folder in sorted(folders, key=str):
-            if not re.fullmatch(re.escape(stage.name) + r"-[0-9a-f]{8}(\.\d+)?", folder.name):
-                continue
-            words = str(folder).removeprefix(str(manifest.directory))
-            is_named = f'{words}"' in named or f"{words}/" in named
-            if folder.name == manifest.directory_of(record.name, record.inputs).name or is_named:
-                continue
-            if all(file.modified < min(done, before) for file in _files(folder)):
-                yield folder
+        is_named = f'/{name}"' in named or f"/{name}/" in named
+        if not is_named and all(file.modified < min(done, before) for file in _files(folder)):
+            yield folder
 
 
 def _tables(directory: Place) -> Iterator[str]:

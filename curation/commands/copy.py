@@ -28,6 +28,7 @@ from curation.refs import fingerprint, leaves
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.storage import durable, lease
 from curation.storage.files import sync_folder
+from curation.storage.inside import require_enclosed
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, require_reachable, write_atomically
 from curation.telemetry.standing import Standing, Update
@@ -53,12 +54,13 @@ def copy(run: Place, new: Place, update: Update) -> Copied:
     """Copy what the records of a run directory name, and everything beside it but the lease.
 
     Raises:
-        RunDirError: the directory is none of a run, is in use, or was changed meanwhile; or there is something at the
-            new place.
+        RunDirError: the directory is none of a run, is in use, has a link that leads out of it, or was changed
+            meanwhile; or there is something at the new place.
     """
     original, there = _local(run), _local(new)
     manifest = _manifest(original)
     _require_free(original, there)
+    require_enclosed(original)
     partial = there.with_name(f"{there.name}.copying")
     text = (original / MANIFEST).read_bytes()
     _begin(partial, original, fingerprint(text.decode()))
@@ -204,7 +206,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _paths(original: Path, left: Collection[str]) -> Iterator[Path]:
     """The files to copy."""
-    for root, folders, files in os.walk(original, followlinks=True):
+    for root, folders, files in os.walk(original):
         relative = Path(root).relative_to(original)
         folders[:] = sorted(name for name in folders if str(relative / name) not in (*left, "lease"))
         yield from (Path(root, name) for name in sorted(files) if not _TORN.fullmatch(name))
@@ -242,4 +244,5 @@ def _write_manifest(partial: Path, manifest: Manifest, moved: _Moved) -> None:
         attempts=manifest.attempts,
         deals=manifest.deals,
     )
+    copied.made = manifest.made
     copied.write()

@@ -13,7 +13,7 @@ from curation.registry import DOMAINS, FORMS, READERS
 
 COMMA = ","
 """The delimiter of CSV files where none is given; as such it stands in no cache key."""
-CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes")
+CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes", "sandbox")
 """Options of a command that checks, on which no verdict of a program that keeps to them depends."""
 
 

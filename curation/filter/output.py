@@ -12,6 +12,8 @@ from curation.config.filter import WORK
 from curation.errors import RunDirError
 from curation.filter.stages.write import data_files
 from curation.json_types import Json
+from curation.storage.inside import inside, require_enclosed
+from curation.storage.json_files import read_json
 from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, remove, write_atomically
 
@@ -29,9 +31,10 @@ def check_home(home: Place) -> None:
     """Refuse a folder with files that no filter wrote.
 
     Raises:
-        RunDirError: the message names some of them; or the folder is a file, or was written by a filter whose record
-            is gone.
+        RunDirError: the message names some of them; or the folder is a file, has a link that leads out of it, or was
+            written by a filter whose record is gone.
     """
+    require_enclosed(home)
     if not isinstance(home, Remote) and home.is_file():
         raise RunDirError(f"{home}: is a file; give a folder as the output")
     names = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
@@ -50,13 +53,19 @@ def check_home(home: Place) -> None:
 
 
 def load_content(home: Place) -> Content | None:
-    """The manifest of an output; None where there is none yet."""
+    """Return the manifest of an output; None where there is none yet.
+
+    Raises:
+        RunDirError: it is no JSON, or names a file outside the output.
+    """
     try:
-        content: Content = json.loads((home / MANIFEST).read_text())
+        content: Content = read_json(home / MANIFEST)
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise RunDirError(f"{home / MANIFEST}: is not JSON ({error}); restore it, or give another output") from error
+    for file in content["files"]:
+        inside(home, file["path"], MANIFEST)
     return content
 
 

@@ -2,7 +2,7 @@
 
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
-from curation.domains.checks.command import REMOVED
+from curation.domains.checks.command import REMOVED, require_sandbox
 from curation.errors import ConfigError
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out, Stage
@@ -33,13 +33,14 @@ def known_checker(domain: DomainConfig) -> str | None:
 
 
 def require_checkers(config: RunConfig) -> None:
-    """Refuse a run whose rows are graded by a program that is not there.
+    """Refuse a run whose rows are graded by a program that is not there, or that this machine grants no sandbox.
 
     Raises:
         ConfigError: names it.
     """
-    for split in config.splits.named():
-        checker_of(config.domain_of(split))
+    for domain in map(config.domain_of, config.splits.named()):
+        if checker_of(domain) is not None and domain.command and domain.options["check"].get("sandbox") != "none":
+            require_sandbox()
 
 
 def grading_stage(config: RunConfig, split: str) -> type[Stage]:

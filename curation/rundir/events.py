@@ -5,7 +5,6 @@ written again with each line, or every ``PUT_SECONDS`` if lines come fast and ca
 Each driver begins a new part.
 """
 
-import errno
 import json
 import os
 import threading
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 from curation.escaping import logger_of
 from curation.json_types import Json
-from curation.storage.files import open_file
+from curation.storage.files import append_lines, open_file
 from curation.storage.paths import Place, Remote
 from curation.telemetry.standing import Work
 
@@ -87,18 +86,10 @@ class File:
         with self._lock:
             self._held += line.encode() + b"\n"
             try:
-                self._append()
+                append_lines(self._path, self._held)
+                self._held = b""
             except OSError as error:  # the lines go with the next one
                 logger.warning("%s: events are not written (%s)", self._path, error)
-
-    def _append(self) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a link may lead to a file of someone else
-        with open_file(self._path, flags) as file:
-            end = file.seek(0, os.SEEK_END)
-            if file.write(self._held) < len(self._held):
-                file.truncate(end)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._held = b""
 
     def last(self, num_bytes: int) -> list[str]:
         """The whole lines of the end of that length."""

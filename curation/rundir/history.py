@@ -1,10 +1,12 @@
 """How long stages took on this machine: a small file beside the run directories, from which later runs are forecast.
 
 ``.stage-times.jsonl`` has a line for each stage that a driver did from its beginning to its end: its kind, a
-fingerprint of what makes it alike (model, recipe), how much there was to do, and the seconds. Nothing depends on it.
+fingerprint of what makes it alike (model, recipe), how much there was to do, and the seconds. Nothing depends on it. It
+lies beside run directories, where others may write, so a link, a pipe or a device in its place is left alone.
 """
 
 import json
+import os
 import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -13,6 +15,7 @@ from typing import Self
 
 from curation.refs import ModelRef, fingerprint
 from curation.rundir.graph import Out, Stage, plain
+from curation.storage.files import append_lines, open_file
 from curation.storage.paths import Place, write_atomically
 
 FILE = ".stage-times.jsonl"
@@ -87,14 +90,14 @@ def note(run_directory: Place, stage: Stage, rows: int, seconds: float) -> None:
     with suppress(OSError):
         if len(known := _lines(run_directory)) >= MOST_LINES:
             write_atomically(path, "".join(f"{old}\n" for old in known[-MOST_LINES // 2 :]))
-        with path.open("a") as file:
-            file.write(f"{line}\n")
+        append_lines(path, f"{line}\n".encode())
 
 
 def _lines(run_directory: Place) -> list[str]:
     if not isinstance(run_directory, Path):
         return []
     try:
-        return (run_directory.parent / FILE).read_text().splitlines()
+        with open_file(run_directory.parent / FILE, os.O_RDONLY | os.O_NOFOLLOW) as file:
+            return file.read().decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return []

@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
+from curation.storage.inside import inside, lies_in
 from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, place, require_reachable, write_atomically
@@ -93,6 +95,9 @@ class Manifest:
         """How often each stage was done anew by request: each time in another directory."""
         self.deals = [] if deals is None else deals
         """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
+        self.made: list[str] = []
+        """The directories of stages that were begun here, relative to the run directory, also with earlier settings:
+        `curate clean` removes no others."""
         self.bfloat16_on_cpus = bfloat16_on_cpus
         """What ``dtype: auto`` takes on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
         ``None`` until that is settled."""
@@ -106,7 +111,8 @@ class Manifest:
         """The manifest of a directory; an empty one where there is none yet.
 
         Raises:
-            RunDirError: the file is not a manifest or was changed, or the directory's store cannot be reached.
+            RunDirError: the file is not a manifest, was changed, or names a path outside the directory; or the
+                directory's store cannot be reached.
         """
         require_reachable(directory)
         path = directory / "manifest.json"
@@ -122,7 +128,7 @@ class Manifest:
                     "to start again"
                 )
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            return cls(
+            manifest = cls(
                 directory,
                 raw["identity"],
                 raw["files"],
@@ -134,6 +140,9 @@ class Manifest:
                 bfloat16_on_cpus=raw.get("bfloat16_on_cpus", False),
                 format_=raw.get("format", 1),
             )
+            manifest.made = list(raw.get("made", []))
+            manifest._require_inside()
+            return manifest
         except RunDirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -157,16 +166,32 @@ class Manifest:
                 "still read this one)"
             )
 
+    def _require_inside(self) -> None:
+        """Refuse a manifest that names paths outside its directory: they would be read, written or removed.
+
+        Raises:
+            RunDirError: names the record.
+        """
+        for name in (*self.attempts, *self.made):
+            inside(self.directory, name, "manifest.json")
+        if not all(type(number) is int for number in self.attempts.values()):
+            raise ValueError("attempts are whole numbers")
+        for name, record in self.stages.items():
+            said = f"the record of stage {name} in manifest.json"
+            if record.name != name:
+                raise ValueError(f"{said} is of {record.name!r}")
+            for path in (name, self._folder_of(name, record.inputs), *Sealed.from_json(record.sealed).paths):
+                inside(self.directory, path, said)
+
     def require_here(self) -> None:
         """Refuse a directory that was moved or copied: its records name the tables of the one that they were made in.
 
         Raises:
             RunDirError: names such a table.
         """
-        home = self.directory.resolve()
         for record in self.stages.values():
             for ref in table_refs([record.inputs, record.outputs]):
-                if not str(place(ref.uri).resolve()).startswith(f"{home}/"):
+                if not lies_in(self.directory, place(ref.uri)):
                     raise RunDirError(
                         f"{self.directory}: was moved or copied, its manifest names {ref.uri}, which would be read and "
                         f"changed in its place; {self._mend}"
@@ -289,14 +314,31 @@ class Manifest:
             at=asdict(at or Position()),
         )
         self.stages[name] = record
+        self.made = [*dict.fromkeys([*self.made, self._folder_of(name, inputs)])]
         self._lost = {other: lost for other, lost in self.lost.items() if other != name}
         self.write()
         return record
 
     def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
-        """Where a stage with these inputs writes."""
+        """Return where a stage with these inputs writes.
+
+        Raises:
+            RunDirError: its name, or a link in its place, leads out of the run directory.
+        """
+        return inside(self.directory, self._folder_of(stage, inputs), f"stage {stage}")
+
+    def begin(self, stages: Mapping[str, Json]) -> None:
+        """Record that the directories of these stages, given with their inputs, are the run's own."""
+        before = len(self.made)
+        for name, inputs in stages.items():
+            with suppress(TypeError, ValueError):  # inputs that are no JSON: the stage fails, and says so
+                self.made = [*dict.fromkeys([*self.made, self._folder_of(name, inputs)])]
+        if len(self.made) > before:
+            self.write()
+
+    def _folder_of(self, stage: str, inputs: Mapping[str, object]) -> str:
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
-        return self.directory / f"{stage}-{fingerprint(inputs)[:8]}{again}"
+        return f"{stage}-{fingerprint(inputs)[:8]}{again}"
 
     def event(self, kind: str, **fields: object) -> None:
         """Add a line to the event log."""
@@ -314,6 +356,7 @@ class Manifest:
             "files": self.files,
             "deals": self.deals,
             "attempts": self.attempts,
+            "made": self.made,
             "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
             "stages": {name: vars(record) for name, record in self.stages.items()},
         }

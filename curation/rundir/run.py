@@ -165,14 +165,19 @@ class Run:
             while True:
                 asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
                 self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
-                for status in self._ready(left, working) if failed is None else ():
+                ready = self._ready(left, working) if failed is None else []
+                for status in ready:
                     left.remove(status)
+                    name = status.stage.name
+                    if status.state == "lost":
+                        self.manifest.clear(name)
+                    if status.state == "lost" and status.stage.host is not None:
+                        self.manifest.redo([name])  # a model may answer otherwise: another place tells it apart
+                if ready:
+                    self.manifest.begin({status.stage.name: key_of(status.stage, known) for status in ready})
+                for status in ready:
                     stage = status.stage
                     say(stage.name if status.state == "new" else f"{stage.name}: {status.words}")
-                    if status.state == "lost":
-                        self.manifest.clear(stage.name)
-                    if status.state == "lost" and stage.host is not None:
-                        self.manifest.redo([stage.name])  # a model may answer otherwise: another place tells it apart
                     task = partial(self._work, status, dict(known), ended)
                     working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True), time.monotonic())
                     working[stage.name].thread.start()

@@ -19,6 +19,7 @@ from curation.json_types import Json, JsonView
 from curation.refs import TableRef, leaves, table_refs
 from curation.storage import durable
 from curation.storage.digest import TAG, Content, quick_content
+from curation.storage.inside import inside
 from curation.storage.paths import Place, Remote, StoredObject, place
 from curation.tables import sums
 from curation.tables.contents import VersionRows, files_of, manifest_names, rows_of
@@ -59,6 +60,12 @@ class Sealed:
         """The seal as JSON."""
         value: Json = json.loads(json.dumps(asdict(self)))
         return value
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that it names, relative to the run directory."""
+        tables = [path for table in self.tables for path in (table.path, f"{table.path}/{table.manifest}")]
+        return [*self.files, *tables]
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
@@ -168,7 +175,7 @@ def clear_damaged(home: Place, name: str, sealed: Sealed) -> None:
     for table in sealed.tables:
         if table.path.startswith(f"{name}-"):
             continue  # its own table is made anew elsewhere
-        path = home / table.path / table.manifest
+        path = inside(home, f"{table.path}/{table.manifest}", f"the record of stage {name} in manifest.json")
         if not isinstance(path, Remote) and path.is_dir():
             shutil.rmtree(path)
         elif path.is_file() and Listing(home, [table.path]).content(f"{table.path}/{table.manifest}") != table.content:

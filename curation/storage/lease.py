@@ -29,6 +29,7 @@ from curation.errors import CommitError, RunDirError
 from curation.escaping import logger_of
 from curation.periodic import every
 from curation.storage.conditional import Register, register_of
+from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, Remote
 
 logger = logger_of(__name__)
@@ -298,8 +299,10 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
     """Hold the lease on a run directory.
 
     Raises:
-        RunDirError: another driver has it, and ``wait`` is not given; or the store does not show what was just written.
+        RunDirError: another driver has it, and ``wait`` is not given; a link leads out of the directory; or the store
+            does not show what was just written.
     """
+    require_enclosed(directory)
     lease = Lease(directory, seconds=seconds)
     lease.acquire(wait=wait)
     try:

@@ -54,7 +54,7 @@ SETTINGS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, without which a machine's role is asked for",
 }
 
-_URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Za-z0-9._=@+-]+)+)/*")
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._=@+-]+)+)/*")
 
 
 class StoredObject(NamedTuple):
@@ -75,7 +75,7 @@ class Remote:
         if found is None:
             raise RunDirError(
                 f"{redacted(url)!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/"
-                "FOLDER, of letters, digits and . _ - = @ +"
+                "FOLDER, of letters, digits and . _ - = @ +, without parts . and .."
             )
         if found[1] == "s3":
             aws_profile.use()

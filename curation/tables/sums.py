@@ -11,13 +11,13 @@ An object store has its own content tags, and does not append: there the whole f
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from lance.fragment import FragmentMetadata
 
 from curation.json_types import Json
 from curation.storage import durable
 from curation.storage.digest import Content, bytes_digest, quick_content
+from curation.storage.files import append_lines
 from curation.storage.paths import Place, Remote, place
 
 Sums = dict[str, Content]
@@ -82,12 +82,7 @@ def append(uri: str, found: Mapping[str, Content]) -> None:
     if isinstance(path, Remote):
         path.put((path.read_bytes() if path.is_file() else b"") + text)
         return
-    with Path(path).open("a+b") as file:
-        if end := file.tell():
-            file.seek(end - 1)
-            if file.read(1) != b"\n":  # a driver was killed in the middle of a line
-                text = b"\n" + text
-        file.write(text)
+    append_lines(path, text)
     durable.sync([path])
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from curation.config.endpoint import TokenPrice
 from curation.json_types import JsonView
+from curation.storage.files import append_lines, open_file, sync_file
 from curation.storage.paths import Place, Remote, place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
@@ -78,7 +79,6 @@ class Paid:
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
         self._waiting: list[bytes] = []
         self._lock = threading.Lock()  # of what waits: threads that take answers flush
-        self._descriptor: int | None = None
         if isinstance(self._folder, Path):
             self._folder.mkdir(parents=True, exist_ok=True)
         self.refresh(at_once=True)
@@ -100,7 +100,11 @@ class Paid:
 
     def got(self, number: int, key: str, used: Usage, answer: ServedAnswer) -> None:
         """Note the answer."""
-        self._note({"got": number, "key": key, "tokens": used, "answer": answer})
+        line = {"got": number, "key": key, "tokens": used, "answer": answer}
+        try:
+            self._note(line)
+        except OSError:  # it is paid: it is kept in memory until the next flush, which says whether it is written
+            self._hold(json.dumps(line).encode() + b"\n")
 
     def freed(self, number: int) -> None:
         """Note that a question was refused, and costs nothing."""
@@ -125,28 +129,31 @@ class Paid:
                     self._num_written += 1
                     (self._folder / f"{self._name}-{self._num_written:09d}{SUFFIX}").put(b"".join(self._waiting))
                     self._waiting.clear()
-        elif self._descriptor is not None:
-            os.fsync(self._descriptor)
+        elif self._folder is not None and (path := self._folder / f"{self._name}{SUFFIX}").exists():
+            with self._lock:
+                if self._waiting:
+                    append_lines(path, b"".join(self._waiting))
+                    self._waiting.clear()
+            sync_file(path)
 
     def close(self) -> None:
-        """Write all, and close the file."""
+        """Write all."""
         self.flush()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
     def _note(self, line: Mapping[str, object]) -> None:
         content = json.dumps(line).encode() + b"\n"
-        name, start = self._name + SUFFIX, self._read.get(self._name + SUFFIX, 0)
         if isinstance(self._folder, Path):
-            if self._descriptor is None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-                self._descriptor = os.open(self._folder / name, flags, 0o600)
-            os.write(self._descriptor, content)
-        elif self._folder is not None:
+            name = self._name + SUFFIX
+            self._take(name, content, append_lines(self._folder / name, content))
+        else:
+            self._hold(content)
+
+    def _hold(self, content: bytes) -> None:
+        """Keep a line in memory until the next flush."""
+        if self._folder is not None:
             with self._lock:
                 self._waiting.append(content)
-        self._read[name] = start + self._take(name, content, start, in_memory=not isinstance(self._folder, Path))
+        self._take(self._name + SUFFIX, content, 0, in_memory=True)
 
     def _take(self, name: str, content: bytes, start: int, *, in_memory: bool = False) -> int:
         """Count whole lines; how many bytes they have."""
@@ -192,6 +199,6 @@ def _files(folder: Place) -> Iterator[tuple[str, int]]:
 def _part(path: Place, start: int, stop: int) -> bytes:
     if isinstance(path, Remote):
         return path.read_range(start, stop)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(start)
         return file.read(stop - start)

@@ -23,6 +23,7 @@ from curation.storage import durable
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
 from curation.storage.files import exchange, sync_folder
+from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, Remote, place, remove, require_reachable
 
 CARD, LINEAGE = "README.md", "lineage.json"
@@ -156,6 +157,7 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
 
     Raises:
         ModelError: the base does not load.
+        RunDirError: a link leads out of the student's folder.
     """
     model, path = student.model, folder.path
     has_base = False
@@ -163,6 +165,7 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
         _merge(model, path)
         kind: Literal["adapter", "full model", "merged model"] = "merged model"
     else:
+        require_enclosed(student.folder)
         source = fetched(str(student.folder))
         shutil.copytree(source, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
         kind = "full model" if model.adapter is None else "adapter"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from curation.errors import ReviewError
+from curation.storage.files import append_lines, open_file
 
 Verdict = Literal["right", "wrong", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("right", "wrong", "unsure")
@@ -65,16 +66,12 @@ class VerdictLog:
         """Append entries; when this returns they are on the disk.
 
         Raises:
-            ReviewError: they cannot be written; some may be.
+            ReviewError: they cannot be written, and none is.
         """
         lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
         try:
             with self._lock, _opened(self._path) as file:
-                end = os.lseek(file, 0, os.SEEK_END)
-                if end and os.pread(file, 1, end - 1) != b"\n":
-                    lines = b"\n" + lines
-                while lines:
-                    lines = lines[os.write(file, lines) :]
+                append_lines(self._path, lines)
                 os.fsync(file)
         except OSError as error:
             raise ReviewError(
@@ -122,14 +119,11 @@ def standing_of(entries: Iterable[VerdictLine]) -> Standing:
 def _opened(path: Path) -> Iterator[int]:
     """The log, open for appending, locked against other processes."""
     is_new = not path.exists()
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
+    with open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:  # its end unlocks it
         fcntl.flock(file, fcntl.LOCK_EX)
         if is_new:
             _sync_folder(path.parent)
-        yield file
-    finally:
-        os.close(file)  # which unlocks it
+        yield file.fileno()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,9 +4,9 @@ A command is run for a batch of rows. Where that fails (it hangs, crashes, print
 that is no verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
 
 Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the number
-of processes, the size of files and of what is printed, no network, no writing outside a temporary working folder, an
-environment of ``PATH`` alone. What the system cannot limit is said once in the log. Not prevented: reading files that
-its user may read, and, where the system has no namespaces, writing where its user may write.
+of processes, the size of files and of what is printed, an environment of ``PATH`` alone; and in a sandbox, which is
+required unless ``sandbox: none`` is set: no network, no other process, socket, pipe or device of the machine, files of
+the system and of the folders that the command names alone, and a working folder in memory of limited size.
 """
 
 import hashlib
@@ -32,8 +32,10 @@ logger = logger_of(__name__)
 
 REMOVED = "command"
 """The option ``check`` of a trust package whose run graded by a command: a package brings none."""
-FILE_BYTES = 16 * 2**20
-"""The largest file that a command may write."""
+FILE_BYTES, TOTAL_BYTES = 16 * 2**20, 64 * 2**20
+"""The largest file that a command may write, and the most that it may write in all."""
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
+"""Folders of programs and their settings, which each command is shown."""
 LINE_BYTES, MORE_BYTES = 1_000, 100_000
 """Bytes that a command may print: so many a row, and so many more."""
 LEAST_ALONE, SHARE_ALONE = 10.0, 10
@@ -56,6 +58,7 @@ class CommandCheck:
         batch_rows: rows that one start of the command is given.
         memory_mb: address space of each of its processes, in MiB.
         processes: processes and threads that it may have at once.
+        sandbox: ``full``, or ``none`` for a program that is trusted to use network, files and processes.
 
     Raises:
         ConfigError: an option is out of its range.
@@ -71,6 +74,7 @@ class CommandCheck:
         batch_rows: int = 100,
         memory_mb: int = 1024,
         processes: int = 32,
+        sandbox: str = "full",
     ) -> None:
         words = () if isinstance(command, str) else tuple(command)
         if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
@@ -85,9 +89,13 @@ class CommandCheck:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
         self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
+        if sandbox not in ("full", "none"):
+            raise ConfigError(f"check.sandbox: {sandbox!r} is neither full nor none; give one of them")
+        self._is_boxed = sandbox == "full"
         self._num_failed = 0
         """Rows in a row that failed alone, over all batches."""
         self._limits = {"memory_bytes": memory_mb * 2**20, "processes": processes, "file_bytes": FILE_BYTES}
+        self._limits["total_bytes"] = TOTAL_BYTES
 
     @property
     def digest(self) -> str:
@@ -174,13 +182,21 @@ class CommandCheck:
         folder = Path(tempfile.mkdtemp(prefix="check-"))
         try:
             (folder / "work").mkdir()
+            (folder / "root").mkdir()
             lines = (json.dumps({"id": place, **json.loads(item)}) for place, item in enumerate(items))
             (folder / "in").write_text("".join(f"{line}\n" for line in lines))
             code, is_late = self._launched(folder, seconds)
             facts = _facts(folder / "status")
             if "cannot_start" in facts:
                 raise ConfigError(f"check.command: {self.command[0]!r} cannot be started: {facts['cannot_start']}")
-            _say_unlimited(*(name for name in ("network", "files", "processes") if not facts.get(name, True)))
+            if not self._is_boxed:
+                _say_unlimited()
+            elif not all(facts.get(name, True) for name in UNLIMITED):
+                raise ConfigError(
+                    f"check.command: this machine grants no sandbox, without which {_unlimited(facts)}; it needs "
+                    "Linux, user namespaces (or root) and overlay mounts; give sandbox: none beside command for a "
+                    "program that you trust"
+                )
             if is_late:
                 raise _Failed(f"it took longer than {seconds:g} s")
             if "why" in facts:
@@ -192,6 +208,17 @@ class CommandCheck:
             return _parsed((folder / "out").read_bytes(), len(items))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _shown(self) -> list[str]:
+        """The folders that the command is shown: of the system, of its program, and of the files that it names."""
+        program = os.path.realpath(shutil.which(self.command[0], path=_path()) or self.command[0])
+        named = [Path(word) for word in self.command if Path(word).is_absolute()]
+        found = {*SYSTEM, *_path().split(os.pathsep), sys.prefix, sys.base_prefix, os.path.dirname(program)}
+        found |= {str(path if path.is_dir() else path.parent) for path in named}
+        found |= {os.path.realpath(path) for path in found if path not in SYSTEM}
+        mounts = {above for path in found for above in Path(path).parents if os.path.ismount(above)}
+        found |= {str(mount) for mount in mounts if any(str(above) in found for above in mount.parents)}
+        return sorted(os.path.abspath(path) for path in found if os.path.isabs(path) and os.path.isdir(path))
 
     def _launched(self, folder: Path, seconds: float) -> tuple[int, bool]:
         """Run the command in ``folder``; its exit code, and whether its time was up."""
@@ -206,6 +233,9 @@ class CommandCheck:
                 "seconds": math.ceil(seconds) + 1,
                 "status": status.fileno(),
                 "parent": os.getpid(),
+                "sandbox": self._is_boxed,
+                "root": str(folder / "root"),
+                "read": self._shown(),
             }
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_LAUNCH), json.dumps(limits), *self.command],
@@ -225,6 +255,16 @@ class CommandCheck:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
                 process.wait()
+
+
+@cache
+def require_sandbox() -> None:
+    """Refuse a machine that grants commands no sandbox.
+
+    Raises:
+        ConfigError: as a check on that machine would raise it.
+    """
+    CommandCheck(command=["true"])._run([], 60.0)
 
 
 class Removed:
@@ -307,16 +347,19 @@ def _verdict(line: str, place: int) -> bool:
     return value
 
 
+UNLIMITED = {
+    "network": "it can use the network",
+    "files": "it can write wherever its user can, and reach sockets, pipes and devices",
+    "processes": "a process that leaves its session outlives it",
+}
+"""Harm that a command can do where the system does not prevent it, by the facts of the launcher."""
+
+
+def _unlimited(facts: JsonView) -> str:
+    return ", and ".join(words for name, words in UNLIMITED.items() if not facts.get(name, False))
+
+
 @cache
-def _say_unlimited(*names: str) -> None:
-    """Say once in each process what the system cannot limit."""
-    words = {
-        "network": "it can use the network",
-        "files": "it can write wherever its user can",
-        "processes": "a process that leaves its session outlives it",
-    }
-    if names:
-        logger.warning(
-            "check.command: this system has no namespaces for it, so %s; run trusted programs only",
-            ", and ".join(words[name] for name in names),
-        )
+def _say_unlimited() -> None:
+    """Say once in each process what a command without a sandbox can do."""
+    logger.warning("check.sandbox: none, so %s; run trusted programs only", _unlimited({}))

@@ -2,11 +2,13 @@
 
 Run as ``launch.py LIMITS COMMAND...``. ``LIMITS`` is a JSON object: ``parent``, the process whose end ends all,
 ``seconds`` (of processor time a process), ``memory_bytes`` (of address space a process), ``file_bytes`` (of each file
-written), ``processes`` (alive at once), and ``status``, the number of an open file in which this writes what was
-limited and why the command was ended, as JSON.
+written), ``total_bytes`` (of all files in the working folder), ``processes`` (alive at once), ``sandbox``, ``read``
+(folders that it is shown), ``root`` (an empty folder) and ``status``, the number of an open file in which this writes
+what was limited and why the command was ended, as JSON.
 
-Where the system lets it (Linux, user namespaces or root), the command has a network without any interface, sees no
-other processes, and may write to its working folder alone. Killing the first process of its process table kills all of
+With ``sandbox`` the command has a network without any interface, sees no other processes, and has a file system of its
+own (:func:`enter_root`), where it is not root; where the system grants one of these not (it needs Linux, user
+namespaces or root, overlays), the command is not started. Killing the first process of its process table kills all of
 them, whatever session they are in. They are counted too, since the kernel's limit does not hold for root. All end with
 the parent of this process.
 """
@@ -27,9 +29,10 @@ NEWUSER, NEWNET, NEWPID, NEWIPC, NEWNS = 0x10000000, 0x40000000, 0x20000000, 0x0
 ALL = NEWNET | NEWPID | NEWIPC
 PDEATHSIG, DROP_CAPABILITY, NO_NEW_PRIVS = 1, 24, 38
 MOST_CAPABILITIES = 64
-PROC_FLAGS = 0b1111  # read-only, without devices, programs and rights by set-user-id
-PRIVATE, BIND, READ_ONLY = 1 << 18 | 1 << 14, 1 << 12, 1
-MOUNT_SETATTR, HERE, RECURSIVE = 442, -100, 0x8000
+READ_ONLY, HARMLESS, NO_PROGRAMS = 1, 0b0110, 0b1000  # the second: without devices and rights by set-user-id
+PRIVATE, BIND, REMOUNT = 1 << 18 | 1 << 14, 1 << 12, 1 << 5
+DEVICES = ("null", "zero", "full", "random", "urandom")
+WORK, MOST_FILES = "check", 10_000
 LEAST_LOOK, MOST_LOOK = 0.002, 0.05
 NOBODY = 65534
 CANNOT_START = 127
@@ -66,31 +69,73 @@ def isolate() -> dict[str, bool]:
         for name, text in (("setgroups", "deny"), *maps):
             write(f"/proc/self/{name}", text)  # without it, it is nobody all the same
         return {"network": True, "processes": True}
-    if call("unshare", ALL):  # root without user namespaces
-        return {"network": True, "processes": True}
-    return {"network": call("unshare", NEWNET), "processes": False}
+    made = call("unshare", ALL)  # root without user namespaces
+    return {"network": made, "processes": made}
 
 
-def set_read_only(path: bytes, flags: int, read_only: bool) -> bool:
-    """Set or clear that a mount is read-only."""
-    attributes = (ctypes.c_uint64 * 4)(READ_ONLY * read_only, READ_ONLY * (not read_only), 0, 0)
-    return call("syscall", MOUNT_SETATTR, HERE, path, flags, ctypes.byref(attributes), ctypes.sizeof(attributes))
+def mount(kind: str, at: str, flags: int, options: str = "", source: str = "none") -> None:
+    """Mount a file system.
+
+    Raises:
+        OSError: the system does not let this process.
+    """
+    if not call("mount", source.encode(), at.encode(), kind.encode() or None, flags, options.encode() or None):
+        raise OSError(f"{kind or 'bind'} mount of {at}")
 
 
-def close_files() -> bool:
-    """Make all files read-only but for the working folder, and show no other process; whether that was possible."""
-    folder = os.getcwd().encode()
-    is_done = (
-        call("unshare", NEWNS)
-        and call("mount", None, b"/", None, PRIVATE, None)
-        and call("mount", folder, folder, None, BIND, None)
-        and set_read_only(b"/", RECURSIVE, True)
-        and set_read_only(folder, 0, False)
-    )
-    if is_done:
-        os.chdir(folder)  # into the mount
-        call("mount", b"proc", b"/proc", b"proc", PROC_FLAGS, None)
-    return is_done
+def enter_root(limits: Limits) -> bool:
+    """Change to a file system of its own; return whether that was possible.
+
+    It has the folders ``read`` as they are, but read-only and each by an overlay: sockets and pipes in them lead to no
+    process outside, devices do not open. Of ``/dev`` it has what does no harm, ``/tmp`` and ``/run`` are empty. The
+    working folder alone can be written, in memory and to ``total_bytes`` in all.
+    """
+    root, host = limits["root"], os.getcwd()
+    try:
+        if not (call("unshare", NEWNS) and call("mount", None, b"/", None, PRIVATE, None)):
+            return False
+        mount("tmpfs", root, HARMLESS, "size=4m,mode=755")
+        for name in ("empty", "dev", "proc", "tmp", "run", WORK):
+            os.mkdir(f"{root}/{name}")
+        for path in sorted(limits["read"], key=len):
+            show(path, root)
+        for name in DEVICES:
+            os.close(os.open(f"{root}/dev/{name}", os.O_CREAT))
+            mount("", f"{root}/dev/{name}", BIND, source=f"/dev/{name}")
+        os.symlink("/proc/self/fd", f"{root}/dev/fd")
+        mount("tmpfs", f"{root}/{WORK}", HARMLESS, f"size={limits['total_bytes']},nr_inodes={MOST_FILES},mode=777")
+        with suppress(OSError):  # a container may not let it: then there is no /proc
+            mount("proc", f"{root}/proc", HARMLESS | READ_ONLY | NO_PROGRAMS, source="proc")
+        mount("", root, BIND | REMOUNT | READ_ONLY | HARMLESS)
+        os.chroot(root)  # within which nobody makes namespaces, so that no other file system is mounted
+        os.chdir(f"/{WORK}")
+        return True
+    except OSError:
+        os.chdir(host)
+        return False
+
+
+def show(path: str, root: str) -> None:
+    """Show a folder of the machine, or a link in its place, under the same path in another root.
+
+    Raises:
+        OSError: it cannot be shown.
+    """
+    there = root + path
+    if os.path.lexists(there) and not os.path.ismount(path):
+        return
+    os.makedirs(os.path.dirname(there), exist_ok=True)
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), there)
+        return
+    os.makedirs(there, exist_ok=True)
+    layers = [os.open(layer, os.O_PATH) for layer in (path, f"{root}/empty")]  # two, or it would need one to write
+    try:
+        options = "lowerdir=" + ":".join(f"/proc/self/fd/{layer}" for layer in layers)
+        mount("overlay", there, HARMLESS | READ_ONLY, options)
+    finally:
+        for layer in layers:
+            os.close(layer)
 
 
 def limit(limits: Limits, others: int) -> None:
@@ -106,7 +151,7 @@ def limit(limits: Limits, others: int) -> None:
         hard = resource.getrlimit(name)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(name, (most, most))
-    for capability in range(MOST_CAPABILITIES):  # root could undo what is read-only
+    for capability in range(MOST_CAPABILITIES):  # root could leave its file system
         call("prctl", DROP_CAPABILITY, capability, 0, 0, 0)
     call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
 
@@ -154,11 +199,19 @@ def too_many(table: str | None, first: int, most: int) -> bool:
 def start(limits: Limits, command: list[str], others: int, niceness: int, is_alone: bool) -> None:
     """The command's process: in a process table of its own the second one, for whose end the first one waits."""
     call("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    tell(limits, files=is_alone and close_files())
+    if limits["sandbox"]:
+        has_root = is_alone and enter_root(limits)
+        tell(limits, files=has_root)
+        if not has_root:
+            os._exit(CANNOT_START)
     if not is_alone or not (child := os.fork()):
         try:
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
             limit(limits, others)
+            if limits["sandbox"] and os.getuid() == 0:
+                os.setgroups([])
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
             for name in (signal.SIGXFSZ, signal.SIGPIPE):  # which Python ignores, and a command inherits
                 signal.signal(name, signal.SIG_DFL)
             os.execvp(command[0], command)
@@ -190,7 +243,7 @@ def main() -> int:
         return CANNOT_START  # it ended before this could be noticed
     os.set_inheritable(limits["status"], False)
     others, niceness = num_of_user(), hurry()
-    isolated = isolate()
+    isolated = isolate() if limits["sandbox"] else {"network": False, "processes": False}
     tell(limits, **isolated)
     first = os.fork()
     if not first:

@@ -1,5 +1,8 @@
 """A Ray that does not start: the message gives Ray's reason, and asks about load only where the start took too long."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,3 +21,34 @@ def test_a_refused_start_does_not_ask_about_load(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RunFailedError) as refused:
         session._start_ray(RayConfig(num_cpus=1))
     assert str(refused.value) == "Ray did not start: ValueError: the object store needs at least 75 MiB"
+
+
+FAILING = """
+import subprocess
+from ray._private.node import Node
+from curation.cluster import session
+from curation.config import RayConfig
+from curation.errors import RunFailedError
+
+begun = []
+def fail(node):
+    begun.extend(info.process.pid for infos in node.all_processes.values() for info in infos)
+    raise Exception("The current node timed out during startup")
+Node.start_ray_processes = fail
+session.RAY_ATTEMPTS = 2
+try:
+    session._start_ray(RayConfig(num_cpus=1))
+except RunFailedError as error:
+    print(error)
+print(len(begun))
+pids = ",".join(map(str, begun))
+print(subprocess.run(["ps", "-o", "stat=,args=", "-p", pids], capture_output=True, text=True).stdout)
+"""
+
+
+def test_a_start_that_fails_leaves_no_process(tmp_path: Path) -> None:
+    """As each try did, for as long as the driver lived."""
+    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=120)
+    said, num_begun, *left = done.stdout.splitlines()
+    assert said.startswith("Ray did not start: The current node timed out during startup; is the machine")
+    assert int(num_begun) >= 2 and [line for line in left if line and not line.startswith("Z")] == [], done.stdout

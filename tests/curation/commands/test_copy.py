@@ -187,3 +187,15 @@ def test_an_original_and_its_copy_may_be_driven_at_once(made: Path, tmp_path: Pa
     with pytest.raises(RunDirError, match="curate copy"):
         Manifest.load(twin).require_here()  # as every driver does first
     assert (twin / "manifest.json").read_bytes() == text and damage(made) == []
+
+
+@pytest.mark.parametrize("target", ["secret", "folder"])
+def test_what_a_link_leads_to_outside_is_not_copied(tmp_path: Path, target: str) -> None:
+    run(tmp_path / "run")
+    (tmp_path / "secret").write_text("key")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "secret").write_text("key")
+    (tmp_path / "run" / "notes").symlink_to(tmp_path / target)
+    told = CliRunner().invoke(main, ["copy", str(tmp_path / "run"), str(tmp_path / "new")])
+    assert told.exit_code == 2 and f"run/notes: it leads by a link to {tmp_path / target}" in told.output
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.copying").exists()
