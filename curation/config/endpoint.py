@@ -102,6 +102,10 @@ class EndpointConfig(ServedConfig):
     """The folder that keeps what was paid for, so that it is never bought again; a run sets it to ``paid`` in its
     directory."""
 
+    again: Annotated[int, Field(ge=0)] = 0
+    """Answers bought with another number are not taken: a run counts here how often ``--redo`` has named the stage that
+    asks."""
+
     @property
     def keyed(self) -> Self:
         """The part that the answers depend on."""

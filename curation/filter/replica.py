@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from curation.errors import ConfigError, RowError, SourceError
 from curation.filter.rows import Filter
@@ -139,7 +139,7 @@ class Door:
 
 def _check_depth(value: object) -> None:
     """Refuse values that are nested too deeply: others recurse into them."""
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [item for item in level if isinstance(item, list | dict)]
         if not level:

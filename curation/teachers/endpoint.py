@@ -82,6 +82,11 @@ class EndpointTeacher:
         """The questions that are under way at once."""
         return int(self.client.config.concurrency)
 
+    @property
+    def pause(self) -> str:
+        """How long the server has asked to wait, in words, where that is long."""
+        return str(self.client.pause)
+
     def close(self) -> None:
         """Give up what is under way."""
         self.client.close()
@@ -180,7 +185,9 @@ class EndpointTeacher:
 
         ``of_row``: the row and the seed whose own answer it is to be, whether or not the body has a seed.
         """
-        key = key_of({"path": question.path, "body": question.body, "kind": self.client.config.kind, **of_row})
+        again = getattr(self._config.endpoint, "again", 0)
+        asked = {"path": question.path, "body": question.body, "kind": self.client.config.kind, **of_row}
+        key = key_of({**asked, "again": again} if again else asked)
         if (known := self.client.paid.find(key)) is not None:
             return known
         under_way = self.client.under_way

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curation.config.endpoint import TokenPrice
-from curation.json_types import JsonView
+from curation.json_types import Json, JsonView
 from curation.storage.paths import Place, Remote, place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
@@ -68,6 +68,14 @@ class Spending:
             self.prompt + sum(most.prompt for most in self.open.values()),
             self.output + sum(most.output for most in self.open.values()),
         )
+
+    @property
+    def findings(self) -> list[Json]:
+        """The oddities, the most frequent first: ``kind``, number of ``answers``, ``words`` on them, ``example``."""
+        return [
+            {"kind": kind, "answers": number, "words": ODD.get(kind, kind), "example": self.examples[kind]}
+            for kind, number in self.odd.most_common()
+        ]
 
     def money(self, price: TokenPrice | None) -> float | None:
         """Money that is spent, or may be; ``None`` without a price."""
