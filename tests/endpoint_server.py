@@ -129,7 +129,7 @@ def serving(port: int = 0, **settings: Any) -> Iterator[Server]:
             text = server.answer(prompt)
             usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 2}
             choice = choice_of(body, text, bare=kind == "bare")
-            found = {"choices": [choice], "usage": usage}
+            found = {"choices": [choice], "usage": dict(usage)}
             if kind == "edit":
                 value(found)
             content = value if kind in ("body", "gzip") else json.dumps(found).encode()
@@ -142,7 +142,7 @@ def serving(port: int = 0, **settings: Any) -> Iterator[Server]:
                     self.wfile.write(content[number : number + 1] if kind == "drip" else content[: len(content) // 2])
                     self.wfile.flush()
                 if kind == "cut":
-                    self.connection.close()
+                    self.close_connection = True
                     return
             else:
                 self._send(200, content, {"content-encoding": "gzip"} if kind == "gzip" else {})

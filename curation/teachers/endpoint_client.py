@@ -205,10 +205,7 @@ class Client:
             answer = question.read(found, used)
         except UnreadableError as error:
             status, code = (error.status, error.code) if isinstance(error, ServerError) else (None, None)
-            if status in UNBILLED:
-                self.paid.freed(number)
-            else:
-                self.paid.lost(number, used, {"no_answer": str(error)})
+            self.paid.lost(number, used, {"no_answer": str(error)})
             raise TryError(str(error), status=status, code=code, kind="endpoint_answer") from None
         self._answered, self._failed = self._answered + 1, 0
         self._mean_output = used.output if self._mean_output is None else 0.9 * self._mean_output + 0.1 * used.output
