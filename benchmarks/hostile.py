@@ -7,7 +7,8 @@ Each case of models, settings and files changes a good run over the shipped puzz
 refused where `curate validate`, `plan` or `run` ends with code 2 and one line that says what the case expects, and
 nothing of the input ran. Packages of strangers are refused in the same way by `curate verify` and `filter`. Rows go
 through a whole run in each format: as data, or refused as error rows. Damaged directories of a run are refused by the
-commands that read them or by `curate verify`, and mended by what those say, or give the right result at once.
+commands that read them or by `curate verify`, and mended by what those say, or give the right result at once. Servers
+that answer oddly end a run in one line or are carried through; healed, the same command ends the run.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from benchmarks import hostile_directories, hostile_packages, hostile_rows
+from benchmarks import hostile_directories, hostile_endpoints, hostile_packages, hostile_rows
 from benchmarks.hostile_case import RAN, Case, write_config
 from benchmarks.hostile_models import MODELS
 from benchmarks.hostile_rows import FILES
@@ -32,8 +33,9 @@ WHOLE: dict[str, Callable[[Path], Counter[str]]] = {
     "packages": hostile_packages.try_all,
     "rows": hostile_rows.try_all,
     "directories": hostile_directories.try_all,
+    "endpoints": hostile_endpoints.try_all,
 }
-"""Suites with commands of their own; rows and directories finish runs."""
+"""Suites with commands of their own; rows, directories and endpoints finish runs."""
 VERBS = ("validate", "plan", "run")
 OUTCOMES = ("refused", "refused otherwise", "carried through", "failed", "traceback", "ran code")
 ROWS = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"

@@ -1,29 +1,34 @@
 """A trust package behind HTTP, on Ray Serve: rows in, labels and trust out, and a watch over how the rows look.
 
     pip install "ray[serve]==2.60.*"
+    export CURATION_TOKEN=$(openssl rand -hex 32)                         # on every node, before Ray starts there
     serve run deploy.serve:app package=s3://my-bucket/trust/mine          # in this checkout, or with it in the image
-    curl -d '[{"fen": "...", "moves": "..."}]' http://localhost:8000/
+    curl -H "Authorization: Bearer $CURATION_TOKEN" -d '[{"fen": "...", "moves": "..."}]' http://localhost:8000/
 
-The body is a row or a list of rows, as in the domain's files; the answer has the same shape. Rows of concurrent
-requests are labelled together. Each replica compares the newest rows with the package's sample of the teacher's states
-and emits the result as a metric; docs/operations.md has the alarm.
+The body is a row or a list of rows, as in the domain's files; the answer has the same shape. A request without the
+token is refused, and so is one of more than 4 MiB, 4,096 rows or 32 levels of lists and objects. Rows of concurrent
+requests are labelled together; where that fails, each request alone. Each replica compares the newest rows with the
+package's sample of the teacher's states and emits the result as a metric; docs/operations.md has the alarm.
 
 Arguments of ``app``, all but the first optional: ``package``; ``teacher``, where its weights are now; ``allow_code``,
-names of code of your own that the package needs, with commas between; ``replicas``;
+names of code of your own that the package needs, with commas between; ``token_env``, the variable of the token where it
+is not ``CURATION_TOKEN``; ``open=true``, no token is asked for; ``replicas``;
 ``num_cpus`` and ``num_gpus`` of a replica; ``batch_rows`` and ``batch_wait_seconds``; ``window`` and ``every`` of the
 watch (rows).
 """
 
 import asyncio
+import json
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from curation.errors import SourceError
 from curation.filter import Replica
+from curation.filter.replica import MAX_BYTES, TOKEN, Door
 
 Row = dict[str, Any]
 
@@ -36,31 +41,52 @@ class TrustFilter:
         package: a folder or URL that ``curate export-trust`` wrote.
         batch_rows: requests that are labelled together at most.
         batch_wait_seconds: how long the first of them waits for others.
+        token_env: the environment variable that holds the token of those who may ask.
+        is_open: let everybody ask.
         settings: further ones of ``curation.filter.Replica``.
     """
 
     def __init__(
-        self, package: str, *, batch_rows: int = 64, batch_wait_seconds: float = 0.02, **settings: Any
+        self,
+        package: str,
+        *,
+        batch_rows: int = 64,
+        batch_wait_seconds: float = 0.02,
+        token_env: str = TOKEN,
+        is_open: bool = False,
+        **settings: Any,
     ) -> None:
+        self._door = Door(token_env, is_open=is_open)
         self._replica = Replica(package, **settings)
         self._score.set_max_batch_size(batch_rows)
         self._score.set_batch_wait_timeout_s(batch_wait_seconds)
 
     @serve.batch
-    async def _score(self, requests: list[list[Row]]) -> list[list[Row]]:
+    async def _score(self, requests: list[list[Row]]) -> list[list[Row] | Exception]:
         """Label the rows of several requests together."""
-        rows = [row for request in requests for row in request]
-        found = iter(await asyncio.to_thread(self._replica.answer, rows))  # Serve waits for one batch before the next
-        return [[next(found) for _ in request] for request in requests]
+        return await asyncio.to_thread(self._replica.answer_each, requests)  # Serve waits for one batch before the next
 
-    async def __call__(self, request: Request) -> JSONResponse:
-        """A row or a list of rows, as JSON; 400 with a message for anything else."""
+    async def __call__(self, request: Request) -> Response:
+        """Answer a row or a list of rows, as JSON: 401 without the token, 400 with a message for anything else."""
+        if not self._door.lets_in(request.headers.get("authorization")):
+            return _json({"error": "the token is missing or wrong; send Authorization: Bearer TOKEN"}, 401)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BYTES:
+                break  # the rest is not read
         try:
-            rows, is_list = self._replica.rows_of(await request.body())
+            rows, is_list = self._replica.rows_of(bytes(body))
+            found = await self._score(rows) if rows else []
+            if isinstance(found, Exception):
+                raise found
         except SourceError as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
-        found = await self._score(rows) if rows else []
-        return JSONResponse(found if is_list else found[0])
+            return _json({"error": str(error)}, 400)
+        return _json(found if is_list else found[0], 200)
+
+
+def _json(content: object, status: int) -> Response:
+    return Response(json.dumps(content), status, media_type="application/json")
 
 
 def app(arguments: dict[str, str]) -> Application:
@@ -71,10 +97,12 @@ def app(arguments: dict[str, str]) -> Application:
     kinds: dict[str, Any] = {
         "allow_code": lambda names: names.split(","),
         "anyway": lambda value: value == "true",
+        "open": lambda value: value == "true",
         "batch_rows": int,
         "batch_wait_seconds": float,
         "window": int,
         "every": int,
     }
     settings: dict[str, Any] = {name: kinds.get(name, str)(value) for name, value in given.items()}
+    settings["is_open"] = settings.pop("open", False)
     return TrustFilter.options(num_replicas=replicas, ray_actor_options=resources).bind(**settings)

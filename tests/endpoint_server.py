@@ -16,7 +16,8 @@ from typing import Any
 
 Fault = tuple[str, Any]
 """``("status", (code, headers))``, ``("cut", None)``, ``("slow", seconds)``, ``("body", bytes)``, ``("bare", None)``
-(no log-probabilities), ``("pass", None)``."""
+(no log-probabilities), ``("edit", change)`` (of the answer's JSON), ``("drip", seconds)`` (between bytes), ``("gzip",
+bytes)`` (compressed already), ``("pass", None)``."""
 
 
 @dataclass
@@ -33,6 +34,10 @@ class Server:
     tokens: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of each answer that was sent whole."""
     keys: set[str] = field(default_factory=set)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """Of each question."""
+    gets: list[str] = field(default_factory=list)
+    """Paths that were asked for by GET."""
     most_at_once: int = 0
     now: int = 0
     seconds: float = 0.0
@@ -100,6 +105,7 @@ def serving(port: int = 0, **settings: Any) -> Iterator[Server]:
                 before = sum(prompt_of(other) == prompt for other in server.asked)
                 server.asked.append(body)
                 server.keys.add(self.headers.get("authorization", ""))
+                server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 server.now += 1
                 server.most_at_once = max(server.most_at_once, server.now)
             try:
@@ -111,6 +117,7 @@ def serving(port: int = 0, **settings: Any) -> Iterator[Server]:
                     server.now -= 1
 
         def do_GET(self) -> None:
+            server.gets.append(self.path)
             self._send(200 if server.has_models else 503, b'{"data": []}', {})
 
         def _answered(self, body: dict[str, Any], prompt: str, fault: Fault) -> None:
@@ -122,18 +129,23 @@ def serving(port: int = 0, **settings: Any) -> Iterator[Server]:
             text = server.answer(prompt)
             usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": 2}
             choice = choice_of(body, text, bare=kind == "bare")
-            content = json.dumps({"choices": [choice], "usage": usage}).encode()
-            if kind == "body":
-                content = value
-            if kind == "cut":
+            found = {"choices": [choice], "usage": dict(usage)}
+            if kind == "edit":
+                value(found)
+            content = value if kind in ("body", "gzip") else json.dumps(found).encode()
+            if kind in ("cut", "drip"):
                 self.send_response(200)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content[: len(content) // 2])
-                self.wfile.flush()
-                self.connection.close()
-                return
-            self._send(200, content, {})
+                for number in range(len(content) if kind == "drip" else 1):
+                    time.sleep(value or 0)
+                    self.wfile.write(content[number : number + 1] if kind == "drip" else content[: len(content) // 2])
+                    self.wfile.flush()
+                if kind == "cut":
+                    self.close_connection = True
+                    return
+            else:
+                self._send(200, content, {"content-encoding": "gzip"} if kind == "gzip" else {})
             with server.lock:
                 server.paid[prompt] += 1
                 server.tokens.append((usage["prompt_tokens"], usage["completion_tokens"]))

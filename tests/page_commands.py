@@ -138,7 +138,10 @@ OFFLINE: dict[str, str] = {
     "python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student": (
         "test_plain_trl.py::test_a_selection_trains_by_plain_trl"
     ),
-    'curl -d \'[{"problem": "What is 2 + 3?"}]\' http://localhost:8000/': "test_serve.py::"
+    'curl -H "Authorization: Bearer $CURATION_TOKEN" -d \'[{"problem": "What is 2 + 3?"}]\' http://localhost:8000/': (
+        "test_serve.py::test_rows_of_concurrent_requests_come_back_with_their_trust"
+    ),
+    "export CURATION_TOKEN=$(openssl rand -hex 32)": "test_serve.py::"
     "test_rows_of_concurrent_requests_come_back_with_their_trust",
 }
 """By a command, the test that runs it with what a reader puts in."""

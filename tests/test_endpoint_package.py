@@ -11,13 +11,10 @@ from typing import Any
 
 import lance
 import pytest
-import yaml
-from click.testing import CliRunner
-
-pytest.importorskip("openai")
-
 import test_endpoint_reader_run as with_reader
 import test_endpoint_run as without_reader
+import yaml
+from click.testing import CliRunner
 from endpoint_server import Server, serving
 
 from curation import Filter

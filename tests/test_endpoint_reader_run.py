@@ -13,14 +13,11 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-pytest.importorskip("openai")
-
 from endpoint_server import serving
 from sums_run import NUM_SOURCE, SumsRun
 from test_endpoint_run import CONCURRENCY, PRICE, answer
 from tiny_shape import LONG
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from curation.cli import main
 from curation.config.load import config_of

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-
-pytest.importorskip("openai")
-
 from endpoint_server import Server, serving
 from sums_run import NUM_SOURCE, SumsRun
 

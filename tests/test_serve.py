@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import sys
 import time
@@ -17,6 +18,7 @@ from curation.metrics.shift import CLEAR_AUC
 from curation.telemetry.metrics import ROWS_SERVED, SHIFT_AUC, SHIFT_AUC_LOW
 
 ROOT = Path(__file__).parents[1]
+TOKEN = {"token_env": "HOME"}  # a variable that Ray's processes have, whenever they were started
 
 
 def test_the_documented_alarm_is_the_watch_s_own_rule():
@@ -42,7 +44,7 @@ def served(tmp_path: Path, local_ray: Any):
     ray.cloudpickle.register_pickle_by_value(module)  # the replica's process finds no such module
     package = tiny_package(tmp_path / "trust")
     serve.start(http_options={"port": 8765})
-    serve.run(module.app({"package": package.uri, "num_cpus": "0.5", "window": "100", "every": "50"}))
+    serve.run(module.app({"package": package.uri, "num_cpus": "0.5", "window": "100", "every": "50"} | TOKEN))
     yield "http://127.0.0.1:8765/", package
     serve.shutdown()
     ray.cloudpickle.unregister_pickle_by_value(module)
@@ -70,9 +72,10 @@ def test_rows_of_concurrent_requests_come_back_with_their_trust(served):
 
     address, package = served
 
-    def post(body: Any) -> Any:
+    def post(body: Any, token: str = os.environ["HOME"]) -> Any:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=60) as answer:
+        asked = urllib.request.Request(address, data=data, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return json.load(answer)
 
     rows = sums(120)
@@ -87,10 +90,14 @@ def test_rows_of_concurrent_requests_come_back_with_their_trust(served):
         ([1], "a row is a JSON object"),
         ([{**rows[0], "trust": 1}], "have the columns trust already"),
         ([{}] * 5000, "5,000 rows are more than 4,096"),
+        (b"[" * 5_000_000, "bytes are more than"),
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
             post(body)
         assert caught.value.code == 400 and why in json.load(caught.value)["error"]
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(rows[0], token="wrong")
+    assert caught.value.code == 401
     until = time.monotonic() + 30
     while not exported(SHIFT_AUC_LOW.name) and time.monotonic() < until:
         time.sleep(0.5)

@@ -242,6 +242,7 @@ def _write_manifest(partial: Path, manifest: Manifest, moved: _Moved) -> None:
         manifest.files,
         moved.stages,
         attempts=manifest.attempts,
+        asked_again=manifest.asked_again,
         deals=manifest.deals,
     )
     copied.made = manifest.made

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from curation.commands.tables import verdict_lines
@@ -68,7 +68,7 @@ def look(config: RunConfig) -> Shown:
     )
 
 
-def spent_lines(spent: Mapping[str, object] | None) -> list[str]:
+def spent_lines(spent: JsonView | None) -> list[str]:
     """Questions to a server and what they cost, in a line; none of no server."""
     if spent is None:
         return []
@@ -76,7 +76,8 @@ def spent_lines(spent: Mapping[str, object] | None) -> list[str]:
     limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
     tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
     under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
-    return [f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"]
+    odd = (f"endpoint: {of['answers']:,} answers {of['words']}, e.g. {of['example']}" for of in spent["odd"])
+    return [f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}", *odd]
 
 
 def status_lines(shown: Shown) -> Iterator[str]:
@@ -150,6 +151,7 @@ def spent_on(config: RunConfig | FilterConfig) -> Json | None:
         "money": spending.money(endpoint.price),
         "limit": endpoint.limit,
         "currency": (config.prices or PricesConfig()).currency,
+        "odd": spending.findings,
     }
 
 

@@ -1,6 +1,6 @@
 """A server that answers over HTTP (``teacher.backend: endpoint``): where it is, what it costs, and what follows."""
 
-import importlib.util
+import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,6 @@ ENDPOINT = "endpoint"
 PAID = "paid"
 """The folder of a run directory that keeps what a server was paid for."""
 MILLION = 1_000_000
-INSTALL = "teacher.backend: endpoint needs the package openai; install it on every node: pip install '.[endpoint]'"
 NEEDED = "endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
@@ -81,7 +80,8 @@ class EndpointConfig(ServedConfig):
     """The address of the API, e.g. ``https://api.openai.com/v1`` or ``http://localhost:8000/v1``."""
     key_env: str | None = None
     """The name of the environment variable that holds the API key, on all nodes; the key itself stands nowhere. Unset:
-    the server wants none."""
+    the server wants none, and none is sent. Of the environment nothing else is read but proxies (``HTTPS_PROXY``,
+    ``HTTP_PROXY``, ``ALL_PROXY``, ``NO_PROXY``)."""
     concurrency: PositiveInt = 16
     """Requests under way at once, of each actor."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -94,13 +94,17 @@ class EndpointConfig(ServedConfig):
     """The most money that the run may spend here, over all its stages and restarts. It stops before more is spent; with
     a higher limit the same command goes on."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 120
-    """An answer that takes longer counts as lost."""
+    """The longest that a whole answer may take; after that it counts as lost."""
     retries: Annotated[int, Field(ge=0)] = 7
-    """How often a question is asked again after a lost answer or an error of the server, after 0.5 s, 1 s, 2 s, and so
-    on up to a minute, or as long as its ``Retry-After`` says."""
+    """How often a question is asked again after a lost answer, an error of the server, or what is no answer: after
+    0.5 s, 1 s, 2 s, and so on up to a minute, and not before its ``Retry-After`` is over."""
     paid: str | None = None
     """The folder that keeps what was paid for, so that it is never bought again; a run sets it to ``paid`` in its
     directory."""
+
+    again: Annotated[int, Field(ge=0)] = 0
+    """Answers bought with another number are not taken: a run counts here how often ``--redo`` has named the stage that
+    asks."""
 
     @property
     def keyed(self) -> Self:
@@ -111,7 +115,11 @@ class EndpointConfig(ServedConfig):
     @field_validator("url")
     @classmethod
     def _is_address(cls, value: str) -> str:
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError(f"{value!r} is no address of a server ({error}); e.g. http://localhost:8000/v1") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
                 f"{value!r} is no address of a server; write it with http:// or https://, e.g. http://localhost:8000/v1"
@@ -262,16 +270,28 @@ def described(run: Any) -> str:
     )
 
 
+def is_loopback(url: str) -> bool:
+    """Return whether a server runs on the machine that asks it."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def unready(endpoint: EndpointConfig | None) -> Iterator[str]:
     """Warnings about what this machine lacks to ask a server; other nodes may have it."""
     if endpoint is None:
         return
-    if importlib.util.find_spec("openai") is None:
-        yield INSTALL
     if endpoint.key_env is not None and not os.environ.get(endpoint.key_env):
         yield (
             f"teacher.endpoint.key_env: the environment variable {endpoint.key_env} is not set here; set it where the "
             "teacher runs, before Ray starts there"
+        )
+    if endpoint.key_env is not None and endpoint.url.startswith("http://") and not is_loopback(endpoint.url):
+        yield (
+            f"teacher.endpoint.url: {endpoint.url} is not encrypted, so that the key of {endpoint.key_env} and all "
+            "questions go there as plain text; write https://, or leave key_env out where the server wants no key"
         )
     if endpoint.price is not None and endpoint.limit is None:
         yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"

@@ -3,11 +3,14 @@
 ``deploy/serve.py`` puts it behind Ray Serve; it needs neither Serve nor Ray itself.
 """
 
+import hmac
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from curation.errors import RowError, SourceError
+from curation.errors import ConfigError, RowError, SourceError
 from curation.filter.rows import Filter
 from curation.json_types import Json
 from curation.telemetry import metrics
@@ -17,6 +20,12 @@ Row = Json
 
 MAX_ROWS = 4096
 """Rows of the largest request."""
+MAX_BYTES = 2**22
+"""Bytes of the largest request."""
+MAX_DEPTH = 32
+"""Lists and objects within each other, the request's own included."""
+TOKEN = "CURATION_TOKEN"
+"""The environment variable that holds the token of those who may ask."""
 
 
 class Replica:
@@ -54,15 +63,21 @@ class Replica:
         self._filter.scorer  # noqa: B018 (load the weights before the first request)
 
     def rows_of(self, body: bytes) -> tuple[list[Row], bool]:
-        """The rows of a request's body, a JSON object or a list of them, and whether it was a list.
+        """Return the rows of a request's body, a JSON object or a list of them, and whether it was a list.
 
         Raises:
-            SourceError: it is neither, has too many rows, or a row has a column of the name of one that is added.
+            SourceError: it is neither, too large or nested too deeply, has too many rows, or a row has a column of the
+                name of one that is added.
         """
+        if len(body) > MAX_BYTES:
+            raise SourceError(f"{len(body):,} bytes are more than {MAX_BYTES:,} in one request; divide it")
         try:
-            found = json.loads(body)
+            found = json.loads(body, parse_constant=_refuse_constant)
         except ValueError as error:
             raise SourceError(f"the body is not JSON: {error}") from error
+        except RecursionError:
+            raise _too_deep() from None
+        _check_depth(found)
         is_list = isinstance(found, list)
         rows = found if is_list else [found]
         if not all(isinstance(row, dict) for row in rows):
@@ -72,6 +87,16 @@ class Replica:
         if taken := {name for row in rows for name in row} & set(self._filter.added):
             raise SourceError(f"rows have the columns {', '.join(sorted(taken))} already, which are added; rename them")
         return rows, is_list
+
+    def answer_each(self, requests: Sequence[list[Row]]) -> list[list[Row] | Exception]:
+        """Answer the rows of several requests together; where that fails each alone, so that one fails only itself."""
+        try:
+            found = iter(self.answer([row for request in requests for row in request]))
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            return [self.answer_each([request])[0] for request in requests]
+        return [[next(found) for _ in request] for request in requests]
 
     def answer(self, rows: list[Row]) -> list[Row]:
         """Each row with its label and trust."""
@@ -84,3 +109,48 @@ class Replica:
             self._telemetry.set(metrics.SHIFT_AUC, last.auc.value)
             self._telemetry.set(metrics.SHIFT_AUC_LOW, last.auc.low)
         return found
+
+
+class Door:
+    """Lets those in who send the token, as ``Authorization: Bearer TOKEN``.
+
+    Args:
+        token_env: the environment variable that holds the token, on every node where a replica may run.
+        is_open: let everybody in.
+
+    Raises:
+        ConfigError: the variable is empty or not set, and the door is not open.
+    """
+
+    def __init__(self, token_env: str = TOKEN, *, is_open: bool = False) -> None:
+        token = os.environ.get(token_env, "").strip()
+        if not token and not is_open:
+            raise ConfigError(
+                f"{token_env}: is empty or not set, and whoever reaches the port could ask; set it to a secret on "
+                f"every node before Ray starts there, e.g. by `export {token_env}=$(openssl rand -hex 32)`, name "
+                "another variable by token_env=NAME, or let everybody in by open=true"
+            )
+        self._expected = None if is_open else f"Bearer {token}".encode()
+
+    def lets_in(self, authorization: str | None) -> bool:
+        """Return whether a request with this header may ask; takes equally long for every wrong token."""
+        return self._expected is None or hmac.compare_digest((authorization or "").encode(), self._expected)
+
+
+def _check_depth(value: object) -> None:
+    """Refuse values that are nested too deeply: others recurse into them."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for item in level if isinstance(item, list | dict)]
+        if not level:
+            return
+        level = [child for item in level for child in (item if isinstance(item, list) else item.values())]
+    raise _too_deep()
+
+
+def _too_deep() -> SourceError:
+    return SourceError(f"lists and objects are nested more than {MAX_DEPTH} deep; flatten them")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

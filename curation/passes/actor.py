@@ -129,7 +129,7 @@ class ModelActor:
 
     def _beat(self) -> None:
         with suppress(ray.exceptions.RayError):
-            self._desk.beat.remote(self._id, dict(self._answered))
+            self._desk.beat.remote(self._id, dict(self._answered), self._models.pause)
 
 
 _index: ContextVar[int] = ContextVar("_index")

@@ -78,6 +78,7 @@ class _Actor:
     node: str
     pid: int
     heard: float = field(default_factory=time.monotonic)
+    pause: str = ""
     is_ended: bool = False
     """Whether its process was ended from here since it was heard last."""
 
@@ -169,6 +170,7 @@ class Desk:
             chunks_in_flight=sum(given.actor is not None for given in handed),
             actor_seconds=mine.actor_seconds,
             unstarted=mine.starts.words,
+            pause=next((known.pause for known in self._actors.values() if known.pause), ""),
             suspects=tuple(
                 Suspect(chunk=given.chunk, known=known.to_json())
                 for given in handed
@@ -226,10 +228,10 @@ class Desk:
         self._actors[actor] = _Actor(node, pid)
         await self._tell()
 
-    async def beat(self, actor: str, answered: Mapping[int, int]) -> None:
-        """An actor's process lives, and has answered so many rows of each chunk."""
+    async def beat(self, actor: str, answered: Mapping[int, int], pause: str = "") -> None:
+        """An actor's process lives, has answered so many rows of each chunk, and may say why its model waits."""
         if (known := self._actors.get(actor)) is not None:
-            known.heard, known.is_ended = time.monotonic(), False
+            known.heard, known.is_ended, known.pause = time.monotonic(), False, pause
         for index, rows in answered.items():
             if (given := self._fed.get(index)) is not None:
                 given.answered = rows

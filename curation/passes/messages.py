@@ -47,6 +47,8 @@ class Look:
     suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
     """Where and why the model does not start, a sentence for each actor."""
+    pause: str = ""
+    """The reason why the model of an actor waits."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,11 @@ class Models:
         self._key: str | None = None
         self._held: Any = None
 
+    @property
+    def pause(self) -> str:
+        """The reason why the model waits, in words; empty where it does not."""
+        return str(getattr(self._held, "pause", ""))
+
     def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
         """The teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says.
 

@@ -144,7 +144,7 @@ class Tally:
         telemetry.set(metrics.CHUNKS_LEFT, work.chunks_left)
         telemetry.set(metrics.COMMIT_LAG_SECONDS, work.lag_seconds)
         answered = max(self._rows, self._done + look.answered)
-        return Standing(rows=self._rows, total=self._total, work=work, answered=answered)
+        return Standing(rows=self._rows, total=self._total, work=work, answered=answered, note=look.pause)
 
     def _tell_actors(self, actors: Actors) -> None:
         for state in ("running", "pending", "restarting"):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from curation import report
 from curation.cluster.versions import versions
+from curation.config.endpoint import PAID
 from curation.domains import get_domain
 from curation.json_types import Json
 from curation.pipeline import reviews
@@ -16,6 +17,7 @@ from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
 from curation.rundir.status import statuses
+from curation.teachers.endpoint_paid import spending_in
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
@@ -32,6 +34,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
     made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
+    bought = None if config.teacher.endpoint is None else spending_in(str(config.directory / PAID))
     counts, overlap = _prepared(opened.chain, known)
     generations = _generations(
         [
@@ -52,6 +55,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         prepare_counts=counts,
         reviews=reviews.read(config.directory),
         overlap=overlap,
+        answers=() if bought is None else bought.findings,
         stages=[
             report.StageSummary(
                 name=name,

@@ -144,7 +144,7 @@ def at_work(
     with lease.hold(directory, wait=wait) as held, ExitStack() as stack, files_of(directory):
         opened = opening(held.still_held)
         opened.manifest.require_here()
-        again = dependents(redo(opened), opened.stages)
+        again = dependents(named := redo(opened), opened.stages)
         works, hosts = bool(again) or not opened.is_settled(stages(opened)), None
         if works:
             for line in opened.begin():
@@ -154,7 +154,7 @@ def at_work(
         if again:
             opened.manifest.event("redo", stages=again)
             say(f"to be done again: {', '.join(again)}")
-            opened.manifest.redo(again)
+            opened.manifest.redo(again, named=named)
         if works:
             stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
         else:

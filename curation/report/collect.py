@@ -117,6 +117,7 @@ def collect(run: RunRecord) -> Json:
         "passes": [of_pass(item) for item in run.passes],
         "starts": starts(run.passes),
         "costs": costs,
+        "answers": list(run.answers),
         "spent": spent(run, *_selection(last), money_of(costs)),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }

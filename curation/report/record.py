@@ -188,6 +188,8 @@ class RunRecord:
     """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
     """Amounts by stage of the forecast that has run since."""
+    answers: Sequence[JsonView] = ()
+    """Oddities of a server's answers (``Spending.findings``), where one is the teacher."""
     used: Mapping[str, SpentRecord] = field(default_factory=dict)
     """Amounts by pass of a model, in all its runs."""
     directory: str = "RUN_DIR"

@@ -77,6 +77,7 @@ class Manifest:
         token: str | None = None,
         guard: Guard = unguarded,
         attempts: dict[str, int] | None = None,
+        asked_again: dict[str, int] | None = None,
         deals: list[Json] | None = None,
         bfloat16_on_cpus: bool | None = None,
         format_: int = FORMAT,
@@ -93,6 +94,8 @@ class Manifest:
         self.stages = stages
         self.attempts = {} if attempts is None else attempts
         """How often each stage was done anew by request: each time in another directory."""
+        self.asked_again = {} if asked_again is None else asked_again
+        """How often each stage was itself named by ``--redo``: its questions to a server are then bought again."""
         self.deals = [] if deals is None else deals
         """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
         self.made: list[str] = []
@@ -136,6 +139,7 @@ class Manifest:
                 token=written.token,
                 guard=guard,
                 attempts=raw.get("attempts", {}),
+                asked_again=raw.get("asked_again", {}),
                 deals=raw.get("deals", []),
                 bfloat16_on_cpus=raw.get("bfloat16_on_cpus", False),
                 format_=raw.get("format", 1),
@@ -269,9 +273,14 @@ class Manifest:
                 known |= Sealed.from_json(record.sealed).files
         return seal(self.directory, outputs, known)
 
-    def redo(self, names: Iterable[str]) -> None:
-        """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`."""
+    def redo(self, names: Iterable[str], *, named: Iterable[str] = ()) -> None:
+        """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`.
+
+        ``named``: those that were named by a user, and do not only follow from these.
+        """
         self.guard()
+        for name in named:
+            self.asked_again[name] = self.asked_again.get(name, 0) + 1
         for name in names:
             self.clear(name)
             self.stages.pop(name, None)
@@ -357,6 +366,7 @@ class Manifest:
             "deals": self.deals,
             "attempts": self.attempts,
             "made": self.made,
+            "asked_again": self.asked_again,
             "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
             "stages": {name: vars(record) for name, record in self.stages.items()},
         }

@@ -81,9 +81,12 @@ class TeacherUse(Inputs):
         """How the model is started, with its backend."""
         return self.engine.model_copy(update={"backend": self.backend})
 
-    def asked(self, decoding: DecodingConfig) -> AskConfig:
-        """How the model is asked, with its backend and the decoding."""
-        return self.ask.model_copy(update={"backend": self.backend, "decoding": decoding})
+    def asked(self, decoding: DecodingConfig, *, again: int = 0) -> AskConfig:
+        """How the model is asked, with its backend and the decoding; a server ``again`` what it has answered before."""
+        asked, server = self.ask.model_copy(update={"backend": self.backend, "decoding": decoding}), self.ask.endpoint
+        if server is None or not again:
+            return asked
+        return asked.model_copy(update={"endpoint": server.model_copy(update={"again": again})})
 
     def changed(self, **changes: object) -> Self:
         """The same model, started the same way, but asked differently."""
@@ -144,7 +147,7 @@ class AskModel(Stage):
     def teacher_fields(self, task: Task) -> TeacherFields:
         """Fields of its pass's job: which teacher is asked, and how."""
         return {
-            "teacher": self.teacher.asked(self.decoding),
+            "teacher": self.teacher.asked(self.decoding, again=task.manifest.asked_again.get(task.name, 0)),
             "model": self.teacher.model,
             "decoding": self.decoding,
             "telemetry": task.telemetry,

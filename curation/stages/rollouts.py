@@ -109,7 +109,7 @@ class RollOut(AskModel):
             examples=job.pool,
             uri="",
             domain=job.domain,
-            teacher=self.teacher.asked(self.decoding),
+            teacher=self.teacher.asked(self.decoding, again=task.manifest.asked_again.get(task.name, 0)),
             model=model,
             decoding=self.decoding.model_copy(update={"temperature": settings.temperature}),
             num_samples=settings.num_samples,

@@ -70,7 +70,8 @@ class Teacher(Protocol):
     """Facts of the teacher's start, for the report: sizes by name.
 
     A teacher that answers rows side by side, each in a time of its own, also has ``slots: int``: how many of them. A
-    pass then gives it chunks that fill these, whatever the time of an answer.
+    pass then gives it chunks that fill these, whatever the time of an answer. One that has to wait for something else
+    may have ``pause: str``, which says so in the progress, and is empty otherwise.
     """
 
     @staticmethod

@@ -11,8 +11,9 @@ import copy
 import json
 import queue
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import MappingProxyType
 from typing import Self
 from urllib.parse import urlsplit
@@ -23,13 +24,15 @@ import pyarrow as pa
 from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, undrawable
 from curation.errors import ConfigError
+from curation.escaping import quoted
 from curation.hashing import hash64
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import AnsweredRow, bad_options, completion_batch, ranked
 from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_answer, read_scores
-from curation.teachers.endpoint_client import Client, RefusedError
+from curation.teachers.endpoint_client import Client, ServerQuestion
+from curation.teachers.endpoint_errors import RefusedError
 from curation.teachers.endpoint_paid import key_of
 
 BATCH_ROWS = 128
@@ -39,7 +42,6 @@ TEMPLATE_TOKENS = 64
 """Tokens that a chat template adds, at most."""
 MAX_KNOWN = 2**16
 """Options whose tokens are remembered."""
-Reading = Callable[[JsonView], ServedAnswer]
 NO_ROW: Mapping[str, int] = MappingProxyType({})
 FIELD = "answer"
 """The field of a JSON object that is one of a row's options."""
@@ -79,6 +81,11 @@ class EndpointTeacher:
     def slots(self) -> int:
         """The questions that are under way at once."""
         return int(self.client.config.concurrency)
+
+    @property
+    def pause(self) -> str:
+        """How long the server has asked to wait, in words, where that is long."""
+        return str(self.client.pause)
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -136,9 +143,9 @@ class EndpointTeacher:
         if options is not None and not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
             return await self._scored(request)
         path, body, field = question_of(request, decoding, self._config, seed)
-        most = most_of(body, decoding.max_tokens)
         of_row = {"row": request.row_id, "seed": seed} if decoding.temperature else {}
-        answer = await self._bought(path, body, most, lambda found: read_answer(found, field=field), of_row)
+        question = ServerQuestion(path, body, most_of(body, decoding.max_tokens), partial(read_answer, field=field))
+        answer = await self._bought(question, of_row)
         return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
 
     async def _scored(self, request: Request) -> ServedAnswer:
@@ -166,41 +173,37 @@ class EndpointTeacher:
             "max_tokens": 1,
         }
 
-        def read(found: Mapping[str, object]) -> ServedAnswer:
-            by_option = read_scores(found, [len(own) for own in tokens])
-            return ServedAnswer(num_prompt=len(prompt), truncated=False, by_option=by_option)
+        def read(found: JsonView, used: Usage) -> ServedAnswer:
+            return ServedAnswer(num_prompt=len(prompt), truncated=False, by_option=read_scores(found, tokens))
 
         most = Usage(sum(map(len, prompts)), len(prompts))
-        return await self._bought("/completions", {k: v for k, v in body.items() if v is not None}, most, read)
+        asked = {key: value for key, value in body.items() if value is not None}
+        return await self._bought(ServerQuestion("/completions", asked, most, read))
 
-    async def _bought(
-        self, path: str, body: Mapping[str, object], most: Usage, read: Reading, of_row: Mapping[str, int] = NO_ROW
-    ) -> ServedAnswer:
+    async def _bought(self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] = NO_ROW) -> ServedAnswer:
         """The answer to a question: one that was paid for or is under way, if there is one, also of another row.
 
         ``of_row``: the row and the seed whose own answer it is to be, whether or not the body has a seed.
         """
-        key = key_of({"path": path, "body": body, "kind": self.client.config.kind, **of_row})
+        again = getattr(self._config.endpoint, "again", 0)
+        asked = {"path": question.path, "body": question.body, "kind": self.client.config.kind, **of_row}
+        key = key_of({**asked, "again": again} if again else asked)
         if (known := self.client.paid.find(key)) is not None:
             return known
         under_way = self.client.under_way
         if key not in under_way:
-            under_way[key] = asyncio.ensure_future(self._buy(key, path, body, most, read))
+            under_way[key] = asyncio.ensure_future(self._buy(key, question))
             under_way[key].add_done_callback(lambda _: under_way.pop(key))
         return await asyncio.shield(under_way[key])  # nobody may wait for it any more, but it is paid
 
-    async def _buy(self, key: str, path: str, body: Mapping[str, object], most: Usage, read: Reading) -> ServedAnswer:
+    async def _buy(self, key: str, question: ServerQuestion[ServedAnswer]) -> ServedAnswer:
         try:
-            billed = await self.client.ask(path, body, most)
+            answer, number, used, odd = await self.client.ask(question)
         except RefusedError as error:
             return ServedAnswer(error=str(error))
-        try:
-            if "unreadable" in billed.content:
-                raise UnreadableError(billed.content["unreadable"])
-            answer = read(billed.content)
-        except UnreadableError as error:
-            answer = ServedAnswer(error=f"endpoint_answer: {error}")
-        self.client.paid.got(billed.number, key, billed.used, answer)
+        if not answer.of_text:
+            odd = {**odd, "other_tokens": quoted(answer.text or "")}
+        self.client.paid.got(number, key, used, answer, odd)
         return answer
 
 
@@ -302,12 +305,18 @@ class _ServersTokens:
         return prompt, [own or [] for own in found]
 
     async def _ask(self, body: Mapping[str, object]) -> list[int]:
-        asked = await self._client.ask(self._url, {"model": self._model, **body}, Usage(0, 0))
+        asked = await self._client.ask(
+            ServerQuestion(self._url, {"model": self._model, **body}, Usage(len(json.dumps(body)), 0), _tokens_of)
+        )
         self._client.paid.freed(asked.number)
-        tokens = asked.content.get("tokens")
-        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise RefusedError(f"endpoint_answer: {self._url} gave no tokens, but {json.dumps(asked.content)[:80]}")
-        return tokens
+        return asked.answer
+
+
+def _tokens_of(found: JsonView, used: Usage) -> list[int]:
+    tokens = found.get("tokens")
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise UnreadableError("no tokens")
+    return tokens
 
 
 def _plain(text: str) -> Json:

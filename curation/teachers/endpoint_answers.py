@@ -7,11 +7,18 @@ exact where all tokens are given, and at most the model's own elsewhere.
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from curation.escaping import quoted
 from curation.json_types import JsonView
 from curation.teachers.completions import OfTokens
+
+MAX_COUNT = 2**31 - 1
+"""The most tokens that a table's column takes."""
+LEAST_LOGPROB = -9999.0
+"""Smaller log-probabilities count as this one, which vLLM gives for none: float16 holds it, and no sum overflows."""
 
 
 class Usage(NamedTuple):
@@ -44,6 +51,8 @@ class ServedAnswer(NamedTuple):
     by_option: Sequence[Sequence[float]] | None = None
     """Log-probabilities of the tokens of each option, where options were scored."""
     error: str | None = None
+    of_text: bool = True
+    """Whether the log-probabilities are of tokens that hold the text."""
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
@@ -54,87 +63,169 @@ class ServedAnswer(NamedTuple):
 
 
 class UnreadableError(ValueError):
-    """A server's answer is not of the form that its API promises."""
+    """Content of a server that is no answer."""
+
+
+class ServerError(UnreadableError):
+    """An error of the server in the place of an answer; ``status`` is the one that the body names, if it does."""
+
+    def __init__(self, words: str, status: int | None, code: object) -> None:
+        super().__init__(words)
+        self.status, self.code = status, code
 
 
 def read_json(content: bytes) -> JsonView:
-    """The object that a server answered with.
+    """Return the object that a server answered with.
 
     Raises:
         UnreadableError: it is no JSON object.
     """
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnreadableError(f"no JSON, but {content[:80]!r}") from None
     if not isinstance(found, dict):
-        raise UnreadableError(f"no JSON object, but {str(found)[:80]}")
+        raise UnreadableError(f"no JSON object, but {shown(found)}")
     return found
 
 
-def usage_of(found: Mapping[str, object]) -> Usage | None:
-    """The billed tokens; ``None`` where the server does not say."""
+def check_error(found: JsonView) -> None:
+    """Refuse an error in the place of an answer.
+
+    Raises:
+        ServerError: it is one.
+    """
+    if (error := found.get("error")) and not found.get("choices"):
+        fields = error if isinstance(error, dict) else {"message": error}
+        code = fields.get("code")
+        status = code if type(code) is int and 400 <= code < 600 else None
+        raise ServerError(f"an error, {shown(fields.get('message'))}", status, code)
+
+
+def billed(found: JsonView, most: Usage) -> tuple[Usage, bool]:
+    """Return the tokens that an answer is billed for, and whether any are estimated.
+
+    Numbers that cannot be (negative ones, none of a question or a text) count as not said. A missing one is what is
+    left of ``total_tokens``; without that, the question counts as at most it can take, and a text as a token a byte,
+    or as the longest one where it was cut off or there is none.
+    """
     usage = found.get("usage")
-    if not isinstance(usage, Mapping):
-        return None
-    prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens") or 0
-    return Usage(prompt, output) if isinstance(prompt, int) and isinstance(output, int) else None
+    prompt, output, total = (
+        _count(usage.get(name)) if isinstance(usage, Mapping) else None
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    )
+    num_bytes, is_whole = _written(found)
+    prompt, output = prompt or None, None if output == 0 and num_bytes else output
+    guess = min(num_bytes, most.output) if num_bytes and is_whole else most.output
+    asked, written = prompt, output
+    if total is not None and prompt is not None and total >= prompt:
+        written = max(output or 0, total - prompt)  # some count hidden tokens in the total alone
+    elif total is not None and output is not None and total > output:
+        asked = total - output
+    asked, written = asked or most.prompt, written or (guess if num_bytes or written is None else 0)
+    used = Usage(min(asked, MAX_COUNT), min(written, MAX_COUNT))
+    return used, used != (prompt, output)
 
 
-def read_answer(found: JsonView, *, field: str | None = None) -> ServedAnswer:
-    """The answer of a chat or of a completion.
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
+
+
+def _written(found: JsonView) -> tuple[int, bool]:
+    """The bytes of all texts of an answer, and whether none was cut off."""
+    number, is_whole = 0, True
+    for choice in choices if isinstance(choices := found.get("choices"), list) else ():
+        if isinstance(choice, Mapping):
+            is_whole = is_whole and choice.get("finish_reason") != "length"
+            message = choice.get("message")
+            found_in = message if isinstance(message, Mapping) else choice
+            texts = filter(None, map(found_in.get, ("text", "content", "reasoning", "reasoning_content", "refusal")))
+            number += sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
+    return number, is_whole
+
+
+def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> ServedAnswer:
+    """Return the answer of a chat or of a completion; an error where there is one that no row can hold.
 
     Args:
         found: the server's answer.
+        used: the tokens that it took.
         field: where the text is a JSON object, the field of it that is the answer.
 
     Raises:
-        UnreadableError: there is no choice, no text, or numbers are none.
+        UnreadableError: there is no choice, no text, or the server ended it by an error.
     """
     try:
         choice = found["choices"][0]
         is_chat = "message" in choice
         text = choice["message"].get("content") if is_chat else choice["text"]
-        tokens = (_chat_tokens if is_chat else _tokens)(choice.get("logprobs"))
         reason = choice.get("finish_reason")
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UnreadableError(f"lacks a choice with a text ({type(error).__name__}: {error})") from None
-    usage = usage_of(found)
-    num_prompt = None if usage is None else usage.prompt
+    if reason == "error":
+        raise UnreadableError("the server ended the answer by an error (finish_reason: error)")
     if reason == "content_filter" or (text is None and reason != "length"):
-        return ServedAnswer(num_prompt=num_prompt, error=f"endpoint_refused: the server gave no text ({reason})")
+        words = f"endpoint_refused: the server gave no text ({shown(reason)})"
+        return ServedAnswer(num_prompt=used.prompt, error=words)
     if not isinstance(text, str | None):
-        raise UnreadableError(f"the text is {text!r}")
-    text, own = _own(text or "", tokens, reason, field)
+        raise UnreadableError(f"the text is {shown(text)}")
+    try:
+        tokens = (_chat_tokens if is_chat else _tokens)(choice.get("logprobs"))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        words = f"endpoint_answer: the log-probabilities cannot be read ({type(error).__name__}: {quoted(str(error))})"
+        return ServedAnswer(num_prompt=used.prompt, error=words)
+    is_cut, content = reason == "length", text or ""
+    try:
+        text, own = _own(content, tokens, reason, field)
+        text.encode()
+    except UnicodeEncodeError:
+        words = f"endpoint_answer: the text has half of a surrogate pair, which is no character: {quoted(content)}"
+        return ServedAnswer(num_prompt=used.prompt, error=words)
     if tokens is None:
-        num_output = None if usage is None else usage.output
-        return ServedAnswer(text=text, num_prompt=num_prompt, num_output=num_output, truncated=reason == "length")
+        return ServedAnswer(text=text, num_prompt=used.prompt, num_output=used.output, truncated=is_cut)
     return ServedAnswer(
         text=text,
-        num_prompt=num_prompt,
+        num_prompt=used.prompt,
         num_output=len(own),
-        truncated=reason == "length",
+        truncated=is_cut,
         logprobs=[token.logprob for token in own],
         margins=OfTokens.of([_margin(token) for token in own]) if all(len(token.top) > 1 for token in own) else None,
         negentropies=OfTokens.of([negentropy(token.top) for token in own]) if all(token.top for token in own) else None,
+        of_text=_letters(content.encode()) in _letters(b"".join(token.text for token in tokens)),
     )
 
 
-def read_scores(found: JsonView, lengths: Sequence[int]) -> list[list[float]]:
-    """Log-probabilities of the last ``lengths`` tokens of each prompt, as vLLM gives them with ``prompt_logprobs``.
+def _letters(text: bytes) -> bytes:
+    """The ASCII letters and digits: what tokens and text share, however a server writes spaces and other bytes."""
+    return re.sub(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]", b"", text)
+
+
+def is_other(asked: str, answered: object) -> bool:
+    """Return whether an answer names another model; without its path, or with a date, it is the same."""
+    if not isinstance(answered, str) or not answered:
+        return False
+    name, other = (text.lower().rstrip("/").rpartition("/")[2] for text in (asked, answered))
+    return re.fullmatch(re.escape(name.removesuffix("-latest")) + r"(-latest|[-@:]\d[\d.-]*)?", other) is None
+
+
+def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return the log-probabilities of the last ``tokens`` of each prompt, as vLLM gives them by ``prompt_logprobs``.
 
     Raises:
-        UnreadableError: they are not there.
+        UnreadableError: they are not there, or are those of other tokens.
     """
     try:
         choices = sorted(found["choices"], key=lambda choice: choice["index"])
         scores = []
-        for choice, length in zip(choices, lengths, strict=True):
+        for choice, own in zip(choices, tokens, strict=True):
             given, ids = choice["prompt_logprobs"], choice["prompt_token_ids"]
-            places = range(len(ids) - length, len(ids))
-            scores.append([float(given[place][str(ids[place])]["logprob"]) for place in places])
+            places = range(len(ids) - len(own), len(ids))
+            if ids[places.start :] != [*own]:
+                raise ValueError("they are of other tokens than were sent")
+            scores.append([_number(given[place][str(ids[place])]["logprob"]) for place in places])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise UnreadableError(f"lacks log-probabilities of a prompt ({type(error).__name__}: {error})") from None
+        words = quoted(str(error), 200)
+        raise UnreadableError(f"lacks log-probabilities of a prompt ({type(error).__name__}: {words})") from None
     return scores
 
 
@@ -157,7 +248,7 @@ def _chat_tokens(logprobs: object) -> list[Token] | None:
         return None
     return [
         Token(
-            bytes(item["bytes"]) if item.get("bytes") is not None else item["token"].encode(),
+            bytes([*item["bytes"]]) if item.get("bytes") is not None else _encoded(item["token"]),
             _number(item["logprob"]),
             [_number(other["logprob"]) for other in item.get("top_logprobs") or ()],
         )
@@ -170,16 +261,27 @@ def _tokens(logprobs: object) -> list[Token] | None:
         return None
     tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
     return [
-        Token(text.encode(), _number(logprob), [_number(other) for other in (top or {}).values()])
+        Token(_encoded(text), _number(logprob), [_number(other) for other in (top or {}).values()])
         for text, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
     ]
 
 
+def shown(value: object) -> str:
+    """Return a value of a server in a few characters that every table and terminal takes."""
+    try:
+        return quoted(value if isinstance(value, str) else json.dumps(value))
+    except RecursionError:
+        return f"a {type(value).__name__}"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")  # a token may hold half a character
+
+
 def _number(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number) or number > 1e-3:
-        raise ValueError(f"{value!r} is no log-probability")
-    return min(number, 0.0)
+    if type(value) not in (int, float) or not value <= 1e-3:
+        raise ValueError(f"{shown(value)} is no log-probability")
+    return float(min(max(value, LEAST_LOGPROB), 0.0))
 
 
 def _own(text: str, tokens: list[Token] | None, reason: object, field: str | None) -> tuple[str, Sequence[Token]]:
@@ -188,7 +290,7 @@ def _own(text: str, tokens: list[Token] | None, reason: object, field: str | Non
         return text, [] if tokens is None else _holding(text, tokens, reason)
     try:
         answer = json.loads(text)[field]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text, [] if tokens is None else _holding(text, tokens, reason)  # as it is: no label can be read of it
     if not isinstance(answer, str):
         return text, []

@@ -1,54 +1,87 @@
 """Questions to a server: so many at once, at so many a minute, for so much money, and again after an error.
 
 The server's errors are of three kinds. Those that the next try may not meet (429, 5xx, a lost connection, an answer
-that takes too long) are met by waiting: as long as ``Retry-After`` says, all questions together, else twice as long
-each time. Those of one question (400, 413, 422) are errors of its row. Those that every question would meet (a wrong
-key, an unknown model, an empty account) end the run. Where the tries of a question are used up, it is its row's error
-if others were answered meanwhile. If none was, the server is asked for its models: the run ends where it does not
-answer that, and where ``GONE`` questions one after the other fail so.
+that takes too long, what is no answer) are met by waiting: twice as long each time, and all questions together at least
+as long as ``Retry-After`` says. Those of one question (400, 413, 422) are errors of its row. Those that every question
+would meet (a wrong key, an unknown model, an empty account, a redirect) end the run. Where the tries of a question are
+used up, it is its row's error if others were answered meanwhile. If none was, the server is asked for its models: the
+run ends where it does not answer that, and where ``GONE`` questions one after the other fail so.
+
+Nothing but the configuration says what is sent, and where: no ``OPENAI_*`` of the environment is read, no redirect is
+followed. Only proxies are taken from it (``HTTPS_PROXY`` and the like).
 """
 
 import asyncio
-import importlib.util
+import json
 import os
 import random
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from curation.config.endpoint import INSTALL, MILLION, EndpointConfig
+import httpx2
+
+from curation.config.endpoint import MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
+from curation.escaping import escaped
 from curation.json_types import JsonView
-from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_json, usage_of
-from curation.teachers.endpoint_paid import Paid
+from curation.teachers.endpoint_answers import (
+    ServedAnswer,
+    ServerError,
+    UnreadableError,
+    Usage,
+    billed,
+    check_error,
+    is_other,
+    read_json,
+    shown,
+)
+from curation.teachers.endpoint_errors import (
+    OF_ALL,
+    OF_ROWS,
+    REDIRECTS,
+    UNBILLED,
+    RefusedError,
+    TryError,
+    error_of,
+    retry_after,
+)
+from curation.teachers.endpoint_paid import Odd, Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
-LONGEST_RETRY_AFTER = 3600.0
+SHOWN_WAIT = 10.0
+"""A pause of the server that is shown, in seconds."""
+CONNECT_SECONDS = 10.0
+ERROR_BYTES = 2**16
+"""The most of an error's text that is read."""
+ANSWER_BYTES, TOKEN_BYTES = 2**20, 2**10
+"""The longest answer: so many bytes, and so many more for each token that it may tell of."""
 GONE = 8
 """Questions that fail one after the other, with all their tries, until the run ends."""
-OF_ROWS = frozenset({400, 413, 422})
-"""Refusals of one question."""
-OF_ALL = frozenset({401, 402, 403, 404, 405, 501})
-"""Refusals that every question would meet."""
-UNBILLED = OF_ROWS | OF_ALL | {429, 503}
-"""Refusals for which no server asks money: it has written nothing. After others, as 504, it may have."""
-
 Made = TypeVar("Made")
 
 
-class RefusedError(Exception):
-    """A question that the server does not answer, as the error of its row."""
+class ServerQuestion(NamedTuple, Generic[Made]):
+    """A question to the server."""
+
+    path: str
+    """Below the address of the API, or a whole address."""
+    body: JsonView
+    most: Usage
+    """The most tokens that it can take."""
+    read: Callable[[JsonView, Usage], Made]
+    """Read the answer, given what it took; ``UnreadableError`` where it is none."""
 
 
-class Billed(NamedTuple):
-    """A server's answer, and the number under which it was noted as sent."""
+class Billed(NamedTuple, Generic[Made]):
+    """Content read from a server's answer, and the number under which it was noted as sent."""
 
-    content: JsonView
+    answer: Made
     number: int
     used: Usage
+    odd: Odd
 
 
 class EvenPace:
@@ -87,25 +120,26 @@ class Client:
         self._mean_output: float | None = None
         self.under_way: dict[str, asyncio.Future[ServedAnswer]] = {}
         """Answers that are bought at the moment, by question."""
-        if importlib.util.find_spec("openai") is None:
-            raise ConfigError(INSTALL)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
         self._thread.start()
         self.run(self._open()).result()
 
     async def _open(self) -> None:
-        import openai  # heavy
-
-        self._errors = openai
         self._settled = asyncio.Condition()
         self._slots = asyncio.Semaphore(self.config.concurrency)
-        self._api = openai.AsyncOpenAI(
-            api_key=self._secret or "none",
-            base_url=self.config.url,
-            timeout=self.config.timeout_seconds,
-            max_retries=0,  # ours know the limits
-        )
+        try:
+            self._http = httpx2.AsyncClient(
+                headers={} if self._secret is None else {"authorization": f"Bearer {self._secret}"},
+                timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # a whole answer has a deadline of its own
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=self.config.concurrency),
+                follow_redirects=False,
+            )
+        except (ValueError, ImportError, httpx2.InvalidURL) as error:
+            raise ConfigError(
+                f"teacher.endpoint: a proxy of the environment cannot be used: {error}; set HTTPS_PROXY, "
+                "HTTP_PROXY and ALL_PROXY to its address or unset them, where the teacher runs"
+            ) from None
 
     def run(self, work: Coroutine[Any, Any, Made]) -> "Future[Made]":
         """Start work in the event loop."""
@@ -117,26 +151,35 @@ class Client:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 
-    async def ask(self, path: str, body: Mapping[str, object], most: Usage) -> Billed:
-        """The answer to a question, which is noted as sent and not yet as answered.
+    @property
+    def pause(self) -> str:
+        """How long the server has asked to wait, in words; empty where that is over soon."""
+        left = self._paused_until - time.monotonic()
+        if left < SHOWN_WAIT:
+            return ""
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
+        return f"the server asks to wait until {until}, {left:.0f} s more (Retry-After)"
+
+    async def ask(self, question: ServerQuestion[Made]) -> Billed[Made]:
+        """Return the answer to a question, which is noted as sent and not yet as answered.
 
         Raises:
-            RefusedError: it is refused, fails again and again, or its answer cannot be read.
+            RefusedError: it is refused, or fails again and again.
             RunFailedError: the server is gone, or the money.
             ConfigError: the server refuses every question.
         """
         async with self._slots:
             answered_before, tries = self._answered, 0
             while True:
-                guess = await self._wait_for_turn(most)
-                number = await self._afford(most)
+                guess = await self._wait_for_turn(question.most)
+                number = await self._afford(question.most)
                 try:
-                    return await self._once(path, body, number, most, guess)
-                except self._errors.APIError as error:
+                    return await self._once(question, number, guess)
+                except TryError as error:
                     if tries >= self.config.retries:
                         await self._give_up(error, others_answered=self._answered > answered_before)
                     seconds = self._judge(error, tries)
-                    if isinstance(error, self._errors.RateLimitError) and self._answered > answered_before:
+                    if error.status == 429 and self._answered > answered_before:
                         answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
                     else:
                         tries += 1
@@ -146,26 +189,69 @@ class Client:
                         self._settled.notify_all()
                 await asyncio.sleep(seconds)
 
-    async def _once(self, path: str, body: Mapping[str, object], number: int, most: Usage, guess: float) -> Billed:
-        import httpx2
+    async def _once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
+        """The answer of one try.
 
+        Raises:
+            TryError: there is none; what it cost is noted.
+        """
+        used = question.most
         try:
-            response = await self._api.post(path, cast_to=httpx2.Response, body=dict(body))
-            content = response.content
-        except self._errors.APIStatusError as error:
-            if error.status_code in UNBILLED:
-                self.paid.freed(number)
-            raise
-        self._answered, self._failed = self._answered + 1, 0
-        try:
-            found = read_json(content)
+            found = read_json(await self._content(question, number))
+            used, is_estimated = billed(found, question.most)
+            if self._paces[1] is not None:
+                self._paces[1].correct(min(sum(used), sum(question.most)) - guess)
+            check_error(found)
+            answer = question.read(found, used)
         except UnreadableError as error:
-            found = {"unreadable": str(error)}
-        used = usage_of(found) or most
-        if self._paces[1] is not None:
-            self._paces[1].correct(sum(used) - guess)
+            status, code = (error.status, error.code) if isinstance(error, ServerError) else (None, None)
+            self.paid.lost(number, used, {"no_answer": str(error)})
+            raise TryError(str(error), status=status, code=code, kind="endpoint_answer") from None
+        self._answered, self._failed = self._answered + 1, 0
         self._mean_output = used.output if self._mean_output is None else 0.9 * self._mean_output + 0.1 * used.output
-        return Billed(found, number, used)
+        odd = {"estimated": shown(found.get("usage"))} if is_estimated else {}
+        if sum(used) > sum(question.most):
+            odd["dear"] = f"{used.prompt:,} and {used.output:,}"
+        if is_other(self.config.model, other := found.get("model")):
+            odd["other_model"] = shown(other)
+        return Billed(answer, number, used, odd)
+
+    async def _content(self, question: ServerQuestion[Made], number: int) -> bytes:
+        """The body that the server sends.
+
+        Raises:
+            UnreadableError: it is longer than any answer.
+            TryError: none came, or the server refuses.
+        """
+        most, content = question.most, b""
+        longest = ANSWER_BYTES + TOKEN_BYTES * (most.prompt + most.output * (1 + self.config.top_logprobs))
+        url = question.path if "://" in question.path else f"{self.config.url}{question.path}"
+        body, kind = json.dumps(question.body).encode(), {"content-type": "application/json"}
+        try:
+            async with (
+                asyncio.timeout(self.config.timeout_seconds),
+                self._http.stream("POST", url, content=body, headers=kind) as response,
+            ):
+                longest = longest if response.is_success else ERROR_BYTES
+                async for part in response.aiter_bytes():  # as the server wrote it, decompressed
+                    content += part
+                    if len(content) > longest:
+                        break
+        except TimeoutError:
+            raise TryError(f"no whole answer in {self.config.timeout_seconds:g} s (timeout_seconds)") from None
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
+            if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+                self.paid.freed(number)  # it was never sent
+            raise TryError(f"{type(error).__name__}: {error}") from None
+        if response.is_success:
+            if len(content) > longest:
+                raise UnreadableError(f"a body of more than {longest:,} bytes")
+            return content
+        if response.status_code in UNBILLED or response.is_redirect:
+            self.paid.freed(number)
+        words, code = error_of(response.headers.get("location", "").encode() or content)
+        waits = retry_after(response.headers)
+        raise TryError(words, status=response.status_code, code=code, retry_after=waits)
 
     async def _wait_for_turn(self, most: Usage) -> float:
         """Wait as the limits a minute and the server want it; about how many tokens were taken for the question."""
@@ -206,26 +292,22 @@ class Client:
             self._under_way += 1
             return paid.sent(most)
 
-    def _judge(self, error: object, tries: int) -> float:
+    def _judge(self, error: TryError, tries: int) -> float:
         """Seconds until the next try.
 
         Raises:
             RefusedError, ConfigError: there is none.
         """
-        status, words = getattr(error, "status_code", None), self._words(error)
+        status, words = error.status, self._words(error)
         if status in OF_ROWS:
             raise RefusedError(f"endpoint_refused: {words}") from None  # the error itself may hold the key
-        if status in OF_ALL or getattr(error, "code", None) == "insufficient_quota":
+        if status in OF_ALL or status in REDIRECTS or error.code == "insufficient_quota":
             url, mend = self.config.url, self._mend(status)
             raise ConfigError(f"teacher.endpoint: {url} refuses every question: {words}{mend}") from None
-        response = getattr(error, "response", None)
-        asked_for = None if response is None else retry_after(response.headers)
-        if asked_for is not None:
-            self._paused_until = max(self._paused_until, time.monotonic() + asked_for)
-            return 0.0
-        return float(min(LONGEST_WAIT, FIRST_WAIT * 2**tries) * random.uniform(0.5, 1))
+        self._paused_until = max(self._paused_until, time.monotonic() + (error.retry_after or 0.0))
+        return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
 
-    async def _give_up(self, error: object, *, others_answered: bool) -> None:
+    async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
         """The end of a question whose tries are used up.
 
         Raises:
@@ -235,7 +317,7 @@ class Client:
         words, tries = self._words(error), self.config.retries + 1
         self._failed += 1
         if others_answered or (self._failed < GONE and await self._is_there()):
-            raise RefusedError(f"endpoint_failed: {words}, {tries} times") from None
+            raise RefusedError(f"{error.kind}: {words}, {tries} times") from None
         raise RunFailedError(
             f"teacher.endpoint: {self.config.url} gave no answer to anything in {tries} tries, the last time: {words}; "
             "what came is kept: run the same command when it answers again"
@@ -243,15 +325,14 @@ class Client:
 
     async def _is_there(self) -> bool:
         """Whether the server answers at all."""
-        import httpx2
-
         try:
-            await self._api.get("/models", cast_to=httpx2.Response)
-        except self._errors.APIStatusError as error:
-            return bool(error.status_code < 500)
-        except self._errors.APIError:
+            async with (
+                asyncio.timeout(self.config.timeout_seconds),
+                self._http.stream("GET", f"{self.config.url}/models") as response,
+            ):
+                return bool(response.status_code < 500)
+        except (TimeoutError, httpx2.HTTPError, OSError, ValueError):
             return False
-        return True
 
     def _mend(self, status: int | None) -> str:
         if status in (401, 403):
@@ -261,38 +342,24 @@ class Client:
             return (
                 "; look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
             )
+        if status in REDIRECTS:
+            return "; questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
         return "; look at the account there"
 
-    def _words(self, error: object) -> str:
+    def _words(self, error: Exception) -> str:
         """The error in one line, without the key."""
-        status = getattr(error, "status_code", None)
         text = str(error).replace(self._secret, "***") if self._secret else str(error)
-        return f"{type(error).__name__ if status is None else status}: {' '.join(text.split())[:300]}"
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait; ``None`` if it does not say (RFC 9110, section 10.2.3)."""
-    text = headers.get("retry-after-ms")
-    try:
-        if text is not None:
-            return min(max(0.0, float(text) / 1000), LONGEST_RETRY_AFTER)
-        if (text := headers.get("retry-after")) is None:
-            return None
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError):
-        return None
-    return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if seconds == seconds else None
+        return escaped(" ".join(text.split())[:300])
 
 
 def _secret(name: str | None) -> str | None:
     if name is None:
         return None
-    if not (found := os.environ.get(name, "").strip()):
+    found = os.environ.get(name, "").strip()
+    if not (found and found.isascii() and found.isprintable()):
+        problem = "holds characters that no key has" if found else "is empty or not set"
         raise ConfigError(
-            f"teacher.endpoint.key_env: the environment variable {name} is empty or not set where the teacher runs; "
+            f"teacher.endpoint.key_env: the environment variable {name} {problem} where the teacher runs; "
             "set it on every node before Ray starts there"
         )
     return found

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,11 +22,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curation.config.endpoint import TokenPrice
-from curation.json_types import JsonView
+from curation.json_types import Json, JsonView
 from curation.storage.files import append_lines, open_file, sync_file
 from curation.storage.paths import Place, Remote, place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
+Odd = Mapping[str, str]
+"""Oddities of an answer, of ``ODD``, each with an example."""
+ODD = {
+    "no_answer": "were no answers, counted as paid, and were asked again",
+    "estimated": "did not say what they cost, or said what cannot be, so that tokens are estimated",
+    "dear": "took more tokens than they can have, as the server says; a limit may be passed by these",
+    "other_model": "came from another model than was asked for",
+    "other_tokens": "came with log-probabilities of other tokens than their text's",
+}
+"""Oddities of answers, in words after their number."""
 REFRESH_SECONDS = 1.0
 """How old may be what is known of other processes."""
 SUFFIX = ".jsonl"
@@ -46,6 +57,10 @@ class Spending:
     output: int = 0
     open: dict[str, Usage] = field(default_factory=dict)
     """The most that the questions without an answer can take, by file and number."""
+    odd: Counter[str] = field(default_factory=Counter)
+    """Answers by what is odd about them."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """The first one of each."""
 
     @property
     def tokens(self) -> Usage:
@@ -54,6 +69,14 @@ class Spending:
             self.prompt + sum(most.prompt for most in self.open.values()),
             self.output + sum(most.output for most in self.open.values()),
         )
+
+    @property
+    def findings(self) -> list[Json]:
+        """The oddities, the most frequent first: ``kind``, number of ``answers``, ``words`` on them, ``example``."""
+        return [
+            {"kind": kind, "answers": number, "words": ODD.get(kind, kind), "example": self.examples[kind]}
+            for kind, number in self.odd.most_common()
+        ]
 
     def money(self, price: TokenPrice | None) -> float | None:
         """Money that is spent, or may be; ``None`` without a price."""
@@ -98,13 +121,17 @@ class Paid:
         self._note({"sent": self._number, "tokens": most})
         return self._number
 
-    def got(self, number: int, key: str, used: Usage, answer: ServedAnswer) -> None:
+    def got(self, number: int, key: str, used: Usage, answer: ServedAnswer, odd: Odd) -> None:
         """Note the answer."""
-        line = {"got": number, "key": key, "tokens": used, "answer": answer}
+        line = {"got": number, "key": key, "tokens": used, "answer": answer, **({"odd": odd} if odd else {})}
         try:
             self._note(line)
         except OSError:  # it is paid: it is kept in memory until the next flush, which says whether it is written
             self._hold(json.dumps(line).encode() + b"\n")
+
+    def lost(self, number: int, used: Usage, odd: Odd) -> None:
+        """Note that what came was no answer, and what it cost."""
+        self._note({"got": number, "tokens": used, "odd": odd})
 
     def freed(self, number: int) -> None:
         """Note that a question was refused, and costs nothing."""
@@ -178,7 +205,11 @@ class Paid:
             used = Usage(*line["tokens"])
             spending.open.pop(f"{of}-{line['got']}", None)
             spending.prompt, spending.output = spending.prompt + used.prompt, spending.output + used.output
-            self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
+            for kind, example in line.get("odd", {}).items():
+                spending.odd[kind] += 1
+                spending.examples.setdefault(kind, example)
+            if "key" in line:
+                self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
 
 
 def spending_in(folder: str) -> Spending | None:

@@ -105,7 +105,7 @@ class Standing:
     answered: int | None = None
     """Rows done, those included that are not committed yet; unset: ``rows``."""
     note: str = ""
-    """How good the work is so far, in words: the validation AUC of a fit."""
+    """How good the work is so far, in words: the validation AUC of a fit; or what it waits for."""
 
     @property
     def reached(self) -> int:

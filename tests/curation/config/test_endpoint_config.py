@@ -78,6 +78,7 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
         ({"url": "localhost:8000"}, {}, "url: 'localhost:8000' is no address of a server; write it with http"),
         ({"url": "http://x/v1/chat/completions"}, {}, "is the address of one question; leave /chat/completions"),
         ({"url": "http://x/v1?a=b"}, {}, "ends in a query"),
+        ({"url": "http://x:99999/v1"}, {}, "is no address of a server (Port out of range"),
         ({"url": "http://user:word@x/v1"}, {}, "holds a credential"),
         ({"kind": "tgi"}, {}, "'openai', 'vllm' or 'sglang'"),
         ({"model": ""}, {}, "endpoint.model"),
@@ -138,6 +139,26 @@ def test_validate_says_where_the_answers_come_from_and_what_is_missing(monkeypat
     )
     monkeypatch.setenv("A_KEY", "x")
     assert "A_KEY" not in " ".join(warnings(config))
+
+
+@pytest.mark.parametrize(
+    ("url", "key_env", "is_warned"),
+    [
+        ("http://model.example/v1", "A_KEY", True),
+        ("http://10.0.0.7:8000/v1", "A_KEY", True),
+        ("http://model.example/v1", None, False),
+        ("https://model.example/v1", "A_KEY", False),
+        ("http://localhost:8000/v1", "A_KEY", False),
+        ("http://127.0.0.2:8000/v1", "A_KEY", False),
+        ("http://[::1]:8000/v1", "A_KEY", False),
+    ],
+)
+def test_a_key_in_plain_text_to_another_machine_is_a_warning(
+    url: str, key_env: str | None, is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "x")
+    found = " ".join(warnings(made({"url": url, "key_env": key_env})))
+    assert (f"teacher.endpoint.url: {url} is not encrypted, so that the key of A_KEY" in found) is is_warned
 
 
 def test_a_filter_asks_its_own_server_the_packages_model() -> None:

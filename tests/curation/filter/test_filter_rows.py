@@ -12,9 +12,10 @@ from scipy.special import expit
 from tiny_package import COMPLETIONS, INTERCEPT, SEED, SLOPE, direction, of_model, probe, states_of, sums, tiny_package
 
 import curation
-from curation.errors import PackageError, SourceError
+from curation.errors import ConfigError, PackageError, SourceError
 from curation.filter import Filter, Replica, ShiftWatch
 from curation.filter.package import TrustPackage
+from curation.filter.replica import Door
 from curation.hashing import hash64
 from curation.metrics.shift import two_sample
 from curation.refs import ModelRef
@@ -184,9 +185,51 @@ def test_a_replica_answers_requests_and_emits_the_watch_s_result(package: TrustP
         (b"[1]", "a row is a JSON object"),
         (json.dumps([{**rows[0], "trust": 1}]).encode(), "have the columns trust already"),
         (json.dumps([{}] * 5000).encode(), "5,000 rows are more than 4,096"),
+        (json.dumps([{"problem": "x" * 2**22}]).encode(), r"4,\d{3},\d{3} bytes are more than 4,194,304"),
+        (b'{"problem": %s}' % (b"[" * 32 + b"]" * 32), "nested more than 32 deep"),
+        (b'{"problem": %s}' % (b'{"a":' * 900 + b"1" + b"}" * 900), "nested more than 32 deep"),
+        (b"[" * 2_000_000, "nested more than 32 deep|not JSON"),
+        (b'{"problem": NaN}', "NaN is no number of JSON"),
     ):
         with pytest.raises(SourceError, match=why):
             replica.rows_of(body)
+
+
+def test_rows_that_nobody_can_label_fail_their_sender_alone(package: TrustPackage):
+    replica = Replica(package.uri, telemetry=Heard())
+    good, deep = sums(3), {"problem": "1"}
+    for _ in range(900):
+        deep = {"a": deep}
+    first, second, third = replica.answer_each([good[:1], [deep, good[0]], good[1:]])
+    assert isinstance(second, Exception)
+    assert [*first, *third] == list(Filter.load(package).score(good))
+    (alone,) = replica.answer_each([good])
+    assert alone == [*first, *third]
+
+
+def test_the_door_opens_to_those_who_have_the_token(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CURATION_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=r"CURATION_TOKEN: is empty or not set.*or let everybody in by open=true"):
+        Door()
+    assert Door(is_open=True).lets_in(None)
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    door = Door("MY_TOKEN")
+    assert door.lets_in("Bearer secret")
+    for wrong in (
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer secre",
+        "Bearer secrets",
+        "secret",
+        "Basic secret",
+        "Bearer é",
+    ):
+        assert not door.lets_in(wrong)
+    monkeypatch.setenv("MY_TOKEN", " ")
+    with pytest.raises(ConfigError, match="MY_TOKEN"):
+        Door("MY_TOKEN")
 
 
 def test_a_watch_that_cannot_test_is_refused():

@@ -433,6 +433,13 @@ def test_the_page_says_what_each_arms_completions_are(report: dict) -> None:
         assert words in render(changed) and "easier rows" not in render(changed)
 
 
+def test_the_page_counts_what_is_odd_about_a_server_s_answers(report: dict) -> None:
+    odd = {"kind": "other_model", "answers": 1234, "words": "came from another model", "example": "'<b>m'"}
+    page = render({**report, "answers": [odd]})
+    assert "1,234 answers of the server came from another model, e.g. &#39;&lt;b&gt;m&#39;." in page
+    assert report["answers"] == [] and "answers of the server" not in render(report)
+
+
 def test_accuracy_recovery_and_paired_tests(run: RunRecord, report: dict) -> None:
     arms, right = by_name(report), {name: right_on_test(run, name) for name in run.generations[0].tests}
     base, truth = right["base"].mean(), right["ground_truth"].mean()

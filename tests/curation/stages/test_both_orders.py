@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from curation.config import DomainConfig, TeacherConfig
 from curation.domains import get_domain
@@ -63,7 +62,6 @@ def test_agreement_is_the_labels_probability_in_the_other_order(tmp_path: Path) 
 
 def test_a_drawn_answer_agrees_or_does_not(tmp_path: Path) -> None:
     """A server of kind openai chooses a letter without scores; this one keeps to its answer where that is long."""
-    pytest.importorskip("openai")
     from endpoint_server import serving
 
     def answer(prompt: str) -> str:
