@@ -92,7 +92,7 @@ def make_package(
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     graded = GradedScores(raw_N, probe.to_trust(raw_N), correct_N)
     cascade = None if answer_words is None else first_of(directory, probe, answer_words)
-    reference = {"output_last": (hidden_ND + shift).astype(np.float16)}
+    reference = {"output_last": (hidden_ND + shift).astype(np.float16), "raw": graded.raw_M, "trust": graded.trust_M}
     if cascade is not None:
         reference["prompt_last"] = matrix(labelled, "prompt_last").astype(np.float16)
     description = Description(
