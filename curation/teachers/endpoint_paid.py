@@ -141,7 +141,7 @@ class Paid:
         if isinstance(self._folder, Path):
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-                self._descriptor = os.open(self._folder / name, flags, 0o600)
+                self._descriptor = os.open(self._folder / name, flags, 0o666)  # less the umask
             os.write(self._descriptor, content)
         elif self._folder is not None:
             with self._lock:
