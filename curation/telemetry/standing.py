@@ -121,13 +121,16 @@ class Standing:
         """Whether anybody works on it: an actor of its pass is alive, or it has no actors."""
         return self.work is None or self.work.actors.running > 0
 
-    def words(self, pace: "Pace") -> str:
-        """Rows done, and where they are known the speed and the time left, for a line on a terminal."""
+    def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
+        """Rows done, and where they are known the speed and the time left, for a line on a terminal.
+
+        ``left``: the least and the most seconds (:meth:`left`).
+        """
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
-        if (rate := pace.rows_per_second) is not None:
-            text += f", {speed(rate)} {self.unit}/s"
-        if (left := self.left(pace)) is not None:
+        if rows_per_second is not None:
+            text += f", {speed(rows_per_second)} {self.unit}/s"
+        if left is not None:
             least, most = map(_duration, left)
             text += f", about {most} left" if left[1] <= CLOSE * left[0] else f", {least} to {most} left"
         return f"{text}; {self.note}" if self.note else text
@@ -178,10 +181,10 @@ class Pace:
     @property
     def rates(self) -> tuple[float, float] | None:
         """The speeds of both halves of the window; None for too few rows, or where a half has none."""
-        if (whole := self.rows_per_second) is None or self._seen[-1][1] - self._seen[0][1] < KNOWN_ROWS:
+        if (overall := self.rows_per_second) is None or self._seen[-1][1] - self._seen[0][1] < KNOWN_ROWS:
             return None
         if len(self._seen) < 4:
-            return whole, whole
+            return overall, overall
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
         half, reached = min(self._seen, key=lambda seen: abs(seen[0] - (begun + now) / 2))
         if not begun < half < now or not before < reached < rows:

@@ -64,13 +64,14 @@ def paced(*rows: int) -> Pace:
     ],
 )
 def test_the_time_left_is_told_once_the_speed_is_steady(rows, words):
-    assert Standing(rows=rows[-1], total=1000).words(paced(*rows)) == words
+    standing, pace = Standing(rows=rows[-1], total=1000), paced(*rows)
+    assert standing.words(pace.rows_per_second, standing.left(pace)) == words
 
 
 def test_no_time_is_left_without_an_actor():
     rows, idle = (0, 20, 40, 60, 80), replace(WORK, actors=replace(WORK.actors, running=0))
-    assert "left" in Standing(rows=80, total=1000, work=WORK).words(paced(*rows))
-    assert "left" not in Standing(rows=80, total=1000, work=idle).words(paced(*rows))
+    assert Standing(rows=80, total=1000, work=WORK).left(paced(*rows)) == pytest.approx((460, 460))
+    assert Standing(rows=80, total=1000, work=idle).left(paced(*rows)) is None
     journal = ProgressJournal()
     for place, number in enumerate(rows):
         found = journal.fields(Standing(rows=number, total=1000, work=idle), 20.0 * place)
@@ -98,10 +99,7 @@ def test_the_event_of_a_very_slow_stage_has_its_speed():
 
 def test_steps_and_how_good_they_are_are_told():
     standing = Standing(rows=400, total=2000, unit="steps", note="AUC 0.812 on validation rows")
-    pace = Pace()
-    for second in range(5):
-        pace.add(second, 100 * second)
-    assert standing.words(pace) == (
+    assert standing.words(100.0, (16.0, 16.0)) == (
         "400 of 2,000 steps (20 %), 100 steps/s, about 16 s left; AUC 0.812 on validation rows"
     )
     fields = ProgressJournal().fields(standing, 0.0)
