@@ -46,6 +46,7 @@ def test_the_exit_code(level: str | None, option: str | None, code: int, monkeyp
     given = [] if option is None else ["--fail-on-verdict", option]
     result = CliRunner().invoke(main, ["run", str(CONFIG), *given])
     assert (result.exit_code, len(done)) == (code, 1), result.output
+    assert FAILED_VERDICT == 4  # pipelines rely on it
 
 
 def test_a_part_of_a_run_has_no_verdict():

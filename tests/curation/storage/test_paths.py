@@ -332,7 +332,7 @@ def test_the_message_of_a_missing_object_is_one_line_without_xml():
     assert told.endswith("404 Not Found: NoSuchKey: The specified key does not exist.")
     assert "\n" not in told and "<" not in told and "Debug" not in told
     assert paths.brief(OSError("timed out\nafter 3 s")) == "timed out after 3 s"
-    with pytest.raises(FileNotFoundError, match=r"^s3://b/x: there is no such object \(.*NoSuchKey") as error:
-        with paths._errors("s3://b/x"):
-            raise FileNotFoundError(answer)
+    told = pytest.raises(FileNotFoundError, match=r"^s3://b/x: there is no such object \(.*NoSuchKey")
+    with told as error, paths._errors("s3://b/x"):
+        raise FileNotFoundError(answer)
     assert len(str(error.value)) < 300
