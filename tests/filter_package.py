@@ -76,13 +76,20 @@ def cascade_of(rows: HeldOut) -> Cascade:
 
 
 def make_package(
-    directory: Path, *, shift: float = 0.0, completions: Sequence[str] = COMPLETIONS, answer_words: int | None = None
+    directory: Path,
+    *,
+    shift: float = 0.0,
+    completions: Sequence[str] = COMPLETIONS,
+    answer_words: int | None = None,
+    below: float = 1.0,
 ) -> TrustPackage:
     """A package whose labels are the likelier right the larger a row's state is; ``shift`` moves its reference.
 
-    With ``answer_words`` it has a first cut, as if answers had so many words.
+    It knows only rows whose place on the states' line (0 to 1) is less than ``below``. With ``answer_words`` it has a
+    first cut, as if answers had so many words.
     """
-    ids = list(range(1 << 30, (1 << 30) + NUM_LABELLED))
+    ids_N = np.arange(1 << 30, (1 << 30) + 2 * NUM_LABELLED)
+    ids = ids_N[hash_unit(ids_N, 0) < below][:NUM_LABELLED].tolist()
     labelled = states_of(ids, states=STATES)
     hidden_ND = matrix(labelled, "output_last")
     draw_N = np.random.default_rng(0).random(NUM_LABELLED)
@@ -92,7 +99,7 @@ def make_package(
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     graded = GradedScores(raw_N, probe.to_trust(raw_N), correct_N)
     cascade = None if answer_words is None else first_of(directory, probe, answer_words)
-    reference = {"output_last": (hidden_ND + shift).astype(np.float16)}
+    reference = {"output_last": (hidden_ND + shift).astype(np.float16), "raw": graded.raw_M, "trust": graded.trust_M}
     if cascade is not None:
         reference["prompt_last"] = matrix(labelled, "prompt_last").astype(np.float16)
     description = Description(

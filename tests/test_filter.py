@@ -312,6 +312,23 @@ def test_a_shifted_pool_raises_an_alarm_with_an_exit_code_of_its_own(local_ray, 
     assert CliRunner().invoke(main, [*command, "--on-shift", "ignore"]).exit_code == 0
 
 
+def test_a_minority_of_foreign_rows_that_are_trusted_most_raises_the_alarm(local_ray, tmp_path):
+    """A tenth of the pool lies further along the line than any labelled row, and has the most trust."""
+    package, pool = make_package(tmp_path, below=0.9), tmp_path / "pool.jsonl"
+    write_pool(pool, 1000)
+    with pytest.raises(ShiftError, match=r"rows are unlike any labelled one.*Nothing of it was written"):
+        go(package.uri, pool, tmp_path / "out", {"share": 0.2}, "on_shift=fail")
+    found = go(package.uri, pool, tmp_path / "out", {"share": 0.2})
+    (item,) = found.content["rounds"]
+    assert item["shift"]["auc"]["low"] < 0.6 and item["shift"]["alarm"]  # an AUC does not see it
+    assert 0.05 < item["shift"]["foreign"]["share"]["value"] < 0.13
+    passing = item["foreign"]["passing"]
+    assert passing["share"]["value"] > 0.2 and item["foreign"]["alarm"]  # half of what is kept
+    assert "that pass the cut are unlike the labelled rows that pass it" in found.alarm
+    shown = CliRunner().invoke(main, ["status", str(tmp_path / "out")])
+    assert "round 0000: shift: ALARM: " in shown.output, shown.output
+
+
 def test_rows_that_cannot_be_used_have_a_limit_of_their_own(local_ray, package, tmp_path):
     pool, output = tmp_path / "pool", tmp_path / "out"
     write_pool(pool / "a.jsonl", 40, bad=BAD[:1])

@@ -22,10 +22,8 @@ TOKEN = {"token_env": "HOME"}  # a variable that Ray's processes have, whenever 
 
 
 def test_the_documented_alarm_is_the_watch_s_own_rule():
-    page = (ROOT / "docs" / "operations.md").read_text()
-    (text,) = re.findall(r"```yaml\n(groups:.*?)```", page, re.DOTALL)
-    (group,) = yaml.safe_load(text)["groups"]
-    (rule,) = group["rules"]
+    (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
+    (rule,) = (rule for rule in group["rules"] if rule["alert"] == "ServedRowsHaveShifted")
     assert rule["expr"] == f'max by (run) (ray_{SHIFT_AUC_LOW.name}{{stage="serve"}}) > {CLEAR_AUC}'
     assert rule["for"] == "30m" and rule["annotations"]["summary"]
 

@@ -71,8 +71,9 @@ def check_answers(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
+        named = address if address == found else f"{address} ({found})"
         raise ClusterError(
-            f"ray.address: no Ray answers at {found} ({error}); is the cluster up, and is this the port of its head "
+            f"ray.address: no Ray answers at {named} ({error}); is the cluster up, and is this the port of its head "
             "(6379 unless it was started with another)?"
         ) from error
     if address == "auto":

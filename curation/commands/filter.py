@@ -91,6 +91,8 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
         kept, rows = (sum(item[key] for item in later) for key in ("kept", "rows"))
         yield f"of these {kept:,} of {rows:,} rows came after the cut was made, in {len(later)} rounds"
+    if words := shift_words(rounds[-1]):
+        yield f"shift: {words}"
     if (risk := cut["risk"]) is not None:
         yield f"guarantee: {risk['guarantee']}"
     tokens = [sum(item[f"{kind}_tokens"] for item in rounds) for kind in ("prompt", "output")]
@@ -125,6 +127,19 @@ def _saved(cut: JsonView, short: int) -> Iterator[str]:
         f"first cut: {cut['dropped']:,} rows dropped, about {tokens['value']:,.0f} tokens saved{spread}, "
         f"{shares['value']:.1%} of what the full pass takes"
     )
+
+
+def shift_words(item: JsonView) -> str:
+    """How far a round's rows, and those of it that are kept, differ from the labelled ones; empty if untested."""
+    shift, foreign = item["shift"], item["foreign"]
+    words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
+    if (passing := foreign["passing"]) is not None:
+        share = passing["share"]
+        words.append(
+            f"of {share['n']:,} rows that pass the cut {100 * share['value']:.0f} % [{100 * share['low']:.0f}, "
+            f"{100 * share['high']:.0f}] are unlike labelled ones that pass it"
+        )
+    return "; ".join(words)
 
 
 def rule_words(rule: Mapping[str, object]) -> str:

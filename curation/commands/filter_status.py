@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from curation.commands.filter import rule_words
+from curation.commands.filter import rule_words, shift_words
 from curation.commands.status import Shown, spent_lines, spent_on
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
@@ -50,6 +50,9 @@ def _written(content: Content) -> Iterator[str]:
             f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
             f"labelled, {errors:,} error rows; {item['kept']:,} let in by cut {item['cut']}{later}"
         )
+        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
+        if alarms or (words := shift_words(item)):
+            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
     yield f"cut {cut['id']} {rule_words(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"
 
 

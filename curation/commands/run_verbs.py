@@ -1,5 +1,6 @@
 """The options of ``curate run``, ``tune`` and ``ablate``. What is heavy is imported when a command runs."""
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,7 @@ from curation.commands.tables import arms_table, verdict_lines
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.heavy import Lazy
+from curation.json_types import JsonView
 from curation.storage.paths import place
 
 if TYPE_CHECKING:
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from curation.pipeline import running
 else:
     report, load, running = Lazy("curation.report"), Lazy("curation.config.load"), Lazy("curation.pipeline.running")
+
+FAILED_VERDICT = 4
+"""The exit code of a run whose verdict is as grave as ``--fail-on-verdict`` says."""
+GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
+"""The levels of ``curation.report.levels`` that each of its values names, here without the import of the report."""
 
 
 @click.command()
@@ -27,6 +34,11 @@ else:
 @click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
 @click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
 @click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
+@click.option(
+    "--fail-on-verdict",
+    type=click.Choice([*GRAVE]),
+    help='Exit with 4 if the verdict is "do not use" (stop), or that or "use with care" (care).',
+)
 def run(
     config: str,
     overrides: Overrides,
@@ -35,6 +47,7 @@ def run(
     until: str | None,
     only: str | None,
     redo: tuple[str, ...],
+    fail_on_verdict: str | None,
 ) -> None:
     """Run the stages that are missing; after a kill, the same command resumes the run (without --redo).
 
@@ -43,6 +56,8 @@ def run(
     """
     if until is not None and only is not None:
         raise ConfigError("--until and --only: give one of them")
+    if fail_on_verdict is not None and (until or only):
+        raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until and --only")
     config, overrides = of_run(config, at(address, overrides))
     settings = load.load_config(config, overrides)
     if part := until or only:
@@ -55,6 +70,14 @@ def run(
     echo(f"report: {settings.directory / 'report.html'}")
     for line in verdict_lines(content):
         echo(line)
+    if fail_on_verdict is not None and fails(content, fail_on_verdict):
+        sys.exit(FAILED_VERDICT)
+
+
+def fails(content: JsonView, least: str) -> bool:
+    """Whether the verdict is as grave as ``least`` (stop or care); so is none, as nothing speaks for the run."""
+    found = content["verdict"]
+    return found is None or found["level"] in GRAVE[least]
 
 
 @click.command()

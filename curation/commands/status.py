@@ -219,6 +219,7 @@ def _progress(event: Json, *, is_alive: bool) -> Iterator[str]:
     words = {key: event[key] for key in ("unit", "note") if key in event}
     standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
     ended = "" if is_alive else ", as its driver ended; `curate run` goes on"
-    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'))}{ended}"
+    left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
+    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
     if "work" in event:
         yield f"  {Work.from_json(event['work']).words()}"

@@ -88,6 +88,7 @@ def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
         "kept": records["write"].rows,
         "cut": cut,
         "shift": records["shift"].outputs["shift"] if "shift" in records else None,
+        "foreign": records["kept"].outputs["kept"],
         "seconds": {name: record.seconds for name, record in records.items()},
     }
 

@@ -16,11 +16,13 @@ from curation.filter.cascade import Settled
 from curation.filter.package import TrustPackage
 from curation.filter.stages.certifying import calibration_digest
 from curation.filter.stages.cut import MakeCut
+from curation.filter.stages.kept_shift import MeasureKept
 from curation.filter.stages.label_pool import LabelPool, ReadAnswers
 from curation.filter.stages.pool import PoolRows, ReadPool
 from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
+from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.asking import asked
 from curation.refs import ModelRef
 from curation.rundir.graph import Outputs, Stage, ordered
@@ -57,12 +59,14 @@ class Looking(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """The stages of a round: those of :class:`Looking`, and what writes its rows."""
+    """The stages of a round: those of :class:`Looking`, the second look, and what writes its rows."""
 
     pool: ReadPool
     buy: Label | None
     label: LabelPool | ReadAnswers
     shift: MeasurePoolShift | None
+    kept: MeasureKept
+    """The second look, at the rows that pass the cut."""
     write: Write
 
 
@@ -83,10 +87,15 @@ class Described:
         )
 
     @property
+    def cutting(self) -> list[Stage]:
+        """The stages up to the second look, by which nothing is written yet."""
+        return [*self.looking, self.cut, *(stages.kept for stages in self.rounds.values())]
+
+    @property
     def all(self) -> list[Stage]:
         """All stages, each after those that it waits for."""
         ranked = [] if self.rank is None else [self.rank]
-        return [*self.looking, self.cut, *ranked, *(stages.write for stages in self.rounds.values())]
+        return [*self.cutting, *ranked, *(stages.write for stages in self.rounds.values())]
 
 
 def describe(
@@ -139,10 +148,35 @@ def describe(
         else None
     )
     stages = {}
-    for rnd in rounds:
+    for place, rnd in enumerate(rounds):
         write = _writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
-        stages[rnd.name] = Stages(*looked[rnd.name], write=write)
+        kept = MeasureKept(
+            name=f"kept-{rnd.name}",
+            tables={name: looked[name].label.out("labels") for name in _pooled(rounds[: place + 1])},
+            threshold=cut.out("threshold"),
+            function=function,
+            seed=config.seed,
+            num_rows=rnd.rows.num_rows,
+            **_packaged(config, package),
+            **gated,
+        )
+        stages[rnd.name] = Stages(*looked[rnd.name], kept=kept, write=write)
     return Described(rounds=stages, cut=cut, rank=rank)
+
+
+def _pooled(rounds: Sequence[Round]) -> list[str]:
+    """The names of the newest rounds that have ``MAX_ROWS`` rows together, or fewer than one round more; newest last.
+
+    They are tested together, so that small rounds add up.
+    """
+    names: list[str] = []
+    num_rows = 0
+    for rnd in reversed(rounds):
+        if names and num_rows + rnd.rows.num_rows > MAX_ROWS:
+            break
+        names.append(rnd.name)
+        num_rows += rnd.rows.num_rows
+    return names[::-1]
 
 
 def rule_of(keep: KeepConfig) -> dict[str, Any]:

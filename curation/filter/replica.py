@@ -106,8 +106,7 @@ class Replica:
         for kind, number in Counter(RowError(row["error"]).kind for row in found if row["error"]).items():
             self._telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
         if self.watch is not None and (last := self.watch.last) is not None and last is not before:
-            self._telemetry.set(metrics.SHIFT_AUC, last.auc.value)
-            self._telemetry.set(metrics.SHIFT_AUC_LOW, last.auc.low)
+            self._telemetry.tell_shift(last.to_json())
         return found
 
 

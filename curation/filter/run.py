@@ -1,6 +1,6 @@
 """Runs a filter: opens its output, does what is missing, and writes what was made of it into ``filter.json``."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from curation.config.filter import FilterConfig
 from curation.errors import ShiftError
@@ -9,7 +9,9 @@ from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import Content, load_content, publish
 from curation.pipeline.work import at_work
 from curation.storage import lease
+from curation.telemetry import metrics
 from curation.telemetry.console import say
+from curation.telemetry.metrics import Telemetry
 
 
 class Filtered(NamedTuple):
@@ -42,27 +44,37 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     with at_work(config.directory, opening, wait=wait) as (opened, run):
         did = not opened.is_settled()
         run.do(opened.described.looking)
-        _alarm(opened)
+        _alarm(opened, "shift")
+        run.do(opened.described.cutting)
+        _alarm(opened, "kept")
         run.do(opened.stages)
         before = load_content(config.output_directory)
         content = content_of(opened, before)
         publish(config.output_directory, content, before, opened.manifest.guard)
-    shift = content["rounds"][-1]["shift"]
-    alarm = shift["warning"] if config.on_shift != "ignore" and shift is not None and shift["alarm"] else None
-    return Filtered(content, did, alarm)
+    newest = content["rounds"][-1]
+    alarms = [
+        found["warning"] for found in (newest["shift"], newest["foreign"]) if found is not None and found["alarm"]
+    ]
+    return Filtered(content, did, " ".join(alarms) if alarms and config.on_shift != "ignore" else None)
 
 
-def _alarm(opened: OpenedFilter) -> None:
+def _alarm(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None:
     """Tell of rounds that differ clearly from the package's rows; with ``on_shift: fail`` before they are written."""
     manifest = opened.manifest
     for name, stages in opened.described.rounds.items():
-        if stages.shift is None or stages.write.name in manifest.stages:
+        stage = getattr(stages, look)
+        if stage is None or stages.write.name in manifest.stages:
             continue
-        shift = manifest.stages[stages.shift.name].outputs["shift"]
-        if shift["warning"] is not None:
-            say(f"round {name}: {shift['warning']}")
-        if shift["alarm"] and opened.config.on_shift == "fail":
+        found = manifest.stages[stage.name].outputs[look]
+        telemetry = Telemetry(run=opened.name, stage=stage.name)
+        if look == "shift":
+            telemetry.tell_shift(found)
+        elif found["passing"] is not None:
+            telemetry.set(metrics.FOREIGN_SHARE_LOW, found["passing"]["share"]["low"])
+        if found["warning"] is not None:
+            say(f"round {name}: {found['warning']}")
+        if found["alarm"] and opened.config.on_shift == "fail":
             raise ShiftError(
-                f"round {name}: {shift['warning']} Nothing of it was written (on_shift: fail); with --on-shift warn or "
+                f"round {name}: {found['warning']} Nothing of it was written (on_shift: fail); with --on-shift warn or "
                 "ignore the same command writes it, and labels nothing again"
             )

@@ -2,8 +2,8 @@
 
 The newest rows of the stream are compared with the package's sample by the two-sample test of
 ``curation.metrics.shift``. Tests are repeated for ever, so one p-value below 5 % means little here. An alarm should
-read the lower bound of the AUC's interval: above 0.6 a classifier clearly tells the two sets apart, and trust measured
-on labelled rows, and every certified cut, need not hold (docs/operations.md).
+read the lower bounds: of the AUC's interval (above 0.6 a classifier clearly tells the two sets apart), and of the share
+of foreign rows. Then trust measured on labelled rows, and every certified cut, need not hold (docs/operations.md).
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arrays import Floats
-from curation.metrics.shift import CLEAR_AUC, MIN_ROWS, Shift, two_sample
+from curation.metrics.shift import MIN_ROWS, Shift, two_sample
 from curation.tables.schemas import state_column
 
 Arrays = Mapping[str, Floats]
@@ -69,7 +69,7 @@ class ShiftWatch:
     @property
     def alarm(self) -> str | None:
         """The newest test's finding, if it is a clear difference; the rule of the documented alarm."""
-        return self.last.warning() if self.last is not None and self.last.auc.low > CLEAR_AUC else None
+        return self.last.warning() if self.last is not None and self.last.alarm else None
 
 
 def _matrix(states: pa.ChunkedArray) -> npt.NDArray[Any]:

@@ -10,6 +10,8 @@ informative than the accuracy of the original test, which ignores how sure the c
 The classifier is ridge regression on standardised states. Its penalty grows with their length, so that many dimensions
 and few rows do no harm. A part of the fitted half decides whether the squared states are features too, for a shift of
 spread. The test detects shifts of mean and of spread, but not of correlations alone.
+
+An AUC sees little of a minority of foreign rows, so these are counted too (:mod:`curation.metrics.foreign`).
 """
 
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import ALPHA, Estimate, auc, auc_value
+from curation.metrics.foreign import Foreign, clearest, count_beyond, distances_to_source, separable_share
 
-Strength = Literal["untested", "none shown", "slight", "clear", "severe"]
+Strength = Literal["untested", "none shown", "slight", "minority", "clear", "severe"]
 
 MAX_ROWS = 5000
 MIN_ROWS = 20
@@ -50,20 +53,57 @@ class Shift:
     num_pool: int
     inputs: str = "hidden states"
     """The values that were compared, in words."""
+    foreign: Foreign | None = None
+    """The pool's rows that are unlike the source's; None if untested."""
+
+    @property
+    def has_minority(self) -> bool:
+        """Whether foreign rows are shown."""
+        return self.foreign is not None and self.foreign.is_shown
 
     @property
     def differs(self) -> bool:
-        """Whether the test shows a difference, at 5 %."""
-        return self.p_value < ALPHA
+        """Whether the test shows a difference, at 5 %, or foreign rows."""
+        return self.p_value < ALPHA or self.has_minority
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the pool differs clearly: the AUC's whole interval is above 0.6, or foreign rows are an alarm.
+
+        Tests that are repeated for each delivery of rows would otherwise raise one alarm in twenty by chance.
+        """
+        by_auc = self.p_value < ALPHA and self.auc.low > CLEAR_AUC
+        return by_auc or (self.foreign is not None and self.foreign.alarm)
 
     @property
     def strength(self) -> Strength:
-        """The difference in a word; if the test shows one, by AUC: below 0.6, below 0.8, or above."""
+        """The difference in a word; if the test shows one, by AUC: below 0.6, below 0.8, or above.
+
+        ``minority``: an AUC below 0.6, and foreign rows are shown.
+        """
         if min(self.num_source, self.num_pool) < MIN_ROWS:
             return "untested"
         if not self.differs:
             return "none shown"
-        return "slight" if self.auc.value < CLEAR_AUC else "clear" if self.auc.value < SEVERE_AUC else "severe"
+        if self.auc.value < CLEAR_AUC:
+            return "minority" if self.has_minority else "slight"
+        return "clear" if self.auc.value < SEVERE_AUC else "severe"
+
+    @property
+    def separable(self) -> Estimate:
+        """The share of foreign rows that gives this AUC, if the classifier tells all of them."""
+        low, value, high = map(separable_share, (self.auc.low, self.auc.value, self.auc.high))
+        return Estimate(value=value, low=low, high=high, n=self.auc.n)
+
+    def in_words(self) -> str:
+        """The AUC, and how many rows may be foreign; empty if untested."""
+        if self.strength == "untested":
+            return ""
+        auc = f"AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}]"
+        if self.foreign is not None and self.foreign.is_shown:
+            share = self.foreign.share
+            return f"{auc}, and {percent(share)} of {share.n:,} rows are unlike any labelled one"
+        return f"{auc}: up to {percent(self.separable)} of the pool's rows may be foreign"
 
     def warning(self) -> str | None:
         """A warning for the report, or ``None`` if the test shows no difference."""
@@ -77,9 +117,9 @@ class Shift:
             )
         return (
             f"The {self.inputs} differ ({self.strength}: a classifier tells the pool's from those of the labelled "
-            f"rows with AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}] on {self.auc.n:,} held-out "
-            "rows): trust measured on the labelled rows need not hold on the pool, and no guarantee calibrated on "
-            "them does. Measure and calibrate on labelled rows of the pool."
+            f"rows on {self.auc.n:,} held-out rows with {self.in_words()}): trust measured on the labelled rows need "
+            "not hold on the pool, and no guarantee calibrated on them does. Measure and calibrate on labelled rows of "
+            "the pool."
         )
 
     def to_json(self) -> Json:
@@ -90,7 +130,11 @@ class Shift:
             "num_source": self.num_source,
             "num_pool": self.num_pool,
             "inputs": self.inputs,
+            "separable": self.separable.to_json(),
+            "foreign": None if self.foreign is None else self.foreign.to_json(),
+            "in_words": self.in_words(),
             "differs": self.differs,
+            "alarm": self.alarm,
             "strength": self.strength,
             "warning": self.warning(),
         }
@@ -123,12 +167,23 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
     held_N = _stratified(is_pool_N, 0.5, rng)
     scores_H = _scores(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
     is_pool_H = is_pool_N[held_N]
+    distances = distances_to_source(sides[0], sides[1], rng)
+    foreign = [
+        count_beyond(distances.source_K, distances.pool_M, "distance"),
+        count_beyond(scores_H[~is_pool_H], scores_H[is_pool_H], "classifier"),
+    ]
     return Shift(
         auc=auc(scores_H, is_pool_H, seed=seed),
         p_value=_rank_test(scores_H, is_pool_H),
         num_source=num_source,
         num_pool=num_pool,
+        foreign=clearest(foreign),
     )
+
+
+def percent(share: Estimate) -> str:
+    """A share with its interval, in per cent."""
+    return f"{100 * share.value:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
 
 
 def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:

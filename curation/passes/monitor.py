@@ -80,6 +80,7 @@ class Tally:
         finally:
             self._tell()
             self._tell_actors(NOBODY.actors)  # Ray ends them after this
+            self._telemetry.forget()
 
     def wrote(self, written: WrittenFragment) -> None:
         """Rows have come: those of a chunk, where they are the table's."""

@@ -11,7 +11,7 @@ from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
 from curation.pipeline import ablating, analysing, reporting
 from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
@@ -20,6 +20,7 @@ from curation.pipeline.session import session
 from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
 from curation.redaction import redacted_in
+from curation.report.levels import CARE, STOP, USE
 from curation.rundir.graph import Outputs, Skipped, Stage, ordered, resolved, waited_for
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
@@ -27,7 +28,9 @@ from curation.rundir.status import statuses
 from curation.stages.search import check as check_search
 from curation.storage import lease
 from curation.storage.paths import Place
+from curation.telemetry import metrics
 from curation.telemetry.console import say
+from curation.telemetry.metrics import Telemetry
 
 
 class Unfinished(Exception):
@@ -59,12 +62,19 @@ def run_chain(
         if record.chain is not None and record.chain.ended is not None:
             say(record.chain.ended)
         content = reporting.current(record, run.directory)
+        _tell_verdict(opened.name, content)
         if config.tracking.given():
             files = {name: (run.directory / name).read_text() for name in ("report.html", "report.json")}
             for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
                 run.manifest.event("untracked", error=problem)
                 say(problem)
         return content
+
+
+def _tell_verdict(name: str, content: JsonView) -> None:
+    """Set the gauge of the run's verdict, for as long as this driver lives."""
+    if (found := content["verdict"]) is not None:
+        Telemetry(run=name, stage="driver").set(metrics.VERDICT, (USE, CARE, STOP).index(found["level"]))
 
 
 def run_search(

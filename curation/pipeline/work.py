@@ -20,9 +20,12 @@ from curation.rundir.graph import Stage, dependents
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Timing, files_of
 from curation.rundir.status import Status, statuses
+from curation.stopping import Stopped
 from curation.storage import lease
 from curation.storage.paths import Place
+from curation.telemetry import metrics
 from curation.telemetry.console import say
+from curation.telemetry.metrics import Telemetry
 
 
 class WorkConfig(Protocol):
@@ -156,6 +159,7 @@ def at_work(
             say(f"to be done again: {', '.join(again)}")
             opened.manifest.redo(again, named=named)
         if works:
+            stack.enter_context(_heartbeat(opened.name))
             stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
         else:
             say("all stages are done")
@@ -170,3 +174,22 @@ def at_work(
             lease=held,
         )
         yield opened, run
+
+
+@contextmanager
+def _heartbeat(run: str) -> Iterator[None]:
+    """Within the context, tell that this driver is alive; at the end that it has ended by itself.
+
+    After an error it says nothing of an end, so that the alarm on a driver that is gone rings.
+    """
+    telemetry = Telemetry(run=run, stage="driver")
+    telemetry.set(metrics.DRIVER_ALIVE, 1)
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped):
+        telemetry.set(metrics.DRIVER_ALIVE, 0)
+        raise
+    else:
+        telemetry.set(metrics.DRIVER_ALIVE, 0)
+    finally:
+        telemetry.forget()

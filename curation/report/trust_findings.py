@@ -186,7 +186,11 @@ def shifted(evidence: Evidence) -> Finding | None:
     if evidence.shift["strength"] == "slight" and drop is not None and drop.value <= DROP:
         return None
     inputs = evidence.shift.get("inputs", "hidden states")
-    return CARE, f"the pool's {inputs} differ from the labelled rows', and no checked row says whether that matters"
+    words = f" ({evidence.shift['in_words']})" if evidence.shift["strength"] == "minority" else ""
+    return (
+        CARE,
+        f"the pool's {inputs} differ from the labelled rows'{words}, and no checked row says whether that matters",
+    )
 
 
 def _checked(evidence: Evidence) -> bool:

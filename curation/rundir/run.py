@@ -27,6 +27,7 @@ from curation.stopping import Stopped, stop
 from curation.storage.lease import Guard, Lease
 from curation.storage.paths import Place
 from curation.tasks import root
+from curation.telemetry import metrics
 from curation.telemetry.console import progress, say, too_quiet
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import ProgressJournal, Standing, Update, speed
@@ -289,6 +290,8 @@ class Run:
         stage, name, begun = status.stage, status.stage.name, time.monotonic()
         key: Json = {}
         done, sealed, error, is_whole = None, None, None, True
+        telemetry = Telemetry(run=self.name, stage=name)
+        telemetry.set(metrics.STAGE_RUNNING, 1)
         try:
             self._refuse_broken(status)
             key = key_of(stage, known)
@@ -298,7 +301,7 @@ class Run:
                 name=name,
                 directory=directory,
                 manifest=self.manifest,
-                telemetry=Telemetry(run=self.name, stage=name),
+                telemetry=telemetry,
                 stage=stage,
                 hosts=self._hosts,
                 lease=self._lease,
@@ -311,6 +314,8 @@ class Run:
             return
         except BaseException as raised:  # SystemExit of a library too
             error = raised
+        finally:
+            telemetry.forget()
         ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error, is_whole))
 
     def _recorded(self, end: _Ended) -> Outputs:

@@ -31,6 +31,7 @@ class MeasureShift(Stage):
     """The other splits' labels."""
     states: list[str]
     seed: int
+    revision: int = 2  # it counts foreign rows, too
 
     def run(self, task: Task) -> Done:
         """Test each split against the pool."""
@@ -51,7 +52,12 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:
     """The states of the sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
-    columns = {state: input_column(state) for state in states}
+    return states_in(sample_rows(ref, states, seed), states)
+
+
+def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequence[str] = ()) -> pa.Table:
+    """The sampled rows that have all of these states, ascending by row id: their states and ``further`` columns."""
+    columns = [input_column(state) for state in states]
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -62,8 +68,15 @@ def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, 
         ids.append(ids_N[taken_M])
         start += batch.num_rows
     order_M = np.argsort(np.concatenate(ids))  # a table's rows stand in the order in which they were labelled
-    taken = table.take(np.concatenate(offsets)[order_M], columns=list(columns.values())).drop_null()
-    return {state: _matrix(taken[column].combine_chunks()) for state, column in columns.items()}
+    taken = table.take(np.concatenate(offsets)[order_M], columns=list(dict.fromkeys([*columns, *further])))
+    for column in columns:
+        taken = taken.filter(taken[column].is_valid())
+    return taken
+
+
+def states_in(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
+    """The states of rows, by name, each float32 [N, D]; of a column of numbers D is 1."""
+    return {state: _matrix(rows[input_column(state)].combine_chunks()) for state in states}
 
 
 def _matrix(states: pa.Array) -> Float32s:

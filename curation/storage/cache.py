@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from curation.storage.digest import directory_digest
+from curation.storage.files import open_to_readers
 from curation.storage.paths import Place, Remote, place
 
 PART = ".part"
@@ -40,6 +41,7 @@ def staged(target: Place) -> Iterator[Path]:
     if not isinstance(target, Remote):
         target.parent.mkdir(parents=True, exist_ok=True)
         yield target
+        open_to_readers(target)
         return
     with scratch(target) as local:
         yield local

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -48,6 +49,22 @@ def append_lines(path: Path, lines: bytes) -> int:
             file.truncate(end)
             raise
     return end + len(gap)
+
+
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+
+
+def open_to_readers(path: Path) -> None:
+    """Give a file, or the files in a folder, the mode of a new one, if only their owner may read them.
+
+    safetensors writes such files, and run directories are shared. What another driver removes meanwhile is left.
+    """
+    for found in [path] if path.is_file() else list(path.rglob("*")):
+        with suppress(FileNotFoundError):
+            mode = found.lstat().st_mode
+            if stat.S_ISREG(mode) and not mode & 0o077:
+                found.chmod(0o666 & ~_UMASK)
 
 
 _HERE, _EXCHANGE = -100, 2

@@ -56,6 +56,10 @@ SETTINGS = {
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._=@+-]+)+)/*")
 
+_XML = re.compile(
+    r"(?:<\?xml[^>]*>\s*)?<Error>.*?<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>.*?</Error>"
+)
+
 
 class StoredObject(NamedTuple):
     """An object below a place: its relative path, its size in bytes, and a tag that changes with its content."""
@@ -346,13 +350,21 @@ def _store(bucket: str, seconds: float) -> ObjectStore:
 
 @contextmanager
 def _errors(asked: object) -> Iterator[None]:
-    """Translate the library's errors into Python's own."""
+    """Translate the library's errors into Python's own, each with a message of one line."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{asked}: there is no such object ({brief(error)})") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(f"{asked}: {error}") from error
+        raise PermissionError(f"{asked}: {brief(error)}") from error
     except BaseError as error:
-        raise OSError(f"{asked}: {error}") from error
+        raise OSError(f"{asked}: {brief(error)}") from error
+
+
+def brief(error: Exception) -> str:
+    """The message of a store's error without its dump and the answer's XML, of which code and message are left."""
+    text = " ".join(str(error).partition("Debug source:")[0].split())
+    return _XML.sub(lambda found: f"{found['code']}: {found['message']}", text)
 
 
 def _tag(meta: Any) -> dict[str, str]:
@@ -361,4 +373,5 @@ def _tag(meta: Any) -> dict[str, str]:
 
 def _said(error: Exception) -> str:
     """The store's message, in one line."""
-    return " ".join(str(error.__cause__ or error).split())[:300]
+    cause = error.__cause__
+    return brief(cause if isinstance(cause, Exception) else error)[:300]

@@ -67,7 +67,7 @@ def progress(name: str) -> Iterator[Update]:
 
 def _words(standing: Standing, pace: Pace) -> str:
     work = "" if standing.work is None else f"; {standing.work.brief()}"
-    return f"{standing.words(pace.rows_per_second)}{work}"
+    return f"{standing.words(pace.rows_per_second, standing.left(pace))}{work}"
 
 
 @contextmanager

@@ -1,15 +1,22 @@
 """Metrics for Prometheus: declares each one, and emits it through ``ray.util.metrics`` from the process that knows it.
 
+Ray's agent drops a gauge that is not set for some seconds. So each process sets its gauges again from a timer, until
+they are forgotten (:meth:`Telemetry.forget`).
+
 Each node's agent exports the metrics of its processes, with the prefix ``ray_`` (docs/operations.md). For a histogram,
 Ray keeps only the counts of its buckets, not the sum of the observations.
 """
 
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from curation.heavy import ray
+from curation.json_types import JsonView
 
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
@@ -66,11 +73,32 @@ ROWS_SERVED = Meter(
 SHIFT_AUC = Meter(
     name="curation_shift_auc",
     kind="gauge",
-    text="How well a classifier tells served rows from those that trust was fitted on, by hidden states; 0.5: not.",
+    text="How well a classifier tells served or filtered rows from those that trust was fitted on; 0.5: not.",
 )
 SHIFT_AUC_LOW = Meter(
     name="curation_shift_auc_low", kind="gauge", text="The lower bound of its 95 % interval, for alarms."
 )
+
+
+FOREIGN_SHARE_LOW = Meter(
+    name="curation_foreign_share_low",
+    kind="gauge",
+    text="The lower bound of the share of served or filtered rows that are unlike any labelled row, for alarms.",
+)
+DRIVER_ALIVE = Meter(
+    name="curation_driver_alive", kind="gauge", text="1 while a driver works, 0 when it has ended by itself."
+)
+STAGE_RUNNING = Meter(name="curation_stage_running", kind="gauge", text="1 while the stage runs.")
+VERDICT = Meter(
+    name="curation_verdict", kind="gauge", text="Of the run's report: 0 use it, 1 use with care, 2 do not use."
+)
+
+REFRESH_SECONDS = 2.0
+"""The interval between two settings of a gauge."""
+
+_gauges: dict[tuple[Meter, tuple[tuple[str, str], ...]], float] = {}
+"""The values of this process' gauges, by their tags."""
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +111,63 @@ class Telemetry:
     def add(self, meter: Meter, number: float, **tags: str) -> None:
         """Increase a counter."""
         if number > 0:  # Ray refuses 0
-            self._emit(meter, "inc", number, tags)
+            _emit(meter, "inc", number, self._tags(tags))
 
     def set(self, meter: Meter, value: float, **tags: str) -> None:
-        """Set a gauge."""
-        self._emit(meter, "set", value, tags)
+        """Set a gauge, which keeps its value until it is set again or forgotten."""
+        with _lock:
+            _gauges[meter, tuple(sorted(self._tags(tags).items()))] = value
+        _emit(meter, "set", value, self._tags(tags))
+        _refreshing()
+
+    def tell_shift(self, shift: JsonView) -> None:
+        """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON); none if it is untested."""
+        foreign = shift["foreign"] or {"share": {"low": None}}
+        found = {SHIFT_AUC: shift["auc"]["value"], SHIFT_AUC_LOW: shift["auc"]["low"]}
+        for meter, value in {**found, FOREIGN_SHARE_LOW: foreign["share"]["low"]}.items():
+            if value is not None:
+                self.set(meter, value)
+
+    def forget(self) -> None:
+        """Set the gauges of this stage no more: its work has ended."""
+        own = {("run", self.run), ("stage", self.stage)}
+        with _lock:
+            for meter, tags in [key for key in _gauges if own <= set(key[1])]:
+                del _gauges[meter, tags]
 
     def observe(self, meter: Meter, value: float) -> None:
         """Add an observation to a histogram."""
-        self._emit(meter, "observe", value, {})
+        _emit(meter, "observe", value, self._tags({}))
 
-    def _emit(self, meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
-        if ray.is_initialized():
-            getattr(_rays(meter), verb)(value, tags={"run": self.run, "stage": self.stage, **tags})
+    def _tags(self, further: Mapping[str, str]) -> dict[str, str]:
+        return {"run": self.run, "stage": self.stage, **further}
+
+
+def _emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
+    if ray.is_initialized():
+        getattr(_rays(meter), verb)(value, tags=dict(tags))
+
+
+def _refresh() -> None:
+    """Set all gauges again."""
+    with _lock:
+        for (meter, tags), value in _gauges.items():
+            with suppress(Exception):  # Ray may be ending
+                _emit(meter, "set", value, dict(tags))
+
+
+@cache
+def _refreshing() -> threading.Thread:
+    """The thread that sets the gauges of this process again, as long as it lives."""
+
+    def refresh() -> None:
+        while True:
+            time.sleep(REFRESH_SECONDS)
+            _refresh()
+
+    thread = threading.Thread(target=refresh, daemon=True, name="gauges")
+    thread.start()
+    return thread
 
 
 @cache

@@ -12,6 +12,10 @@ from curation.json_types import Json, JsonView
 
 PACE_SECONDS = 120.0
 """The time window of rows/s."""
+KNOWN_ROWS = 10
+"""The fewest rows in the window for a time left."""
+CLOSE = 1.5
+"""Times left that differ by no more than this factor are told as one."""
 EVENT_SECONDS = 3.0
 """The interval between two progress events, at first."""
 MAX_EVENT_SECONDS = 60.0
@@ -112,14 +116,30 @@ class Standing:
         """Rows done, for the progress and the speed."""
         return self.rows if self.answered is None else self.answered
 
-    def words(self, rows_per_second: float | None) -> str:
-        """Rows done, and where the speed is known it and the time left, for a line on a terminal."""
+    @property
+    def is_at_work(self) -> bool:
+        """Whether anybody works on it: an actor of its pass is alive, or it has no actors."""
+        return self.work is None or self.work.actors.running > 0
+
+    def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
+        """Rows done, and where they are known the speed and the time left, for a line on a terminal.
+
+        ``left``: the least and the most seconds (:meth:`left`).
+        """
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is not None:
-            left = (self.total - self.reached) / rows_per_second
-            text += f", {speed(rows_per_second)} {self.unit}/s, about {_duration(left)} left"
+            text += f", {speed(rows_per_second)} {self.unit}/s"
+        if left is not None:
+            least, most = map(_duration, left)
+            text += f", about {most} left" if left[1] <= CLOSE * left[0] else f", {least} to {most} left"
         return f"{text}; {self.note}" if self.note else text
+
+    def left(self, pace: "Pace") -> tuple[float, float] | None:
+        """The least and the most seconds left; None where nobody works, or too little was done to tell."""
+        if not self.is_at_work or (rates := pace.rates) is None:
+            return None
+        return (self.total - self.reached) / max(rates), (self.total - self.reached) / min(rates)
 
 
 def speed(rows_per_second: float) -> str:
@@ -158,6 +178,19 @@ class Pace:
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
         return (rows - before) / (now - begun) if now > begun and rows > before else None
 
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """The speeds of both halves of the window; None for too few rows, or where a half has none."""
+        if (overall := self.rows_per_second) is None or self._seen[-1][1] - self._seen[0][1] < KNOWN_ROWS:
+            return None
+        if len(self._seen) < 4:
+            return overall, overall
+        (begun, before), (now, rows) = self._seen[0], self._seen[-1]
+        half, reached = min(self._seen, key=lambda seen: abs(seen[0] - (begun + now) / 2))
+        if not begun < half < now or not before < reached < rows:
+            return None
+        return (reached - before) / (half - begun), (rows - reached) / (now - half)
+
 
 class ProgressJournal:
     """Decides which progress updates of a stage become events, and with which fields."""
@@ -178,8 +211,9 @@ class ProgressJournal:
         self._due = now + min(MAX_EVENT_SECONDS, max(EVENT_SECONDS, (now - self._begun) / 100))
         fields: Json = {"rows": standing.rows, "total": standing.total}
         if (pace := self._pace.rows_per_second) is not None:
-            left = standing.total - standing.reached
-            fields |= {"rows_per_second": float(f"{pace:.4g}"), "seconds_left": round(left / pace, 1)}
+            fields |= {"rows_per_second": float(f"{pace:.4g}")}
+            if standing.left(self._pace) is not None:
+                fields |= {"seconds_left": round((standing.total - standing.reached) / pace, 1)}
         if standing.answered is not None:
             fields["answered"] = standing.answered
         fields |= {"unit": standing.unit} if standing.unit != "rows" else {}

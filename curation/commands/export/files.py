@@ -22,7 +22,7 @@ from curation.refs import ModelRef
 from curation.storage import durable
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
-from curation.storage.files import exchange, sync_folder
+from curation.storage.files import exchange, open_to_readers, sync_folder
 from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, Remote, place, remove, require_reachable
 
@@ -56,12 +56,6 @@ class ExportFolder:
         (self.path / CARD).write_text(card)
         (self.path / LINEAGE).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
 
-    def open_to_readers(self) -> None:
-        """Give all files the mode of a new one: safetensors lets nobody but the owner read what it writes."""
-        mode = (self.path / self.marker).stat().st_mode
-        for name in _names(self.path):
-            (self.path / name).chmod(mode)
-
 
 @contextmanager
 def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[ExportFolder]:
@@ -81,7 +75,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
             folder = ExportFolder(path=path, marker=marker)
             path.mkdir()
             yield folder
-            folder.open_to_readers()
+            open_to_readers(path)
             if isinstance(target, Remote):
                 _upload(folder, target, replaced=taken)
             else:

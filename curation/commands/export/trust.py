@@ -63,7 +63,7 @@ def export_trust(
     with TemporaryDirectory() as work:
         made = cascade_of(fit, Path(work))
         cascade, files = (None, None) if isinstance(made, str) else (made.cascade, (made.trust, made.rows))
-        reference = reference_of(fit, () if cascade is None else cascade.inputs)
+        reference = reference_of(fit, function, () if cascade is None else cascade.inputs)
         description = _description(fit, rows, reference, cascade, command)
         card = trust_card_of(description)
         with write_folder(output, force=force, marker=PACKAGE) as folder:
@@ -123,7 +123,7 @@ def _description(
         fit=dict(fit.record.outputs["fit"]),
         calibration=rows,
         sample=Sample(
-            num_rows=len(next(iter(reference.values()), ())), states=tuple(name for name in reference if name in states)
+            num_rows=len(next(iter(reference.values()), ())), states=tuple(name for name in states if name in reference)
         ),
         cascade=cascade,
         evaluation=tuple(_evaluation(fit)),

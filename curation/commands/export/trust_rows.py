@@ -14,14 +14,14 @@ from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.grading import read_grades
-from curation.filter.package import CalibrationRows, Question, asked
+from curation.filter.package import SCORES, CalibrationRows, Question, asked
 from curation.pipeline.grading import grading_stage
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
-from curation.stages.shift import sample_states
+from curation.stages.shift import sample_rows, states_in
 from curation.tables import io, schemas
-from curation.trust import FittedTrust
+from curation.trust import FittedTrust, Scores
 from curation.trust.parts import first_of_each
 
 SAMPLE_BYTES = 32 << 20
@@ -68,21 +68,41 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
         yield example, row["completion"], row["label"]
 
 
-def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
+def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -> Reference:
     """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
 
-    Those that the function reads, and ``further`` ones.
+    Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``.
     """
     states = list(dict.fromkeys([*inputs_of(fit)[0], *further]))
     if not states:
         return {}
-    found = sample_states(fit.table(fit.record.inputs["labels"]), states, fit.seed)
+    stored = [schemas.raw_column(fit.name), schemas.trust_column(fit.name)]
+    labels = fit.table(fit.record.inputs["labels"])
+    scored = set(stored) <= set(io.open_table(labels).schema.names)
+    read = ["row_id", "label", *(stored if scored else function.features)]
+    rows = sample_rows(labels, states, fit.seed, read)
     dtype = np.dtype(fit.ask.state_dtype)
-    num_rows = len(found[states[0]])
+    found = states_in(rows, states)
     width = sum(states_ND.shape[1] for states_ND in found.values()) * dtype.itemsize
-    most = min(num_rows, max(SAMPLE_ROWS, SAMPLE_BYTES // width))
-    taken = np.sort(np.random.default_rng(fit.seed).permutation(num_rows)[:most])
-    return {name: states_ND[taken].astype(dtype) for name, states_ND in found.items()}
+    most = min(len(rows), max(SAMPLE_ROWS, SAMPLE_BYTES // width))
+    taken = np.sort(np.random.default_rng(fit.seed).permutation(len(rows))[:most])
+    kept = {name: states_ND[taken].astype(dtype) for name, states_ND in found.items()}
+    if not most:
+        return kept
+    (batch,) = rows.take(taken).combine_chunks().to_batches()
+    raw_N, trust_N = _honest_scores(batch, function, stored if scored else None)
+    return {**kept, **dict(zip(SCORES, (raw_N, trust_N), strict=True))}
+
+
+def _honest_scores(batch: pa.RecordBatch, function: FittedTrust, stored: Sequence[str] | None) -> list[Scores]:
+    """Raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
+    if stored is not None:
+        raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
+    else:
+        raw_N = function.source_score(batch)
+        trust_N = function.to_trust(raw_N)
+    parsed_N = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
+    return [np.where(parsed_N, score_N, np.float32(np.nan)).astype(np.float32) for score_N in (raw_N, trust_N)]
 
 
 def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
@@ -147,13 +167,7 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
         row_ids_B = batch.column("row_id").to_numpy()
         kept_B = keep(row_ids_B) & np.isin(row_ids_B, graded.row_ids_N)
         batch = batch.filter(pa.array(kept_B))
-        if scored:
-            raw_B, trust_B = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
-        else:
-            raw_B = function.source_score(batch)  # of rows of another split the plain score
-            trust_B = function.to_trust(raw_B)
-        parsed_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
-        scores = (np.where(parsed_B, score_B, np.float32(np.nan)) for score_B in (raw_B, trust_B))
+        scores = _honest_scores(batch, function, stored if scored else None)  # of another split the plain ones
         parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))
     if not parts:
         none = np.zeros(0, dtype=np.float32)

@@ -30,7 +30,7 @@ from curation.filter.package.description import (
     Sample,
 )
 from curation.filter.package.fits import check_fits
-from curation.filter.package.folder import FORMAT, PACKAGE, TrustPackage, copied, load, write
+from curation.filter.package.folder import FORMAT, PACKAGE, SCORES, TrustPackage, copied, load, write
 from curation.filter.package.judged import UNJUDGED, check_verdict
 from curation.filter.package.questions import asked, differs
 from curation.filter.package.teacher import check_runs, digests_of, teacher_of
@@ -38,6 +38,7 @@ from curation.filter.package.teacher import check_runs, digests_of, teacher_of
 __all__ = [
     "FORMAT",
     "PACKAGE",
+    "SCORES",
     "UNJUDGED",
     "CalibrationRows",
     "Cascade",

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from curation.arrays import Float32s
 from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
 from curation.filter.package.code import refuse_code, refuse_maker
@@ -35,6 +36,8 @@ CALIBRATION, SHIFT, HELD_OUT = "calibration.parquet", "shift.safetensors", "casc
 TRUST, FIRST = "trust", "cascade"
 OF_CASCADE = (HELD_OUT, f"{FIRST}/{saved.WEIGHTS}", f"{FIRST}/{saved.DESCRIPTION}")
 NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
+SCORES = ("raw", "trust")
+"""Names in ``shift.safetensors`` of the held-out scores of its rows, beside its states."""
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change: nothing reads them."""
 MAX_ROWS = 10_000_000
@@ -146,6 +149,22 @@ class TrustPackage:
             arrays = load_file(fetched(self.uri) / SHIFT)
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
+    def reference_score(self, name: str) -> Float32s | None:
+        """The held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
+
+        ``name`` is ``raw`` or ``trust``; None where the package holds none.
+
+        Raises:
+            PackageError: the file holds something else.
+        """
+        if not self.description.sample.states:
+            return None
+        with self._reading(SHIFT):
+            score_N = load_file(fetched(self.uri) / SHIFT).get(name)
+            if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
+                raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
+            return None if score_N is None else score_N.astype(np.float32)
+
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         try:
@@ -184,7 +203,8 @@ def write(
         description: what it says of itself.
         trust: the fitted trust function, which is copied.
         calibration: the rows that ``description.calibration`` tells of.
-        reference: the states that ``description.sample`` and ``description.cascade`` tell of, [N, D] by state.
+        reference: the states that ``description.sample`` and ``description.cascade`` tell of, [N, D] by state, and
+            their rows' held-out scores [N] by ``SCORES``, where they have any.
         cascade: the first trust function, which is copied, and the rows that ``description.cascade`` tells of.
         card: the text of its ``README.md``.
 
@@ -195,7 +215,7 @@ def write(
     recorded = description.cascade
     states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
     absent = [(calibration is None, description.calibration is None), (cascade is None, recorded is None)]
-    if any(given != named for given, named in absent) or set(reference) != states:
+    if any(given != named for given, named in absent) or set(reference) - set(SCORES) != states:
         raise PackageError(
             f"{folder}: calibration rows, cascade and reference states are not those that its description names"
         )

@@ -210,12 +210,12 @@ def test_progress_is_told_while_the_clock_jumps(tmp_path: Path, monkeypatch: pyt
         with task.progress() as update:
             for rows, jump in enumerate([0, -3600, 3600, -3600]):
                 monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
-                update(standing.Standing(rows=rows, total=10))
+                update(standing.Standing(rows=100 * rows, total=1000))
                 time.sleep(0.05)
         return Done(outputs={"name": "a"}, rows=4)
 
     run(tmp_path, [Built(name="a", work=work, inputs={})])
     told = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     found = [event for event in told if event["event"] == "progress"]
-    assert [event["rows"] for event in found] == [0, 1, 2, 3]
+    assert [event["rows"] for event in found] == [0, 100, 200, 300]
     assert all(0 < event["seconds_left"] < 60 for event in found[1:])

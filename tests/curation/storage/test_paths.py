@@ -319,3 +319,20 @@ def test_what_cannot_be_used_is_named(server, monkeypatch):
     with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{paths.SETTINGS[server.scheme]}"):
         require_reachable(place(f"{server.scheme}://unreachable-bucket/run"))
     assert time.monotonic() - begun < 10
+
+
+def test_the_message_of_a_missing_object_is_one_line_without_xml():
+    answer = (
+        "Object at location x.yaml not found: Error performing GET http://h:1/b/x.yaml in 4ms - Server returned "
+        'non-2xx status code: 404 Not Found: <?xml version="1.0" encoding="utf-8"?>\n<Error><Code>NoSuchKey</Code>'
+        "<Message>The specified key does not exist.</Message><Key>x.yaml</Key><HostId>9Gjj=</HostId></Error>\n\n"
+        'Debug source:\nNotFound {\n    path: "x.yaml",\n    body: Some("<?xml?><Error></Error>"),\n}'
+    )
+    told = paths.brief(FileNotFoundError(answer))
+    assert told.endswith("404 Not Found: NoSuchKey: The specified key does not exist.")
+    assert "\n" not in told and "<" not in told and "Debug" not in told
+    assert paths.brief(OSError("timed out\nafter 3 s")) == "timed out after 3 s"
+    told = pytest.raises(FileNotFoundError, match=r"^s3://b/x: there is no such object \(.*NoSuchKey")
+    with told as error, paths._errors("s3://b/x"):
+        raise FileNotFoundError(answer)
+    assert len(str(error.value)) < 300

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -46,6 +46,38 @@ def test_three_days_of_events_are_small_and_the_last_standing_is_told():
     assert sum(len(line) for _, line in told) < 2_000_000
 
 
+def paced(*rows: int) -> Pace:
+    """Progress of so many rows, ten seconds apart."""
+    pace = Pace()
+    for place, number in enumerate(rows):
+        pace.add(10.0 * place, number)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((0, 1), "1 of 1,000 rows (0 %), 0.1 rows/s"),  # not "about 3 h left"
+        ((0, 20, 40, 60, 80), "80 of 1,000 rows (8 %), 2 rows/s, about 8 min left"),
+        ((0, 5, 10, 60, 110), "110 of 1,000 rows (11 %), 2.8 rows/s, 3 min to 30 min left"),
+        ((0, 0, 0, 60, 110), "110 of 1,000 rows (11 %), 2.8 rows/s"),  # a model that has just begun
+    ],
+)
+def test_the_time_left_is_told_once_the_speed_is_steady(rows, words):
+    standing, pace = Standing(rows=rows[-1], total=1000), paced(*rows)
+    assert standing.words(pace.rows_per_second, standing.left(pace)) == words
+
+
+def test_no_time_is_left_without_an_actor():
+    rows, idle = (0, 20, 40, 60, 80), replace(WORK, actors=replace(WORK.actors, running=0))
+    assert Standing(rows=80, total=1000, work=WORK).left(paced(*rows)) == pytest.approx((460, 460))
+    assert Standing(rows=80, total=1000, work=idle).left(paced(*rows)) is None
+    journal = ProgressJournal()
+    for place, number in enumerate(rows):
+        found = journal.fields(Standing(rows=number, total=1000, work=idle), 20.0 * place)
+    assert found is not None and "rows_per_second" in found and "seconds_left" not in found
+
+
 def test_work_comes_back_from_an_event():
     assert Work.from_json(json.loads(json.dumps(asdict(WORK)))) == WORK
 
@@ -67,7 +99,7 @@ def test_the_event_of_a_very_slow_stage_has_its_speed():
 
 def test_steps_and_how_good_they_are_are_told():
     standing = Standing(rows=400, total=2000, unit="steps", note="AUC 0.812 on validation rows")
-    assert standing.words(100.0) == (
+    assert standing.words(100.0, (16.0, 16.0)) == (
         "400 of 2,000 steps (20 %), 100 steps/s, about 16 s left; AUC 0.812 on validation rows"
     )
     fields = ProgressJournal().fields(standing, 0.0)

@@ -1,0 +1,236 @@
+"""The second look of a filter, once the cut is known: are the rows that pass it like the labelled rows that pass it?
+
+Foreign rows that are trusted fill a selection: 10 % of the pool may be a quarter of what is kept. So three things are
+compared with the package's rows: the rows that pass (their distance to the source), the trust of those that pass, and
+the newest rounds together, up to ``MAX_ROWS`` rows. Small deliveries add up that way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import scipy
+
+from curation.arrays import Bools, Float32s, Floats
+from curation.filter.package import TrustPackage
+from curation.filter.stages.cut import ThresholdCut
+from curation.filter.stages.packaged import Packaged
+from curation.filter.stages.pool_shift import States
+from curation.json_types import Json
+from curation.metrics.foreign import ALARM_P, Foreign, count_beyond, distances_to_source
+from curation.metrics.shift import Shift, percent, two_sample
+from curation.refs import TableRef
+from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.run import Task
+from curation.stages.first_cut import Passing, passing
+from curation.stages.shift import sample_rows, states_in
+from curation.tables import io
+from curation.tables.schemas import trust_column
+
+MIN_PASSING = 50
+"""The fewest labelled rows that serve as a yardstick; the cut is lowered on both sides until so many pass."""
+CLEAR_DISTANCE = 0.2
+"""Kolmogorov and Smirnov's distance of two trusts from which on it is an alarm: scores of labelled rows come from
+folds, and differ a little from those of the pool for that alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptShift:
+    """Findings about the rows that pass a cut; ``None`` is not tested."""
+
+    rounds: tuple[str, ...]
+    """Rounds that are pooled, the newest last."""
+    everything: Shift | None
+    """The two-sample test of all rows of these rounds."""
+    passing: Foreign | None
+    """Rows that pass, against the labelled rows that pass."""
+    distance: float | None
+    """Kolmogorov and Smirnov's, of the trust of rows that pass to that of calibration rows that pass."""
+    p_value: float | None
+    """The p-value of equal distributions of that trust."""
+
+    @property
+    def trust_alarm(self) -> bool:
+        """Whether the trust of what passes is clearly another."""
+        return self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE
+
+    @property
+    def alarm(self) -> bool:
+        """Whether any of the three comparisons shows a clear difference."""
+        return (
+            self.trust_alarm
+            or (self.everything is not None and self.everything.alarm)
+            or (self.passing is not None and self.passing.alarm)
+        )
+
+    def warning(self) -> str | None:
+        """A warning for the report, or ``None``."""
+        found = []
+        if self.passing is not None and self.passing.alarm:
+            share = self.passing.share
+            found.append(
+                f"{percent(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that "
+                "pass it, and trust says nothing of them"
+            )
+        if self.trust_alarm:
+            found.append(
+                f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
+                f"it (Kolmogorov-Smirnov distance {self.distance:.2f})"
+            )
+        if self.everything is not None and self.everything.alarm:
+            of = f"rounds {self.rounds[0]} to {self.rounds[-1]} together: " if len(self.rounds) > 1 else ""
+            found.append(f"{of}{self.everything.in_words()}")
+        if not found:
+            return None
+        return (
+            f"Rows are kept that are not like those that trust was fitted on: {'; '.join(found)}. The purity of what "
+            "is kept may be far below what trust and a certified cut say; label some of these rows and fit again, or "
+            "take the foreign rows out of the pool."
+        )
+
+    def to_json(self) -> Json:
+        """The comparison as a JSON object."""
+        return {
+            "rounds": list(self.rounds),
+            "everything": None if self.everything is None else self.everything.to_json(),
+            "passing": None if self.passing is None else self.passing.to_json(),
+            "trust": None if self.p_value is None else {"distance": self.distance, "p_value": self.p_value},
+            "alarm": self.alarm,
+            "warning": self.warning(),
+        }
+
+
+class MeasureKept(Stage, Packaged):
+    """Compares the rows that pass the cut, of a round and those before it, with the package's rows that pass it."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        kept: Json
+        """:class:`KeptShift` as JSON."""
+
+    tables: InEach[TableRef]
+    """The labels of the rounds that are pooled, the newest last."""
+    threshold: In[Json]
+    function: str
+    """The trust function."""
+    seed: int
+    first_cut: dict[str, float] | None = None
+
+    @property
+    def inputs(self) -> Json:
+        """The arguments on which the test depends; without a first cut, that is none of them."""
+        return {name: value for name, value in super().inputs.items() if name != "first_cut" or value is not None}
+
+    def run(self, task: Task) -> Done:
+        """Test the rows."""
+        package, threshold, passes = self.loaded(), ThresholdCut.from_json(self.threshold), None
+        if self.first_cut is not None:
+            assert package.first is not None, "settle refuses a package without"
+            passes = passing(package.first, self.first_cut["threshold"])
+        found = compare_kept(package, threshold, self.tables, self.function, seed=self.seed, first_cut=passes)
+        return Done(outputs=self.Made(kept=found.to_json()), rows=sum(map(io.count, self.tables.values())))
+
+
+def compare_kept(
+    package: TrustPackage,
+    threshold: ThresholdCut,
+    tables: Mapping[str, TableRef],
+    function: str,
+    *,
+    seed: int,
+    first_cut: Passing | None = None,
+) -> KeptShift:
+    """Compare the rows of labels tables, by round, that pass a threshold with the package's rows that pass it.
+
+    A threshold by label counts as its lowest one, and ties at the threshold pass: the same on both sides. With a
+    ``first_cut`` both sides have only the rows that pass it.
+    """
+    names = list(package.description.sample.states)
+    which = "trust" if threshold.column == trust_column(function) else "raw"
+    reference = package.reference(() if first_cut is None else first_cut.states)
+    parts = [sample_rows(ref, list(reference), seed, ["label", threshold.column]) for ref in tables.values()]
+    rows = pa.concat_tables(parts)
+    source = Rows(_joined(reference, names), package.reference_score(which))
+    pool = Rows(_joined(found := states_in(rows, list(reference)), names), _scores(rows, threshold.column))
+    if first_cut is not None:
+        source, pool = source.only(first_cut(reference)), pool.only(first_cut(found))
+    known_K = None
+    if package.description.calibration is not None:
+        known = package.calibration()
+        known_K = known.trust_M if which == "trust" else known.raw_M
+    return compare(source, pool, known_K, np.float32(threshold.bound.score), tuple(tables), seed=seed)
+
+
+class Rows(NamedTuple):
+    """Rows of one side."""
+
+    states_ND: Floats | None
+    """None where trust reads no states."""
+    score_N: Float32s | None
+    """The scores by which they are cut, NaN without a label; None: there are none."""
+
+    def only(self, kept_N: Bools) -> "Rows":
+        """These rows alone."""
+        return Rows(*(None if part is None else part[kept_N] for part in self))
+
+
+def compare(
+    source: Rows, pool: Rows, calibration_K: Float32s | None, least: np.float32, rounds: tuple[str, ...], *, seed: int
+) -> KeptShift:
+    """Compare rows of a pool with labelled rows, and those with a score of at least ``least`` with theirs.
+
+    ``calibration_K``: the scores of calibration rows, None: there are none. With several ``rounds`` all rows are
+    compared as well, for a single round has that test already.
+    """
+    assert pool.score_N is not None, "labels have scores"
+    everything = passes = None
+    if source.states_ND is not None and pool.states_ND is not None:
+        if len(rounds) > 1:
+            everything = two_sample(source.states_ND, pool.states_ND, seed=seed)
+        if source.score_N is not None:
+            passes = _passing(source.states_ND, pool.states_ND, source.score_N, pool.score_N, least, seed=seed)
+    distance, p_value = _compare_trust(calibration_K, pool.score_N[pool.score_N >= least], least)
+    return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)
+
+
+def _joined(states: States, names: Sequence[str]) -> Floats | None:
+    """States side by side, [N, D]; None without any."""
+    return np.concatenate([states[name] for name in names], axis=1) if names else None
+
+
+def _scores(rows: pa.Table, column: str) -> Float32s:
+    """The scores of rows, NaN where there is none, or no label."""
+    labelled_M: Bools = rows["label"].is_valid().to_numpy()
+    return np.where(labelled_M, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
+
+
+def _passing(
+    source_ND: Floats, pool_MD: Floats, score_N: Float32s, score_M: Float32s, least: np.float32, *, seed: int
+) -> Foreign | None:
+    """The foreign share of pool rows with a score of at least ``least``, or of as much as enough labelled rows have."""
+    usable_N = np.isfinite(source_ND).all(axis=1)
+    passes_M = (score_M >= least) & np.isfinite(pool_MD).all(axis=1)
+    source_ND, score_N = source_ND[usable_N], score_N[usable_N]
+    if len(source_ND) < 2 * MIN_PASSING or not passes_M.any():
+        return None
+    held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
+    known = np.sort(score_N[held_N & ~np.isnan(score_N)])
+    if len(known) < MIN_PASSING:
+        return None
+    if (lowered := known[-MIN_PASSING]) < least:
+        passes_M = (score_M >= lowered) & np.isfinite(pool_MD).all(axis=1)
+        held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
+        least = lowered
+    return count_beyond(source_K[score_N[held_N] >= least], pool_P, "distance")
+
+
+def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:
+    """The distance of the scores that pass to those of calibration rows that do, and its p-value."""
+    known_K = score_P[:0] if known_K is None else known_K[known_K >= least]
+    if min(len(known_K), len(score_P)) < MIN_PASSING:
+        return None, None
+    found = scipy.stats.ks_2samp(score_P, known_K)
+    return float(found.statistic), float(found.pvalue)
