@@ -12,7 +12,7 @@ NUM_TOLD = 5
 
 NEW = "not done yet"
 NOT_SET = "not set"
-"""What a key leaves out, as it has its default, in words."""
+"""Words for a value that a key leaves out, as it is the default."""
 
 State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
