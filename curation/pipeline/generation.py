@@ -361,14 +361,8 @@ def _selected(
     chosen = choice(scored)
     if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
         quota = selection.quota if isinstance(selection.quota, dict) else None
-        places = Classes(
-            names=names,
-            wanted=quota,
-            examples=generation.tables["source"],
-            labels=labels["source"],
-            grades=grades["source"],
-        )
-        chosen = replace(chosen, classes=places)
+        split = {"examples": generation.tables["source"], "labels": labels["source"], "grades": grades["source"]}
+        chosen = replace(chosen, classes=Classes(names=names, wanted=quota, **split))
     verified = verifying(generation, chosen)
     if verified is not None:
         chosen = replace(chosen, verdicts=verified.out("verdicts"))
