@@ -28,6 +28,8 @@ counted; all other numbers of the evidence are those of a healthy run. Kinds:
 - ``beaten by 3 points``: the same at exactly 3 points;
 - ``equal``: the best signal is as good as trust; in half of the runs all five are;
 - ``better``: the AUC of trust is 1 to 8 points above the best signal's.
+
+A second table has the coverage of intervals (``benchmarks.verdict_intervals``).
 """
 
 import argparse
@@ -38,6 +40,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, ndtr, ndtri
 
+from benchmarks.verdict_intervals import DRAWS, print_intervals
 from curation.arms import FREE
 from curation.metrics import Estimate, proportion
 from curation.metrics.shift import two_sample
@@ -347,6 +350,8 @@ def main() -> None:
             continue
         found, usable, rules = found_better(kind, options.runs, options.seed)
         line(kind, options.runs - found if kind.startswith("beaten") else found, usable, rules)
+    if options.only is None:
+        print_intervals(DRAWS, options.seed)
 
 
 if __name__ == "__main__":

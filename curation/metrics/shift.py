@@ -124,7 +124,7 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
     scores_H = _scores(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
     is_pool_H = is_pool_N[held_N]
     return Shift(
-        auc=auc(scores_H, is_pool_H, seed=seed),
+        auc=auc(scores_H, is_pool_H),
         p_value=_rank_test(scores_H, is_pool_H),
         num_source=num_source,
         num_pool=num_pool,

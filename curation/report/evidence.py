@@ -205,10 +205,10 @@ def weigh(of: Material) -> Evidence:
     if of.validation is not None:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
         rivals = rivals_of(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = quality(of.validation.parsed, of.function, num_top, constant, of.seed)
+        validation = quality(of.validation.parsed, of.function, num_top, constant)
         if len(rows := of.validation.parsed.of(of.function)):
             expected = foreseen(rows, of.function, num_top, of.selected_trust_M)
-    if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant, of.seed)):
+    if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant)):
         num_graded, num_right = of.pool.among_selected(of.arm)
         if num_graded:
             top = metrics.proportion(num_right, num_graded, confidence=CONFIDENCE)
@@ -234,7 +234,7 @@ def weigh(of: Material) -> Evidence:
     )
 
 
-def quality(rows: View, function: str, num_top: int, constant: float, seed: int) -> Quality | None:
+def quality(rows: View, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; its top are the first ``num_top`` by raw score."""
     if not len(rows):
         return None
@@ -247,7 +247,7 @@ def quality(rows: View, function: str, num_top: int, constant: float, seed: int)
     num_believed = int(weights_N[believed_N].sum())
     auc = None
     if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, judged.correct_N, seed=seed, weights_N=judged.weight_N)
+        auc = metrics.auc(score.raw_N, judged.correct_N, weights_N=judged.weight_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),

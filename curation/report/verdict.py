@@ -30,6 +30,7 @@ from curation.report.student_findings import learned_nothing
 from curation.report.trust_findings import (
     FEW_ROWS,
     PROMISE,
+    WIDE_AUC,
     at_chance,
     better_signal,
     few_rows,
@@ -189,7 +190,7 @@ RULES: tuple[VerdictRule, ...] = (
     VerdictRule(
         name="rows",
         asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
-        f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
+        f"outcome, and is their AUC known to {WIDE_AUC / 2:g}? (Or {FEW_ROWS} selected rows that people checked.)",
         find=few_rows,
         mend="Label more source rows, or check 200 selected ones: curate review draw {directory} --num 200.",
     ),

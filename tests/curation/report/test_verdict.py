@@ -334,6 +334,19 @@ def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -
     assert finding["rule"] == "purity" and "80.0\u00a0% on validation rows of the same trust" in finding["finding"]
 
 
+def test_an_auc_that_is_not_known_to_a_tenth_is_of_too_few_rows() -> None:
+    few = replace(GOOD, rows=100, rarer=20)
+    for low, high, rules in ((0.65, 0.86, ["rows"]), (0.68, 0.87, [])):
+        found = verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, low, high, 100))), "d")
+        assert [item["rule"] for item in found.findings] == rules
+    assert (
+        "an interval of at most 0.2 is needed"
+        in verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.65, 0.86, 100))), "d").sentence
+    )
+    audited = replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.6, 0.9, 100)), pool=POOL)  # the pool tells
+    assert verdict(audited, "d").level == USE
+
+
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
     found = verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
     assert found.findings[0]["next"].endswith("curate review draw runs/mine --num 200.")
@@ -443,7 +456,7 @@ def test_rows_that_stand_for_many_count_as_many() -> None:
         def by_score(self, function: str) -> np.ndarray:
             return self.held.by_score(function)
 
-    held, counted = (quality(View(judged(times)), "trust", 50, 0.6, 0) for times in (None, weight))
+    held, counted = (quality(View(judged(times)), "trust", 50, 0.6) for times in (None, weight))
     assert held is not None and counted is not None
     for name in ("rows", "rarer", "share_right", "top", "believed"):
         assert getattr(held, name) == getattr(counted, name)
