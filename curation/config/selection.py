@@ -253,6 +253,10 @@ class SelectionConfig(Section):
     repeats: Annotated[Literal["one", "all"], Field(exclude_if=lambda repeats: repeats == "one")] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
+    unseen: Annotated[Literal["last", "any"], Field(exclude_if=lambda unseen: unseen == "last")] = "last"
+    """Choice of rows whose label no labelled row has, in tasks whose labels come again (at most 5 % of the labelled
+    rows have a label of their own): in arms that rank they come ``last``, since trust was never measured on such
+    labels; or ``any`` of them comes where its trust puts it."""
     keep: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
     ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing

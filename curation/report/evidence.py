@@ -12,6 +12,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arrays import Float64s
+from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
@@ -155,6 +156,8 @@ class Evidence:
     selected_repeats: Repeats | None = None
     """Selected rows and their questions."""
     unread: Unread | None = None
+    unseen: UnseenLabels | None = None
+    """``None`` where the pool has no label that the labelled rows lack, or labels are open."""
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """``None`` where the teacher does not choose among options of several lengths by their whole score."""
@@ -192,6 +195,7 @@ class Material:
     repeats: Repeats | None = None
     selected_repeats: Repeats | None = None
     unread: Unread | None = None
+    unseen: UnseenLabels | None = None
     option_lengths: OptionLengths | None = None
 
 
@@ -230,6 +234,7 @@ def weigh(of: Material) -> Evidence:
         repeats=of.repeats,
         selected_repeats=of.selected_repeats,
         unread=of.unread,
+        unseen=of.unseen,
         option_lengths=of.option_lengths,
     )
 

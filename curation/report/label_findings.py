@@ -8,6 +8,8 @@ from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 
 UNREAD = 0.2
 """The share of the pool's labels that may be such that they cannot be read."""
+UNSEEN = 0.05
+"""The share of the pool's labels that may be such that no labelled row has them."""
 REPEATED = 0.2
 """The share of labelled rows that may repeat a question."""
 
@@ -98,6 +100,17 @@ def unreadable(evidence: Evidence) -> Finding | None:
     shown = ", ".join(quoted(text) for text in found.writings)
     share = percent(found.num_unread / found.num_rows)
     return CARE, f"{share} of the pool's labels cannot be read ({shown}); arms that rank leave these rows out"
+
+
+def never_seen(evidence: Evidence) -> Finding | None:
+    """Nothing tells how well trust ranks labels that no labelled row has."""
+    found = evidence.unseen
+    if found is None or found.num_rows <= max(UNSEEN, found.expected) * found.num_read:
+        return None
+    return CARE, (
+        f"{percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has them "
+        f"({found.words}), and trust was never measured on such labels"
+    )
 
 
 def copied(evidence: Evidence) -> Finding | None:

@@ -117,6 +117,9 @@ class GenerationRecord:
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
+    unseen: JsonView | None = None
+    """``curation.domains.unseen_labels.UnseenLabels`` as JSON; ``None`` where all of the pool's labels are seen, or
+    labels are open."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """The arms that dropped out, since they could not be measured, and why, in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import measures
@@ -97,6 +98,7 @@ def evidence(
         repeats=repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
         unread=unread(record),
+        unseen=None if record.unseen is None else UnseenLabels(**record.unseen),
         option_lengths=None
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
         else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),

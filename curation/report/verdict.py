@@ -16,8 +16,10 @@ from curation.report.headline import number, percent
 from curation.report.label_findings import (
     REPEATED,
     UNREAD,
+    UNSEEN,
     collapsed,
     copied,
+    never_seen,
     one_class,
     one_label,
     repeats,
@@ -213,6 +215,14 @@ RULES: tuple[VerdictRule, ...] = (
         find=unreadable,
         mend="Have the answers written as the task's labels are: the prompt's format, teacher.decoding.max_tokens, or "
         "for labels made elsewhere their column.",
+    ),
+    VerdictRule(
+        name="unseen",
+        asks=f"Are at most {100 * UNSEEN:.0f} % of the pool's labels such that no labelled row has them? (Where labels "
+        "come again.)",
+        find=never_seen,
+        mend="Label source rows of these classes, and fit again; until then rows with these labels come last "
+        "(selection.unseen).",
     ),
     VerdictRule(
         name="copies",

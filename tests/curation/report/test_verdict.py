@@ -15,6 +15,7 @@ from test_report import GOLD, N, changed, make_run, rows_of
 
 from benchmarks import verdicts
 from curation.commands.tables import verdict_lines
+from curation.domains.unseen_labels import UnseenLabels
 from curation.metrics import Estimate, proportion, share_of_finite
 from curation.report import RunRecord, collect
 from curation.report.evidence import (
@@ -75,6 +76,7 @@ HEALTHY = Evidence(
 )
 POOL = replace(GOOD, rows=4000, rarer=1600, top=about(0.84, 0.82, 0.86))
 DIFFERENT = {"differs": True, "strength": "severe"}
+UNSEEN = UnseenLabels(num_seen=5, expected=0.02, num_read=1000, num_rows=50, num_labels=1, most={"bird": 60})
 
 
 def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **fields: Any) -> Evidence:
@@ -257,6 +259,12 @@ BEATEN = (
             CARE,
             "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
         ),
+        (
+            replace(HEALTHY, unseen=replace(UNSEEN, num_rows=60)),
+            "unseen",
+            CARE,
+            "6.0\u00a0% of the pool's labels are such that no labelled row has them (bird 60)",
+        ),
         (of(rows=60, rarer=25), "rows", CARE, "too few rows to tell (60 parsed rows"),
         (of(rows=500, rarer=5, auc=None), "rows", CARE, "5 of the rarer outcome"),
         (replace(HEALTHY, validation=None, foreseen=None), "rows", STOP, "no parsed row outside the fit"),
@@ -345,6 +353,13 @@ def test_an_auc_that_is_not_known_to_a_tenth_is_of_too_few_rows() -> None:
     )
     audited = replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.6, 0.9, 100)), pool=POOL)  # the pool tells
     assert verdict(audited, "d").level == USE
+
+
+def test_as_many_unseen_labels_as_are_expected_are_no_finding() -> None:
+    assert verdict(replace(HEALTHY, unseen=UNSEEN), "d").level == USE  # 5 %
+    expected = replace(UNSEEN, num_rows=80, expected=0.08)  # few labelled rows, some of them with labels of their own
+    assert verdict(replace(HEALTHY, unseen=expected), "d").level == USE
+    assert verdict(replace(HEALTHY, unseen=replace(expected, num_rows=81)), "d").level == CARE
 
 
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
@@ -475,6 +490,11 @@ def test_false_alarms_and_misses_of_a_few_simulated_runs() -> None:
     for kind in verdicts.RIVALS:
         found, usable, _ = verdicts.found_better(kind, 20, seed=7)
         assert found + usable == 20 and (found >= 18 if kind.startswith("beaten") else found <= 2), kind
+    for kind, (_, rule) in verdicts.POOLS.items():
+        usable, rules = verdicts.in_pools(kind, 10, seed=7, wrong=True)
+        assert not usable and rules[rule] == 10, kind
+        usable, rules = verdicts.in_pools(kind, 10, seed=7, wrong=False)
+        assert usable >= 9 and not rules[rule], kind
 
 
 @pytest.mark.slow
@@ -487,6 +507,9 @@ def test_false_alarms_and_misses_are_at_most_one_in_twenty() -> None:
     for kind in verdicts.RIVALS:
         found, _, _ = verdicts.found_better(kind, 200, seed=1)
         assert found >= 190 if kind.startswith("beaten") else found <= 10, kind
+    for kind in verdicts.POOLS:
+        assert verdicts.in_pools(kind, 200, seed=1, wrong=True)[0] <= 10, kind
+        assert verdicts.in_pools(kind, 200, seed=1, wrong=False)[0] >= 190, kind
 
 
 def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[str, Any]) -> None:
