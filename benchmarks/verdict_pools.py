@@ -5,6 +5,9 @@ in labels and texts alone.
 
 - ``unseen class``: 30 % of the pool's labels are of a class that no labelled row has; the honest pool has 20 classes of
   the source's shares, the rarest .1 %, so that some are missing by chance.
+- ``near-copies``: 60 of 1,460 rows are selected, which are near-copies of one sure row (a word in its place, added or
+  left out, a wrong letter); the honest ones are different texts or, in half of the pools, sums and phrases by few
+  patterns, as the labelled rows are.
 """
 
 from collections import Counter
@@ -15,6 +18,7 @@ import numpy as np
 
 from curation.domains.unseen_labels import SeenLabels, UnseenLabels
 from curation.report.evidence import Material
+from curation.report.near_copies import Texts, near_copies
 
 NUM_CLASSES, RAREST = 20, 0.001
 
@@ -34,5 +38,57 @@ def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mate
     return replace(of, unseen=UnseenLabels.of(seen, pool.total(), unseen) if unseen else None)
 
 
-POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {"unseen class": (unseen_class, "unseen")}
+def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """Texts of the selected rows: with ``wrong`` near-copies of one, which are as sure as the surest rows."""
+    num_pool, num = 1_460, 60
+    pattern = words if wrong or rng.random() < 0.5 else sums if rng.random() < 0.5 else patterns
+    labelled = Texts(texts=[pattern(rng) for _ in range(200)], labels=["a"] * 200)
+    row = words(rng)
+    texts = [edited(row, rng) if wrong else pattern(rng) for _ in range(num)]
+    near, cluster_M = near_copies(Texts(texts=texts, labels=["a"] * num), labelled, seed=0)
+    trust_M = np.sort(of.selected_trust_M)[::-1][:num]
+    trust_M = np.full(num, trust_M[0]) if wrong else trust_M
+    return replace(of, selected_trust_M=trust_M, num_pool=num_pool, near=near, cluster_M=cluster_M)
+
+
+_LETTERS = list("abcdefghijklmnopqrstuvwxyz")
+_VOCABULARY = ["".join(np.random.default_rng(word).choice(_LETTERS, 2 + word % 7)) for word in range(2_000)]
+_ZIPF = 1 / np.arange(1, 2_001) / np.sum(1 / np.arange(1, 2_001))
+
+
+def words(rng: np.random.Generator) -> str:
+    """Draw a text of a frame and 10 to 39 words."""
+    return "is this positive or negative: " + " ".join(rng.choice(_VOCABULARY, rng.integers(10, 40), p=_ZIPF))
+
+
+def sums(rng: np.random.Generator) -> str:
+    """Draw a sum."""
+    return f"what is {rng.integers(100)} + {rng.integers(100)} - {rng.integers(10)}?"
+
+
+def patterns(rng: np.random.Generator) -> str:
+    """Draw one of 40 phrases, with two numbers and a word of its own."""
+    frame = " ".join(np.random.default_rng(int(rng.integers(40))).choice(_VOCABULARY, 12))
+    return f"{frame} {rng.integers(1000)} {rng.choice(_VOCABULARY)} {rng.integers(1000)}"
+
+
+def edited(text: str, rng: np.random.Generator) -> str:
+    """Change a word of a text, add or leave out one, or change a letter."""
+    parts, place = text.split(), int(rng.integers(5, len(text.split())))
+    edit = rng.integers(4)
+    if edit == 0:
+        parts[place] = str(rng.choice(_VOCABULARY))
+    elif edit == 1:
+        parts.insert(place, str(rng.integers(10_000)))
+    elif edit == 2:
+        del parts[place]
+    else:
+        parts[place] = parts[place][:-1] + str(rng.choice(_LETTERS))
+    return " ".join(parts)
+
+
+POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {
+    "unseen class": (unseen_class, "unseen"),
+    "near-copies": (near_copied, "near-copies"),
+}
 """How the material of a healthy run is changed, and the rule that has to find a wrong pool."""

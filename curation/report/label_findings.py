@@ -124,6 +124,21 @@ def copied(evidence: Evidence) -> Finding | None:
     )
 
 
+def nearly_copied(evidence: Evidence) -> Finding | None:
+    """Near-copies of one row are as right or wrong as that row."""
+    found = evidence.near
+    if found is None or not found.is_more_than_expected:
+        return None
+    share = 1 - found.num_questions / found.num_rows
+    if share <= REPEATED:
+        return None
+    return CARE, (
+        f"{percent(share)} of the selected rows are near-copies: {found.num_rows:,} rows ask only "
+        f"{found.num_questions:,} different questions (of {found.num_compared:,} labelled rows "
+        f"{percent(found.expected)} are near-copies), and foreseen purity counts each question once"
+    )
+
+
 def repeats(evidence: Evidence) -> Finding | None:
     """Copies of a question tell nothing new."""
     found = evidence.repeats

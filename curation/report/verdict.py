@@ -19,6 +19,7 @@ from curation.report.label_findings import (
     UNSEEN,
     collapsed,
     copied,
+    nearly_copied,
     never_seen,
     one_class,
     one_label,
@@ -229,6 +230,14 @@ RULES: tuple[VerdictRule, ...] = (
         asks=f"Do at most {100 * REPEATED:.0f} % of the selected rows repeat a question?",
         find=copied,
         mend="Select one row of each question, as is the default: leave selection.repeats out.",
+    ),
+    VerdictRule(
+        name="near-copies",
+        asks=f"Do at most {100 * REPEATED:.0f} % of the selected rows ask nearly the question of another, or hardly "
+        "more than among the labelled rows?",
+        find=nearly_copied,
+        mend="Leave near-copies out of the pool (datatrove, text-dedup, Spark), or check 200 selected rows: curate "
+        "review draw {directory} --num 200.",
     ),
     VerdictRule(
         name="purity",

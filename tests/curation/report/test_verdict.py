@@ -32,6 +32,7 @@ from curation.report.evidence import (
 )
 from curation.report.html import render
 from curation.report.measured import InMemory
+from curation.report.near_copies import NearCopies
 from curation.report.people import ReviewedPurity, ReviewRecord, checked
 from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, Judged
@@ -258,6 +259,12 @@ BEATEN = (
             "repeats",
             CARE,
             "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
+        ),
+        (
+            replace(HEALTHY, near=NearCopies(num_rows=60, num_questions=1, num_compared=60, share=0.98, expected=0.02)),
+            "near-copies",
+            CARE,
+            "98.3\u00a0% of the selected rows are near-copies: 60 rows ask only 1 different questions",
         ),
         (
             replace(HEALTHY, unseen=replace(UNSEEN, num_rows=60)),
