@@ -8,6 +8,8 @@ in labels and texts alone.
 - ``near-copies``: 60 of 1,460 rows are selected, which are near-copies of one sure row (a word in its place, added or
   left out, a wrong letter); the honest ones are different texts or, in half of the pools, sums and phrases by few
   patterns, as the labelled rows are.
+- ``other texts``: of 200 labelled rows and a pool without states, a quarter of the pool's words have other frequencies;
+  the honest pool's are those of the labelled rows.
 """
 
 from collections import Counter
@@ -17,8 +19,11 @@ from dataclasses import replace
 import numpy as np
 
 from curation.domains.unseen_labels import SeenLabels, UnseenLabels
+from curation.metrics.shift import two_sample
+from curation.metrics.text_shift import compare_texts
 from curation.report.evidence import Material
 from curation.report.near_copies import Texts, near_copies
+from curation.stages.shift import gravest
 
 NUM_CLASSES, RAREST = 20, 0.001
 
@@ -87,8 +92,22 @@ def edited(text: str, rng: np.random.Generator) -> str:
     return " ".join(parts)
 
 
+def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """The comparison of texts: with ``wrong`` the pool is about something else."""
+    other = np.where(rng.random(len(_ZIPF)) < 0.5, _ZIPF, rng.permutation(_ZIPF))
+    share = 0.75 * _ZIPF + 0.25 * other / other.sum() if wrong else _ZIPF
+    source, pool = (
+        [" ".join(rng.choice(_VOCABULARY, rng.integers(10, 40), p=p)) for _ in range(num)]
+        for num, p in ((200, _ZIPF), (1_000, share))
+    )
+    numbers = two_sample(rng.normal(size=(200, 1)), rng.normal(size=(1_000, 1)), seed=0)
+    found = gravest(numbers, compare_texts(source, pool, seed=0))
+    return replace(of, shift=found.to_json())
+
+
 POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {
     "unseen class": (unseen_class, "unseen"),
     "near-copies": (near_copied, "near-copies"),
+    "other texts": (other_texts, "shift"),
 }
 """How the material of a healthy run is changed, and the rule that has to find a wrong pool."""
