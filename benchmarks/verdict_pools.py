@@ -10,6 +10,8 @@ in labels and texts alone.
   patterns, as the labelled rows are.
 - ``other texts``: of 200 labelled rows and a pool without states, a quarter of the pool's words have other frequencies;
   the honest pool's are those of the labelled rows.
+- ``other users``: the labelled rows are of 30 users and the pool's of others, which a column tells; the honest pool
+  is of the same users, or each row of either is of a user of its own.
 """
 
 from collections import Counter
@@ -22,7 +24,9 @@ from curation.domains.unseen_labels import SeenLabels, UnseenLabels
 from curation.metrics.shift import two_sample
 from curation.metrics.text_shift import compare_texts
 from curation.report.evidence import Material
+from curation.report.groups import PossibleGroups
 from curation.report.near_copies import Texts, near_copies
+from curation.stages.possible_groups import differ
 from curation.stages.shift import gravest
 
 NUM_CLASSES, RAREST = 20, 0.001
@@ -105,9 +109,21 @@ def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     return replace(of, shift=found.to_json())
 
 
+def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """The column of users in 1,000 rows of each split: with ``wrong`` the pool has others."""
+    alone = not wrong and rng.random() < 0.5
+    users = [range(1_000), range(1_000, 2_000)] if alone else [rng.integers(30, size=1_000) for _ in range(2)]
+    source, pool = (Counter(map(str, found)) for found in users)
+    if wrong:
+        pool = Counter(map(str, 30 + rng.integers(300, size=1_000)))
+    groups = [PossibleGroups(column="user", num_rows=1_000, num_values=len(source), others=1.0)]
+    return replace(of, groups=tuple(groups) if differ(source, pool) else ())
+
+
 POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {
     "unseen class": (unseen_class, "unseen"),
     "near-copies": (near_copied, "near-copies"),
     "other texts": (other_texts, "shift"),
+    "other users": (other_users, "groups"),
 }
 """How the material of a healthy run is changed, and the rule that has to find a wrong pool."""

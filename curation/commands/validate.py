@@ -25,7 +25,7 @@ from curation.rundir.manifest import Manifest
 from curation.sources import discover, left_out_words, split_sizes
 from curation.stages.class_quota import in_words
 from curation.stages.overlap_look import look
-from curation.stages.possible_groups import possible_groups
+from curation.stages.possible_groups import possible_groups, warnings_of
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
 from curation.stages.source_columns import check_columns
@@ -93,7 +93,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     words = [
         *doubts,
         *warnings(config),
-        *possible_groups(config, seen),
+        *warnings_of(possible_groups(config, seen)),
         *long,
         *(found.warning for found in trained if found.warning is not None),
     ]

@@ -18,6 +18,7 @@ from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
+from curation.report.groups import PossibleGroups
 from curation.report.measured import GradedSet, View
 from curation.report.near_copies import NearCopies
 from curation.report.option_lengths import OptionLengths
@@ -158,6 +159,7 @@ class Evidence:
     """Selected rows and their questions."""
     near: NearCopies | None = None
     """``None`` where the questions were not compared."""
+    groups: tuple[PossibleGroups, ...] = ()
     unread: Unread | None = None
     unseen: UnseenLabels | None = None
     """``None`` where the pool has no label that the labelled rows lack, or labels are open."""
@@ -197,6 +199,7 @@ class Material:
     capped: bool = False
     repeats: Repeats | None = None
     selected_repeats: Repeats | None = None
+    groups: tuple[PossibleGroups, ...] = ()
     near: NearCopies | None = None
     cluster_M: Int64s | None = None
     """The cluster of near-copies of each selected row, or of a draw of them: the first ones of ``selected_trust_M``."""
@@ -242,6 +245,7 @@ def weigh(of: Material) -> Evidence:
         rivals=rivals,
         repeats=of.repeats,
         selected_repeats=of.selected_repeats,
+        groups=of.groups,
         near=of.near,
         unread=of.unread,
         unseen=of.unseen,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from curation.domains import Domain
 from curation.json_types import JsonView
 from curation.refs import ModelRef, TableRef, TrustRef
+from curation.report.groups import PossibleGroups
 from curation.report.people import ReviewRecord
 
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
@@ -195,6 +196,8 @@ class RunRecord:
     """Amounts by pass of a model, in all its runs."""
     directory: str = "RUN_DIR"
     """The run directory, for the commands that the report names."""
+    groups: Sequence[PossibleGroups] = ()
+    """Columns of the files that may divide rows into groups; none where the files cannot be read any more."""
     chain: ChainRecord | None = None
     """``None`` where no generation follows another."""
     reviews: Sequence[ReviewRecord] = ()

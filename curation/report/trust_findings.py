@@ -196,6 +196,13 @@ def shifted(evidence: Evidence) -> Finding | None:
     return CARE, f"the pool's {inputs} differ from the labelled rows', and no checked row says whether that matters"
 
 
+def of_groups(evidence: Evidence) -> Finding | None:
+    """Rows of other groups may be other rows; gold labels of the pool and people tell of them."""
+    if evidence.pool is not None or _checked(evidence) or not evidence.groups:
+        return None
+    return CARE, "; ".join(found.words for found in evidence.groups) + ", and no checked row says whether that matters"
+
+
 def _checked(evidence: Evidence) -> bool:
     """Whether people checked enough selected rows to tell their purity."""
     return evidence.checked is not None and evidence.checked.rows >= FEW_ROWS

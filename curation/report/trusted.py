@@ -102,6 +102,7 @@ def evidence(
         capped=is_capped(record.budget),
         repeats=repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
+        groups=tuple(run.groups),
         near=near,
         cluster_M=cluster_M,
         unread=unread(record),

@@ -41,6 +41,7 @@ from curation.report.trust_findings import (
     no_signal,
     not_useful,
     nothing_selected,
+    of_groups,
     promises_too_much,
     purity_falls,
     sets_of,
@@ -250,6 +251,13 @@ RULES: tuple[VerdictRule, ...] = (
         asks="Does a shift of the pool change purity? (Without an audit set or a review: as far as trust foresees it.)",
         find=shifted,
         mend="Check 200 selected rows: curate review draw {directory} --num 200.",
+    ),
+    VerdictRule(
+        name="groups",
+        asks="Are labelled rows and the pool's of the same groups, such as users? (Without an audit set or a review.)",
+        find=of_groups,
+        mend="If rows of one value are alike, label rows of more values, or check 200 selected rows: curate review "
+        "draw {directory} --num 200.",
     ),
     VerdictRule(
         name="probability",

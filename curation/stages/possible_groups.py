@@ -5,10 +5,11 @@ on the others, and intervals of so many rows are too narrow.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from curation.config import RunConfig
 from curation.domains import get_domain
+from curation.report.groups import PossibleGroups
 from curation.stages.deal import POOL
 from curation.stages.preview import Looked
 
@@ -17,23 +18,30 @@ MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
 that no labelled row has."""
 
 
-def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> Iterator[str]:
-    """Warn of columns whose values repeat within the labelled rows and differ from the pool's, by rows looked at."""
+def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
+    """Return columns whose values repeat within the labelled rows and differ from the pool's, by rows looked at."""
     if "source" not in seen or POOL not in seen:
-        return
-    domain = get_domain(config.domain_of("source"))
+        return []
+    domain, found = get_domain(config.domain_of("source")), list[PossibleGroups]()
     read = {*domain.columns.names, *(name for form in domain.forms for name in form)}
     for column, of_source in seen["source"].values.items():
         of_pool = seen[POOL].values.get(column, Counter[str]())
         if column not in read and differ(of_source, of_pool):
             others = sum(rows for value, rows in of_pool.items() if value not in of_source) / of_pool.total()
-            yield (
-                f"{column}: may divide rows into groups: {of_source.total():,} labelled rows that were looked at have "
-                f"{len(of_source):,} values of it, and {100 * others:.0f} % of the pool's rows have others. If rows of "
-                "one value are alike (a user, a document, a day), trust is worth less on others than the report can "
-                "tell, and its intervals are too narrow: label rows of more values, or check 200 selected rows (curate "
-                "review draw)"
+            found.append(
+                PossibleGroups(column=column, num_rows=of_source.total(), num_values=len(of_source), others=others)
             )
+    return found
+
+
+def warnings_of(groups: Iterable[PossibleGroups]) -> Iterator[str]:
+    """Say what groups of rows mean for a run."""
+    for found in groups:
+        yield (
+            f"{found.words}. If rows of one value are alike (a user, a document, a day), trust is worth less on others "
+            "than the report can tell, and its intervals are too narrow: label rows of more values, or check 200 "
+            "selected rows (curate review draw)"
+        )
 
 
 def differ(of_source: Counter[str], of_pool: Counter[str]) -> bool:

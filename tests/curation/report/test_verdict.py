@@ -30,6 +30,7 @@ from curation.report.evidence import (
     foreseen,
     quality,
 )
+from curation.report.groups import PossibleGroups
 from curation.report.html import render
 from curation.report.measured import InMemory
 from curation.report.near_copies import NearCopies
@@ -259,6 +260,12 @@ BEATEN = (
             "repeats",
             CARE,
             "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
+        ),
+        (
+            replace(HEALTHY, groups=(PossibleGroups(column="user", num_rows=600, num_values=30, others=0.98),)),
+            "groups",
+            CARE,
+            "the column user may divide rows into groups (600 labelled rows that were looked at have 30 values",
         ),
         (
             replace(HEALTHY, near=NearCopies(num_rows=60, num_questions=1, num_compared=60, share=0.98, expected=0.02)),
