@@ -28,6 +28,10 @@ counted; all other numbers of the evidence are those of a healthy run. Kinds:
 - ``beaten by 3 points``: the same at exactly 3 points;
 - ``equal``: the best signal is as good as trust; in half of the runs all five are;
 - ``better``: the AUC of trust is 1 to 8 points above the best signal's.
+
+Pools that are wrong in their labels and texts, and honest ones beside them, are those of ``benchmarks.verdict_pools``:
+``called usable`` counts "use it", which is wrong of the first and right of the others. A second table has the coverage
+of intervals (``benchmarks.verdict_intervals``). All of it takes some 7 minutes of one core, 4 of them for texts.
 """
 
 import argparse
@@ -38,6 +42,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, ndtr, ndtri
 
+from benchmarks.verdict_intervals import DRAWS, print_intervals
+from benchmarks.verdict_pools import POOLS
 from curation.arms import FREE
 from curation.metrics import Estimate, proportion
 from curation.metrics.shift import two_sample
@@ -165,6 +171,11 @@ def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: in
 
 def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
     """Draw a run's rows, and judge it."""
+    return verdict(weigh(material(drawn, rng)), "RUN_DIR")
+
+
+def material(drawn: Drawn, rng: np.random.Generator) -> Material:
+    """Draw a run's rows."""
     num_pool, num_fit = 4_000, 4 * drawn.num_validation
     fitted, _ = rows(num_fit, drawn.share_right, drawn.auc, rng, 0)
     validation, logit_V = rows(drawn.num_validation, drawn.share_right, drawn.auc, rng, 10**6)
@@ -198,7 +209,7 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
         parsed_N=np.ones(len(fitted) + len(held_out), dtype=bool),
         scores={},
     )
-    material = Material(
+    return Material(
         arm="trust",
         function="trust",
         validation=InMemory(judged=held_out, selected={}, seed=seed),
@@ -210,7 +221,18 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
         shift=shift,
         seed=seed,
     )
-    return verdict(weigh(material), "RUN_DIR")
+
+
+def in_pools(kind: str, num: int, seed: int, *, wrong: bool) -> tuple[int, Counter[str]]:
+    """Of ``num`` wrong or honest pools of a kind those that are to be used as they are, and all findings."""
+    change, _ = POOLS[kind]
+    rng = np.random.default_rng([seed, 300 + list(POOLS).index(kind), wrong])
+    found = []
+    for _ in range(num):
+        drawn = replace(healthy(rng), audit=False, moved=0.0)
+        found.append(verdict(weigh(change(material(drawn, rng), rng, wrong=wrong)), "RUN_DIR"))
+    said = Counter(item["rule"] for judged in found for item in judged.findings)
+    return sum(judged.level == USE for judged in found), said
 
 
 def false_alarms(num: int, seed: int) -> tuple[int, Counter[str]]:
@@ -336,7 +358,7 @@ def main() -> None:
         bounds = f"{100 * share.low:.1f} to {100 * share.high:.1f} %"
         print(f"| {name} | {options.runs} | {wrong} | {bounds} | {usable} | {rules} |", flush=True)
 
-    wanted = [kind for kind in ("healthy", *SICK, *RIVALS) if options.only is None or kind in options.only]
+    wanted = [kind for kind in ("healthy", *SICK, *RIVALS, *POOLS) if options.only is None or kind in options.only]
     for kind in wanted:
         if kind == "healthy":
             alarms, rules = false_alarms(options.runs, options.seed)
@@ -345,8 +367,15 @@ def main() -> None:
         if kind in SICK:
             line(kind, *misses(kind, options.runs, options.seed))
             continue
+        if kind in POOLS:
+            for what, wrong in (("wrong", True), ("honest", False)):
+                usable, rules = in_pools(kind, options.runs, options.seed, wrong=wrong)
+                line(f"{kind}, {what}", usable if wrong else options.runs - usable, usable, rules)
+            continue
         found, usable, rules = found_better(kind, options.runs, options.seed)
         line(kind, options.runs - found if kind.startswith("beaten") else found, usable, rules)
+    if options.only is None:
+        print_intervals(DRAWS, options.seed)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from curation.rundir.manifest import Manifest
 from curation.sources import discover, left_out_words, split_sizes
 from curation.stages.class_quota import in_words
 from curation.stages.overlap_look import look
+from curation.stages.possible_groups import possible_groups, warnings_of
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
 from curation.stages.source_columns import check_columns
@@ -90,7 +91,13 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     trained = [*student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
     long = long_prompts(config, {split: looked.examples for split, looked in seen.items()})
-    words = [*doubts, *warnings(config), *long, *(found.warning for found in trained if found.warning is not None)]
+    words = [
+        *doubts,
+        *warnings(config),
+        *warnings_of(possible_groups(config, seen)),
+        *long,
+        *(found.warning for found in trained if found.warning is not None),
+    ]
     here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
     if here and capacity.address_of(config.ray) == capacity.LOCAL:
         words += capacity.idle(config, [capacity.this_machine(config.ray)])

@@ -330,14 +330,20 @@ class RunConfig(RowsConfig):
         return TrustConfig(**own["trust"]).model_copy(update=states)
 
     @property
+    def has_states(self) -> bool:
+        """Whether labels have hidden states: a model of this run labels, or reads what others labelled."""
+        reads = self.teacher.reader is not None and bool(self.fitting.states)
+        return reads or (self.teacher.endpoint is None and self.teacher.given is None)
+
+    @property
     def compared(self) -> tuple[str, ...]:
         """The inputs by which splits are compared: the states or, where there are none, numbers of the labels table."""
-        endpoint, given, reads = self.teacher.endpoint, self.teacher.given, self.teacher.reader is not None
-        if endpoint is not None and not (reads and self.fitting.states):
-            return compared(endpoint)
-        if given is None or (reads and self.fitting.states):
+        if self.has_states:
             return self.fitting.states
-        return tuple(given.numbers.values()) or ("mean_logprob",)
+        if self.teacher.endpoint is not None:
+            return compared(self.teacher.endpoint)
+        assert self.teacher.given is not None, "what labels has states, a server or given labels"
+        return tuple(self.teacher.given.numbers.values()) or ("mean_logprob",)
 
     @property
     def num_shares(self) -> int:

@@ -252,6 +252,10 @@ class SelectionConfig(Section):
     repeats: Literal["one", "all"] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
+    unseen: Literal["last", "any"] = "last"
+    """Choice of rows whose label no labelled row has, in tasks whose labels come again (at most 5 % of the labelled
+    rows have a label of their own): in arms that rank they come ``last``, since trust was never measured on such
+    labels; or ``any`` of them comes where its trust puts it."""
     keep: tuple[str, ...] = ()
     """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
     ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing

@@ -238,6 +238,14 @@ class Domain:
         """Whether a label is right; an unparsed one is wrong. By default equality."""
         return label == gold
 
+    @property
+    def is_equality(self) -> bool:
+        """Whether a label is right by being the gold label, letter by letter; by default where no class says otherwise.
+
+        Only then can labels of the pool be compared with the gold labels of other rows.
+        """
+        return type(self).is_correct is Domain.is_correct
+
     def gold_problem(self, gold: str, example: Example) -> str:
         """The reason why no answer to a row can be right by its gold label, which is the kind of a row error; or "".
 

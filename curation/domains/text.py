@@ -15,7 +15,7 @@ from curation.domains import Domain, Example, cell
 from curation.domains.checks import Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
 from curation.domains.checks.judge import JudgeCheck
-from curation.domains.checks.rules import Pattern
+from curation.domains.checks.rules import Equal, Pattern
 from curation.domains.identity import plain_text
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -60,6 +60,11 @@ class Text(Domain):
             ConfigError: the program or its script is not there.
         """
         return self._check.digest if isinstance(self._check, CommandCheck) else None
+
+    @property
+    def is_equality(self) -> bool:
+        """Whether the rule is ``equal``."""
+        return isinstance(self._check, Equal)
 
     def require_no_reference(self) -> None:
         """Refuse a judge whose prompt cannot ask about a row without a reference answer.

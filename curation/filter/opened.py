@@ -120,10 +120,30 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
         say(f"warning: {warning}")
     teacher = teacher_here(config, package)
     check_content(package)
+    if not package.description.sample.states and config.on_shift != "ignore":
+        _tell_untested(config)
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
         raise _inside(config, config.pool.path)
     return package, teacher
+
+
+def _tell_untested(config: FilterConfig) -> None:
+    """Say that a package without hidden states cannot tell whether a pool is like its labelled rows.
+
+    Raises:
+        ConfigError: the filter is to fail where the pool is not.
+    """
+    why = (
+        f"{config.package}: has no hidden states of its labelled rows, since its trust function reads none, so that "
+        "the pool is not compared with them"
+    )
+    if config.on_shift == "fail":
+        raise ConfigError(
+            f"on_shift: fail: {why}, and nothing could ever fail; set warn or ignore, and check what is kept: "
+            f"curate review draw {config.output_directory} --num 200"
+        )
+    say(f"warning: {why}: check 200 of the rows that are kept (curate review draw {config.output_directory} --num 200)")
 
 
 def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:

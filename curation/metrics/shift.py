@@ -164,7 +164,7 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
     if min(num_source, num_pool) < MIN_ROWS:
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool)
     states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
-    held_N = _stratified(is_pool_N, 0.5, rng)
+    held_N = stratified(is_pool_N, 0.5, rng)
     scores_H = _scores(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
     is_pool_H = is_pool_N[held_N]
     distances = distances_to_source(sides[0], sides[1], rng)
@@ -173,8 +173,8 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
         count_beyond(scores_H[~is_pool_H], scores_H[is_pool_H], "classifier"),
     ]
     return Shift(
-        auc=auc(scores_H, is_pool_H, seed=seed),
-        p_value=_rank_test(scores_H, is_pool_H),
+        auc=auc(scores_H, is_pool_H),
+        p_value=rank_test(scores_H, is_pool_H),
         num_source=num_source,
         num_pool=num_pool,
         foreign=clearest(foreign),
@@ -192,7 +192,7 @@ def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Gene
     return np.asarray(states_ND[rng.permutation(finite)[:max_rows]], dtype=np.float32)
 
 
-def _stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
+def stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
     """A mask of a random share of the rows of each side."""
     marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
     for side in (False, True):
@@ -203,7 +203,7 @@ def _stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Boo
 
 def _scores(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
     """How much each held-out row looks like the pool's, float32 [H]."""
-    inner_F = _stratified(is_pool_F, _INNER_SHARE, rng)
+    inner_F = stratified(is_pool_F, _INNER_SHARE, rng)
     reached = []
     for squares in (False, True):
         fit, inner = _features(fit_FD[~inner_F], fit_FD[inner_F], squares)
@@ -243,6 +243,7 @@ def _ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
     return np.asarray(weights_D)
 
 
-def _rank_test(scores_H: Float32s, is_pool_H: Bools) -> float:
+def rank_test(scores_H: Float32s, is_pool_H: Bools) -> float:
+    """Return the one-sided p-value of Mann and Whitney's test that scores of the pool are higher."""
     scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
     return float(scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)

@@ -11,6 +11,7 @@ from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
+from curation.pipeline.comparing import comparing
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.reading import bought, reading
@@ -33,7 +34,6 @@ from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
 from curation.stages.select import Select
-from curation.stages.shift import MeasureShift
 from curation.trust.parts import read_by
 from tune.space import spelled_out
 
@@ -103,15 +103,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         ).out("labels")
         for split in splits
     }
-    shift = MeasureShift(
-        name=generation.name("shift"),
-        at=generation.at("pool"),
-        pool=labels["pool"],
-        compared={split: labels[split] for split in ("source", "calibration") if split in labels},
-        states=list(config.compared),
-        seed=config.seed,
-        num_rows=generation.sizes["pool"],
-    )
+    shift = comparing(generation, labels)
 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
     longest = limit(base, config.student)
@@ -139,6 +131,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "selections": {arm: selected.out("arms", arm, "table") for arm in config.selection.arms},
         "formats": {arm: selected.out("arms", arm) for arm in config.selection.arms},
         "budget": selected.out("budget"),
+        "unseen": selected.out("unseen").or_none,
         "dropped": selected.value("dropped"),
         **_kept(generation, selected),
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
@@ -349,6 +342,7 @@ def _selected(
             grades=grades.get("pool"),
             too_long=too_long.get("pool"),
             repeats=generation.repeats.out("repeats").or_none,
+            labelled=generation.tables["source"],
             audit=generation.tables.get("audit"),
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),

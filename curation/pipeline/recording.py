@@ -6,6 +6,7 @@ from curation import report
 from curation.cluster.versions import versions
 from curation.config.endpoint import PAID
 from curation.domains import get_domain
+from curation.errors import SourceError
 from curation.json_types import Json
 from curation.pipeline import reviews
 from curation.pipeline.analysing import describe_analysis
@@ -13,10 +14,13 @@ from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
+from curation.report.groups import PossibleGroups
 from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
 from curation.rundir.status import statuses
+from curation.stages.possible_groups import possible_groups
+from curation.stages.preview import preview
 from curation.teachers.endpoint_paid import spending_in
 
 
@@ -54,6 +58,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         prepared=present(opened.chain.tables, known),
         prepare_counts=counts,
         reviews=reviews.read(config.directory),
+        groups=_groups(opened),
         overlap=overlap,
         answers=() if bought is None else bought.findings,
         stages=[
@@ -77,6 +82,15 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         spent={} if forecast is None else used_since(forecast, manifest),
         used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
+
+
+def _groups(opened: OpenedRun) -> list[PossibleGroups]:
+    """Return columns of the files that may divide rows into groups, by some rows of each split."""
+    files = opened.manifest.source_files
+    try:
+        return possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
+    except (SourceError, OSError):  # a report is also made where the files are gone
+        return []
 
 
 def _pass(name: str, stage: StageRecord) -> report.PassRecord:

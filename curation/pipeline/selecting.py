@@ -86,6 +86,7 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | Veri
         "labels": choice.labels,
         "too_long": choice.too_long,
         "repeats": choice.repeats if selection.repeats == "one" else None,
+        "labelled": choice.labelled if selection.unseen == "last" else None,
         "domain": choice.domain,
         "arm": selection.budget.reference,
         "ranking": replace(TRUST[ARMS[selection.budget.reference].trust], words=""),

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arrays import Float64s
+from curation.arrays import Float64s, Int64s
+from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
+from curation.report.groups import PossibleGroups
 from curation.report.measured import GradedSet, View
+from curation.report.near_copies import NearCopies
 from curation.report.option_lengths import OptionLengths
 from curation.report.people import ReviewedPurity
 from curation.report.rivals import Rival, rivals_of
@@ -154,7 +157,12 @@ class Evidence:
     """``None`` where the fit does not say."""
     selected_repeats: Repeats | None = None
     """Selected rows and their questions."""
+    near: NearCopies | None = None
+    """``None`` where the questions were not compared."""
+    groups: tuple[PossibleGroups, ...] = ()
     unread: Unread | None = None
+    unseen: UnseenLabels | None = None
+    """``None`` where the pool has no label that the labelled rows lack, or labels are open."""
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """``None`` where the teacher does not choose among options of several lengths by their whole score."""
@@ -191,7 +199,12 @@ class Material:
     capped: bool = False
     repeats: Repeats | None = None
     selected_repeats: Repeats | None = None
+    groups: tuple[PossibleGroups, ...] = ()
+    near: NearCopies | None = None
+    cluster_M: Int64s | None = None
+    """The cluster of near-copies of each selected row, or of a draw of them: the first ones of ``selected_trust_M``."""
     unread: Unread | None = None
+    unseen: UnseenLabels | None = None
     option_lengths: OptionLengths | None = None
 
 
@@ -205,10 +218,13 @@ def weigh(of: Material) -> Evidence:
     if of.validation is not None:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
         rivals = rivals_of(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = quality(of.validation.parsed, of.function, num_top, constant, of.seed)
+        validation = quality(of.validation.parsed, of.function, num_top, constant)
         if len(rows := of.validation.parsed.of(of.function)):
             expected = foreseen(rows, of.function, num_top, of.selected_trust_M)
-    if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant, of.seed)):
+            if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
+                trust_C = _means(of.selected_trust_M[: len(of.cluster_M)], of.cluster_M)
+                expected = foreseen(rows, of.function, num_top, trust_C, are_all=True)
+    if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant)):
         num_graded, num_right = of.pool.among_selected(of.arm)
         if num_graded:
             top = metrics.proportion(num_right, num_graded, confidence=CONFIDENCE)
@@ -229,12 +245,15 @@ def weigh(of: Material) -> Evidence:
         rivals=rivals,
         repeats=of.repeats,
         selected_repeats=of.selected_repeats,
+        groups=of.groups,
+        near=of.near,
         unread=of.unread,
+        unseen=of.unseen,
         option_lengths=of.option_lengths,
     )
 
 
-def quality(rows: View, function: str, num_top: int, constant: float, seed: int) -> Quality | None:
+def quality(rows: View, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; its top are the first ``num_top`` by raw score."""
     if not len(rows):
         return None
@@ -247,7 +266,7 @@ def quality(rows: View, function: str, num_top: int, constant: float, seed: int)
     num_believed = int(weights_N[believed_N].sum())
     auc = None
     if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, judged.correct_N, seed=seed, weights_N=judged.weight_N)
+        auc = metrics.auc(score.raw_N, judged.correct_N, weights_N=judged.weight_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
@@ -277,12 +296,21 @@ def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
 
 
-def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: Float64s) -> Foreseen | None:
+def _means(trust_M: Float64s, cluster_M: Int64s) -> Float64s:
+    """Return the mean trust of each cluster, [C]."""
+    means_C: Float64s = np.bincount(cluster_M, trust_M) / np.bincount(cluster_M)
+    return means_C
+
+
+def foreseen(
+    validation: Judged, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
+) -> Foreseen | None:
     """The purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
 
     The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
     share of the selected rows. Both estimates are linear in the validation rows' correctness, whose variance is that of
-    their bin.
+    their bin. With ``are_all`` the intervals hold the share of these very rows, which chance makes differ from that of
+    all such rows: of few clusters of near-copies it is much.
     """
     if not len(validation) or not len(selected_trust_M):
         return None
@@ -302,8 +330,9 @@ def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: 
     top_N = np.zeros(len(correct_N))
     top_N[np.argsort(-score.raw_N, kind="stable")[:num_top]] = 1 / num_top
     value, top = float(weight_N @ correct_N), float(top_N @ correct_N)
-    margin = NORMAL_QUANTILE * math.sqrt(float(weight_N**2 @ variance_N))
-    spread = _QUANTILE * math.sqrt(float((top_N - weight_N) ** 2 @ variance_N))
+    of_rows = float(weight_N @ variance_N) / len(selected_M) if are_all else 0.0
+    margin = NORMAL_QUANTILE * math.sqrt(float(weight_N**2 @ variance_N) + of_rows)
+    spread = _QUANTILE * math.sqrt(float((top_N - weight_N) ** 2 @ variance_N) + of_rows)
     n = len(correct_N)
     return Foreseen(
         purity=Estimate(value=value, low=max(0.0, value - margin), high=min(1.0, value + margin), n=n),

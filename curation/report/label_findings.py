@@ -8,6 +8,8 @@ from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 
 UNREAD = 0.2
 """The share of the pool's labels that may be such that they cannot be read."""
+UNSEEN = 0.05
+"""The share of the pool's labels that may be such that no labelled row has them."""
 REPEATED = 0.2
 """The share of labelled rows that may repeat a question."""
 
@@ -100,6 +102,17 @@ def unreadable(evidence: Evidence) -> Finding | None:
     return CARE, f"{share} of the pool's labels cannot be read ({shown}); arms that rank leave these rows out"
 
 
+def never_seen(evidence: Evidence) -> Finding | None:
+    """Nothing tells how well trust ranks labels that no labelled row has."""
+    found = evidence.unseen
+    if found is None or found.num_rows <= max(UNSEEN, found.expected) * found.num_read:
+        return None
+    return CARE, (
+        f"{percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has them "
+        f"({found.words}), and trust was never measured on such labels"
+    )
+
+
 def copied(evidence: Evidence) -> Finding | None:
     """Selected copies teach one question, and count as rows."""
     found = evidence.selected_repeats
@@ -108,6 +121,21 @@ def copied(evidence: Evidence) -> Finding | None:
     return CARE, (
         f"{percent(found.share)} of the selected rows repeat a question: {found.num_rows:,} rows ask only "
         f"{found.num_questions:,} different ones, and foreseen purity counts each row (selection.repeats: all)"
+    )
+
+
+def nearly_copied(evidence: Evidence) -> Finding | None:
+    """Near-copies of one row are as right or wrong as that row."""
+    found = evidence.near
+    if found is None or not found.is_more_than_expected:
+        return None
+    share = 1 - found.num_questions / found.num_rows
+    if share <= REPEATED:
+        return None
+    return CARE, (
+        f"{percent(share)} of the selected rows are near-copies: {found.num_rows:,} rows ask only "
+        f"{found.num_questions:,} different questions (of {found.num_compared:,} labelled rows "
+        f"{percent(found.expected)} are near-copies), and foreseen purity counts each question once"
     )
 
 

@@ -15,7 +15,7 @@ STOP: Level = "do not use"
 LEVELS: tuple[Level, ...] = (USE, CARE, STOP)
 """The gravest last."""
 FEW_OF_A_CLASS = 20
-"""The fewest rows of a class: of fewer, an AUC is not known to 0.1; fewer rows of one label may be chance."""
+"""The fewest rows of a class: of fewer, the variance of an AUC is not known; fewer rows of one label may be chance."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
         "share_right": share_of(judged.num_right, len(rows)),
         "functions": functions,
         "constant": constant_metrics(judged, constant, seed),
-        "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged, seed)},
+        "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged)},
     }
 
 
@@ -101,17 +101,17 @@ def _calibration(judged: Judged, function: str, seed: int) -> Json:
     brier = metrics.brier(score.trust_N, correct_N, seed=seed, weights_N=weights_N)
     mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", seed=seed, weights_N=weights_N)
     return {
-        "auc": _auc(score.raw_N, judged, seed),
+        "auc": _auc(score.raw_N, judged),
         "ece": width.to_json(),
         "ece_equal_mass": mass.to_json(),
         "brier": brier.to_json(),
     }
 
 
-def _auc(raw_N: Float64s | Bools, judged: Judged, seed: int) -> Json | None:
+def _auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     if not 0 < judged.num_right < len(judged):
         return None
-    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, seed=seed, weights_N=judged.weight_N).to_json()
+    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, weights_N=judged.weight_N).to_json()
 
 
 def reliability(rows: View) -> Json:

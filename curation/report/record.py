@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from curation.domains import Domain
 from curation.json_types import JsonView
 from curation.refs import ModelRef, TableRef, TrustRef
+from curation.report.groups import PossibleGroups
 from curation.report.people import ReviewRecord
 
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
@@ -117,6 +118,9 @@ class GenerationRecord:
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
+    unseen: JsonView | None = None
+    """``curation.domains.unseen_labels.UnseenLabels`` as JSON; ``None`` where all of the pool's labels are seen, or
+    labels are open."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """The arms that dropped out, since they could not be measured, and why, in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -194,6 +198,8 @@ class RunRecord:
     """Amounts by pass of a model, in all its runs."""
     directory: str = "RUN_DIR"
     """The run directory, for the commands that the report names."""
+    groups: Sequence[PossibleGroups] = ()
+    """Columns of the files that may divide rows into groups; none where the files cannot be read any more."""
     chain: ChainRecord | None = None
     """``None`` where no generation follows another."""
     reviews: Sequence[ReviewRecord] = ()

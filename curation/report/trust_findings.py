@@ -13,6 +13,8 @@ PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
 pool's trust may take away from the purity."""
 HALF = 0.5
 """The share of right labels below which a selection teaches more wrong than right."""
+WIDE_AUC = 0.2
+"""The widest interval of an AUC that tells how well trust ranks: to .1 on either side."""
 
 
 def nothing_selected(evidence: Evidence) -> Finding | None:
@@ -110,7 +112,12 @@ def few_rows(evidence: Evidence) -> Finding | None:
     if best is None:
         return STOP, "there are too few rows to tell: no parsed row outside the fit has a known answer"
     if best.rows >= FEW_ROWS and best.rarer >= FEW_OF_A_CLASS:
-        return None
+        if best.auc is None or best.auc.high - best.auc.low <= WIDE_AUC:
+            return None
+        return CARE, (
+            f"there are too few rows to tell (AUC {number(best.auc)} on {best.rows:,} parsed rows outside the fit, "
+            f"{best.rarer:,} of them of the rarer outcome; an interval of at most {WIDE_AUC:g} is needed)"
+        )
     return CARE, (
         f"there are too few rows to tell ({best.rows:,} parsed rows outside the fit have a known answer, "
         f"{best.rarer:,} of the rarer outcome; {FEW_ROWS} and {FEW_OF_A_CLASS} are needed)"
@@ -191,6 +198,13 @@ def shifted(evidence: Evidence) -> Finding | None:
         CARE,
         f"the pool's {inputs} differ from the labelled rows'{words}, and no checked row says whether that matters",
     )
+
+
+def of_groups(evidence: Evidence) -> Finding | None:
+    """Rows of other groups may be other rows; gold labels of the pool and people tell of them."""
+    if evidence.pool is not None or _checked(evidence) or not evidence.groups:
+        return None
+    return CARE, "; ".join(found.words for found in evidence.groups) + ", and no checked row says whether that matters"
 
 
 def _checked(evidence: Evidence) -> bool:

@@ -19,6 +19,9 @@ import pyarrow as pa
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.arrays import Int64s
+from curation.domains.unseen_labels import UnseenLabels
+from curation.hashing import first_by_hash
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import measures
@@ -27,6 +30,7 @@ from curation.report.control import control
 from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, Unread, foreseen, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
+from curation.report.near_copies import MOST_ROWS, NearCopies, near_copies, read_texts
 from curation.report.option_lengths import option_lengths
 from curation.report.people import checked
 from curation.report.record import GenerationRecord, RunRecord
@@ -74,13 +78,15 @@ def evidence(
     held = _held(source, [ARMS[arm].trust], run.seed) if ARMS[arm].trust in source.scores else None
     known = source.readable.distinct
     trust_M = np.nan_to_num(selected[arm]["trust"].to_numpy().astype(np.float64))
+    drawn_M = np.random.default_rng(run.seed).permutation(len(trust_M))
+    near, cluster_M = _near(run, record, arm, selected[arm]["row_id"].to_numpy()[drawn_M[:MOST_ROWS]])
     material = Material(
         arm=arm,
         function=ARMS[arm].trust,
         validation=held if held is not None and len(held) else None,
         pool=measured.get("pool"),
         source=known,
-        selected_trust_M=trust_M,
+        selected_trust_M=trust_M[drawn_M],
         num_pool=num_pool,
         chance=chance(run.prepared["source"], run.domain, known.row_ids_N, run.seed),
         shift=record.shift.get("source"),
@@ -96,7 +102,11 @@ def evidence(
         capped=is_capped(record.budget),
         repeats=repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
+        groups=tuple(run.groups),
+        near=near,
+        cluster_M=cluster_M,
         unread=unread(record),
+        unseen=None if record.unseen is None else UnseenLabels(**record.unseen),
         option_lengths=None
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
         else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),
@@ -115,6 +125,23 @@ def evidence(
         confidence=CONFIDENCE,
     )
     return replace(found, control=plain)
+
+
+def _near(
+    run: RunRecord, record: GenerationRecord, arm: str, row_ids_M: Int64s
+) -> tuple[NearCopies | None, Int64s | None]:
+    """Near-copies among the selected rows ``row_ids_M`` of an arm, and the cluster of each of these, int64 [M]."""
+    source = io.read(run.prepared["source"], columns=["row_id", "gold"], filter="error IS NULL")
+    known_N = first_by_hash(source["row_id"].to_numpy(), MOST_ROWS, run.seed)
+    if not len(row_ids_M) or not len(known_N):
+        return None, None
+    gold_N = io.take(run.prepared["source"], known_N, ["gold"])["gold"].to_pylist()
+    label_M = io.take(record.selections[arm], row_ids_M, ["label"])["label"].to_pylist()
+    return near_copies(
+        read_texts(run.prepared["pool"], row_ids_M, label_M, run.domain),
+        read_texts(run.prepared["source"], known_N, gold_N, run.domain),
+        seed=run.seed,
+    )
 
 
 def foreseen_purities(

@@ -16,8 +16,11 @@ from curation.report.headline import number, percent
 from curation.report.label_findings import (
     REPEATED,
     UNREAD,
+    UNSEEN,
     collapsed,
     copied,
+    nearly_copied,
+    never_seen,
     one_class,
     one_label,
     repeats,
@@ -30,6 +33,7 @@ from curation.report.student_findings import learned_nothing
 from curation.report.trust_findings import (
     FEW_ROWS,
     PROMISE,
+    WIDE_AUC,
     at_chance,
     better_signal,
     few_rows,
@@ -37,6 +41,7 @@ from curation.report.trust_findings import (
     no_signal,
     not_useful,
     nothing_selected,
+    of_groups,
     promises_too_much,
     purity_falls,
     sets_of,
@@ -189,7 +194,7 @@ RULES: tuple[VerdictRule, ...] = (
     VerdictRule(
         name="rows",
         asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
-        f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
+        f"outcome, and is their AUC known to {WIDE_AUC / 2:g}? (Or {FEW_ROWS} selected rows that people checked.)",
         find=few_rows,
         mend="Label more source rows, or check 200 selected ones: curate review draw {directory} --num 200.",
     ),
@@ -214,10 +219,26 @@ RULES: tuple[VerdictRule, ...] = (
         "for labels made elsewhere their column.",
     ),
     VerdictRule(
+        name="unseen",
+        asks=f"Are at most {100 * UNSEEN:.0f} % of the pool's labels such that no labelled row has them? (Where labels "
+        "come again.)",
+        find=never_seen,
+        mend="Label source rows of these classes, and fit again; until then rows with these labels come last "
+        "(selection.unseen).",
+    ),
+    VerdictRule(
         name="copies",
         asks=f"Do at most {100 * REPEATED:.0f} % of the selected rows repeat a question?",
         find=copied,
         mend="Select one row of each question, as is the default: leave selection.repeats out.",
+    ),
+    VerdictRule(
+        name="near-copies",
+        asks=f"Do at most {100 * REPEATED:.0f} % of the selected rows ask nearly the question of another, or hardly "
+        "more than among the labelled rows?",
+        find=nearly_copied,
+        mend="Leave near-copies out of the pool (datatrove, text-dedup, Spark), or check 200 selected rows: curate "
+        "review draw {directory} --num 200.",
     ),
     VerdictRule(
         name="purity",
@@ -230,6 +251,13 @@ RULES: tuple[VerdictRule, ...] = (
         asks="Does a shift of the pool change purity? (Without an audit set or a review: as far as trust foresees it.)",
         find=shifted,
         mend="Check 200 selected rows: curate review draw {directory} --num 200.",
+    ),
+    VerdictRule(
+        name="groups",
+        asks="Are labelled rows and the pool's of the same groups, such as users? (Without an audit set or a review.)",
+        find=of_groups,
+        mend="If rows of one value are alike, label rows of more values, or check 200 selected rows: curate review "
+        "draw {directory} --num 200.",
     ),
     VerdictRule(
         name="probability",

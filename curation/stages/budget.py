@@ -68,21 +68,22 @@ def resolve(
     calibration: ScoredSplit | None,
     too_long: TableRef | None = None,
     repeats: TableRef | None = None,
+    seen: tuple[str, ...] | None = None,
     classes: Sequence[str] | None = None,
     seed: int,
 ) -> ComputedBudget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
     Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
-    them; all count the rows of a question in ``repeats`` once. A ``share`` is a share of all labelled rows, with those
-    that a first cut dropped.
+    them; all count the rows of a question in ``repeats`` once. Rows whose label is not among ``seen`` rank last. A
+    ``share`` is a share of all labelled rows, with those that a first cut dropped.
 
     Raises:
         BudgetError: the budget is 0.
         ConfigError: the calibration cannot be used.
     """
     trust = ARMS[config.reference].trust
-    scores = PoolScores(labels=labels, trust=trust, seed=seed, too_long=too_long, repeats=repeats)
+    scores = PoolScores(labels=labels, trust=trust, seed=seed, too_long=too_long, repeats=repeats, seen=seen)
     reads = config.declared.reads
     made_by = code(config.declared.counted_by)
     check_options(f"selection.budget.{config.rule}", made_by, **config.options)
@@ -118,7 +119,7 @@ def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = Fa
     ``distinct``: the first row of each question alone, for who counts independent draws.
     """
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
-    scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None)
+    scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None, seen=None)
     candidates, trust_N, graded = scores.candidates(), scores.trust_of_all(), read_grades(scored.grades)
     order_N = np.argsort(candidates.row_ids_N)
     place_M = order_N[np.searchsorted(candidates.row_ids_N, graded.row_ids_N, sorter=order_N)]

@@ -15,6 +15,7 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.class_counts import Grouping
 from curation.domains.grading import read_grades
+from curation.domains.unseen_labels import SeenLabels, seen_labels
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.registry import code
@@ -48,6 +49,8 @@ class ChoiceInputs(Inputs):
     """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows whose question another one asks, too (schema ``schemas.REPEATS``); None: there are none."""
+    labelled: In[TableRef | None] = None  # type: ignore[assignment]
+    """The source split with its gold labels, by which a label of the pool is unseen; None: none is."""
     measured: ScoredSplit
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: ScoredSplit | None
@@ -118,6 +121,16 @@ class SelectJob(ChoiceInputs):
     def repeated(self) -> TableRef | None:
         """The repeated rows, if one of each question is taken."""
         return self.repeats if self.selection.repeats == "one" else None
+
+    @cached_property
+    def seen(self) -> SeenLabels | None:
+        """The labels of the labelled rows; ``None`` where labels are open."""
+        return None if self.labelled is None else seen_labels(self.labelled, self.domain)
+
+    @property
+    def first(self) -> tuple[str, ...] | None:
+        """The labels whose rows rank before those of all others, if any do."""
+        return self.seen.labels if self.seen is not None and self.selection.unseen == "last" else None
 
     @property
     def gold(self) -> Gold:
@@ -200,6 +213,7 @@ class Chooser:
             verdicts=self._job.verdicts if is_verified(arm, self._job.selection) else None,
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
+            seen=self._job.first if arm.ranked else None,
         )
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:

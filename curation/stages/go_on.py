@@ -108,7 +108,7 @@ def read_signs(
     compared = "calibration" if "calibration" in shift else "source"
     return Signs(
         function=name,
-        auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N, seed=seed),
+        auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N),
         certified=certified,
         compared=compared,
         shift=shift[compared],

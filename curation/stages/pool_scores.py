@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from curation.arrays import Int64s
 from curation.domains.class_counts import Grouping, places
+from curation.domains.unseen_labels import is_unseen
 from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
@@ -32,6 +33,8 @@ from curation.trust import Scores, TrustFunction, get_trust
 
 SAMPLE_ROWS = 1 << 20
 """Rows from which candidate cuts are taken, where no rule needs them all."""
+LAST = np.float32(-1e38)
+"""The raw score of the first row that ranks behind all others."""
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
@@ -58,6 +61,8 @@ class PoolScores:
     """No other row is ever selected; None: all may be."""
     unread_last: bool = False
     """Rows of which a signal could not be read rank last; else they are never selected."""
+    seen: tuple[str, ...] | None = None
+    """Rows with another label rank last, with a trust of 0; None: none does."""
 
     @cached_property
     def num_rows(self) -> int:
@@ -106,6 +111,7 @@ class PoolScores:
     ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
         """The rows with the columns that the function reads and ``also`` others, their ids and their scores."""
         function, present = self.function, io.open_table(self.labels).schema.names
+        also = also if self.seen is None else (*also, "label")
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
@@ -115,6 +121,9 @@ class PoolScores:
         for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             score_B = function.score(batch) if trust else function.raw_score(batch)
+            if self.seen is not None:
+                is_last_B = is_unseen(batch.column("label"), self.seen) & ~np.isnan(score_B)
+                score_B = np.where(is_last_B, 0 if trust else behind(score_B), score_B).astype(score_B.dtype)
             never_B = np.zeros(len(ids_B), dtype=np.bool_)
             if self.parsed:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
@@ -253,6 +262,11 @@ class PoolScores:
     def num_trusted(self, threshold: float) -> int:
         """The number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_num_at_least, threshold), trust=True))
+
+
+def behind(score_N: Scores) -> Scores:
+    """Return scores below all others, in the same order."""
+    return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
 
 
 @lru_cache(maxsize=4)

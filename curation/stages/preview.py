@@ -48,6 +48,8 @@ class Looked:
     """The first rows of an audited pool whose gold label cannot be read, as ``first``; "" where all lack one."""
     first: dict[str, str] = field(default_factory=dict)
     """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
+    values: dict[str, Counter[str]] = field(default_factory=dict)
+    """Rows by value, of each column of the files that holds texts or integers of at most ``VALUE`` characters."""
 
 
 def preview(
@@ -104,11 +106,22 @@ def check_pool(looked: Looked, limit: float) -> Iterator[str]:
     return _refused("pool", "pool.max_error_rate", looked, limit)
 
 
+def _values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
+    """Return rows by value, of columns of short texts or integers; missing values are no rows."""
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        for column, value in row.raw.items():
+            if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= VALUE:
+                found.setdefault(column, Counter())[str(value)] += 1
+    return found
+
+
 def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int) -> Looked:
     """Rows of a split of ``size`` rows, read as examples."""
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
     examples = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
+    looked.values = _values(rows)
     looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
     looked.unread.update(_unread(domain, looked.examples))
     looked.errors.update(kind_of(text) for text in errors if text is not None)

@@ -20,6 +20,7 @@ from curation.arrays import Int64s
 from curation.config.selection import beside_a_cut
 from curation.domains import get_domain
 from curation.domains.formats import Format
+from curation.domains.unseen_labels import UnseenLabels, count_unseen
 from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
@@ -29,7 +30,7 @@ from curation.selection.budget import rows_a_label
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
-from curation.stages.pool_scores import failed_ids, too_long_ids
+from curation.stages.pool_scores import LAST, failed_ids, too_long_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
@@ -103,6 +104,8 @@ class Select(Stage):
         dropped: dict[str, str]
         """The arms that dropped out, and why."""
         absent: dict[str, str]
+        unseen: UnseenLabels | None = None
+        """Labels of the pool that no labelled row has, which rank last; null where all are seen, or labels are open."""
 
     choice: ChoiceInputs
     texts: In[dict[str, Any] | None]
@@ -121,6 +124,18 @@ class Select(Stage):
         if not choice.selection.arms:
             return self._nothing(dropped)
         job = SelectJob.of(choice, texts=texts, teacher=self.teacher, generation=self.generation)
+        unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
+        unseen = unseen if unseen is not None and unseen.num_rows else None
+        if unseen is not None:
+            task.say(
+                f"{unseen.num_rows:,} of {unseen.num_read:,} rows have a label that no labelled row has "
+                f"({unseen.words})"
+                + (
+                    ": arms that rank take them last (selection.unseen: any takes them by their trust)"
+                    if job.first is not None
+                    else ""
+                )
+            )
         budget, selections = select(job, task.directory)
         for selection in selections:
             task.say(selection.words)
@@ -141,6 +156,7 @@ class Select(Stage):
             rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
             dropped=dropped,
             absent=absent_arms(dropped),
+            unseen=unseen,
         )
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
@@ -205,7 +221,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
                 arm=name,
                 **vars(written),
                 num_questions=written.num_rows - _num_again(job, written.table),
-                threshold=taken.threshold if arm.ranked and not num_unread else None,
+                threshold=_threshold(taken.threshold) if arm.ranked and not num_unread else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
                 **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
@@ -228,6 +244,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
         calibration=job.calibration,
         too_long=job.too_long,
         repeats=job.repeated,
+        seen=job.first,
         classes=None if job.classes is None else job.classes.names,
         seed=derive(job.seed, "risk"),
     )
@@ -265,6 +282,11 @@ def _num_again(job: SelectJob, selected: TableRef) -> int:
     table = io.read(job.repeats)
     question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), chosen)]
     return len(question_M) - len(np.unique(question_M))
+
+
+def _threshold(score: float | None) -> float | None:
+    """Return the lowest raw score selected; ``None`` where it is of a row that ranks behind all others."""
+    return None if score is None or score <= LAST else score
 
 
 def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:

@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Float32s
+from curation.config import DomainConfig
+from curation.domains import Domain, attempt, get_domain
 from curation.json_types import Json
-from curation.metrics.shift import sampled, two_sample
+from curation.metrics.shift import Shift, sampled, two_sample
+from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
@@ -41,13 +44,53 @@ class MeasureShift(Stage):
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
 
+class MeasureTextShift(MeasureShift):
+    """Tests how numbers and the words of the questions of the pool differ from those of other splits.
+
+    A class of its own, so that the keys of runs with hidden states stay.
+    """
+
+    examples: InEach[TableRef]
+    """The rows of the pool and the other splits."""
+    domain: DomainConfig
+
+    def run(self, task: Task) -> Done:
+        """Test each split against the pool, twice; of both tests the one that differs more stands for the split."""
+        domain, found = get_domain(self.domain), {}
+        of_pool = sampled_texts(self.examples["pool"], domain, self.seed)
+        for split, ref in self.compared.items():
+            numbers = compare(ref, self.pool, self.states, seed=self.seed)
+            words = compare_texts(sampled_texts(self.examples[split], domain, self.seed), of_pool, seed=self.seed)
+            found[split] = gravest(numbers, words).to_json()
+        return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
+
+
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Json:
-    """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
+    """:func:`compare` as JSON."""
+    return compare(split, pool, states, seed=seed).to_json()
+
+
+def gravest(*found: Shift) -> Shift:
+    """Return the test with the least p-value, as one of so many (Bonferroni)."""
+    least = min(found, key=lambda shift: shift.p_value)
+    return replace(least, p_value=min(1.0, len(found) * least.p_value))
+
+
+def sampled_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
+    """Return the questions of about ``MAX_ROWS`` rows, by a hash of the row id, as the domain tells them apart."""
+    ids_N = np.sort(io.read(examples, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy())
+    rows = io.take(examples, ids_N[sampled(ids_N, len(ids_N), seed)], domain.columns.names).to_pylist()
+    found = (attempt(domain.identity, row)[0] for row in rows)
+    return ["\n".join((one[0], *one[1])) for one in found if one is not None]
+
+
+def compare(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Shift:
+    """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error."""
     sides = [np.concatenate(list(sample_states(ref, states, seed).values()), axis=1) for ref in (split, pool)]
     schema = io.open_table(pool).schema
     numbers = [state for state in states if not pa.types.is_nested(schema.field(input_column(state)).type)]
     inputs = f"numbers that came with the labels ({', '.join(numbers)})" if numbers else "hidden states"
-    return replace(two_sample(*sides, seed=seed), inputs=inputs).to_json()
+    return replace(two_sample(*sides, seed=seed), inputs=inputs)
 
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:

@@ -22,6 +22,7 @@ from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.domains import get_domain
 from curation.domains.grading import questions
+from curation.domains.unseen_labels import seen_labels
 from curation.errors import UserError
 from curation.hashing import derive
 from curation.json_types import Json
@@ -79,6 +80,8 @@ class Verify(Stage):
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
     repeats: In[TableRef | None]
+    labelled: In[TableRef | None] = None  # type: ignore[assignment]
+    """The source split, where labels that it has not seen rank last."""
     """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     domain: DomainConfig
     checker: str
@@ -135,6 +138,8 @@ class VerifyByJudge(AskModel):
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
     repeats: In[TableRef | None]
+    labelled: In[TableRef | None] = None  # type: ignore[assignment]
+    """The source split, where labels that it has not seen rank last."""
     """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     domain: DomainConfig
     arm: str
@@ -183,7 +188,11 @@ class VerifyByJudge(AskModel):
 def _best(stage: Verify | VerifyByJudge) -> Int64s:
     """The ids of the rows to check, best first."""
     trust, seed = ARMS[stage.arm].trust, derive(stage.seed, "draw")
-    scores = PoolScores(labels=stage.labels, trust=trust, seed=seed, too_long=stage.too_long, repeats=stage.repeats)
+    known = None if stage.labelled is None else seen_labels(stage.labelled, stage.domain)
+    seen = None if known is None else known.labels
+    scores = PoolScores(
+        labels=stage.labels, trust=trust, seed=seed, too_long=stage.too_long, repeats=stage.repeats, seen=seen
+    )
     num = min(stage.rows, scores.num_scored)
     if not num:
         raise UserError(

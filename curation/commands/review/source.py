@@ -127,7 +127,11 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         generation=generation,
         arm=arm,
         function=ARMS[arm].trust,
-        ranked=ARMS[arm].takes_top and not is_capped(budget) and "verdicts" not in choice and not choice.get("repeats"),
+        ranked=ARMS[arm].takes_top
+        and not is_capped(budget)
+        and "verdicts" not in choice
+        and not choice.get("repeats")
+        and not record.outputs.get("unseen"),
         labels=(TableRef.from_json(choice["labels"]),),
         pools=(TableRef.from_json(choice["pool"]),),
         selection=TableRef.from_json(arms[arm]["table"]),

@@ -10,6 +10,7 @@ from scipy.stats import beta, binomtest, sem, t
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+from benchmarks.verdict_intervals import INTERVALS, coverage
 from curation import metrics
 
 PARTS = ("brier", "reliability", "resolution", "uncertainty", "within_bins")
@@ -82,34 +83,57 @@ def test_auc_of_separated_constant_and_one_sided_scores():
 
 
 @pytest.mark.parametrize("levels", [None, 2])
-def test_auc_interval_equals_a_naive_bootstrap(levels):
-    scores, _, correct = _draw(300, seed=3, levels=levels)
+def test_auc_interval_is_about_that_of_a_naive_bootstrap_where_rows_are_many(levels):
+    scores, _, correct = _draw(900, seed=3, levels=levels)
     rng = np.random.default_rng(1)
     naive = []
     for _ in range(1500):
-        rows = rng.integers(0, 300, 300)
+        rows = rng.integers(0, 900, 900)
         naive.append(metrics.auc_value(scores[rows], correct[rows]))
     low, high = np.quantile(naive, [0.025, 0.975])
-    estimate = metrics.auc(scores, correct, resamples=4000)
+    estimate = metrics.auc(scores, correct)
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
-def test_grouping_many_scores_leaves_the_interval(monkeypatch):
-    scores, _, correct = _draw(12_000, seed=5)
-    grouped = metrics.auc(scores, correct)
-    monkeypatch.setattr(metrics.ranking, "_NUM_SCORE_CELLS", 12_000)
-    exact = metrics.auc(scores, correct, resamples=500)
-    width = exact.high - exact.low
-    assert (grouped.low, grouped.high) == pytest.approx((exact.low, exact.high), abs=0.15 * width)
+@pytest.mark.parametrize("levels", [None, 2])
+def test_auc_interval_equals_one_by_pairs_of_rows(levels):
+    """DeLong's variance from the matrix of all pairs, and the interval from SciPy's binomial quantiles."""
+    scores, _, correct = _draw(90, seed=6, levels=levels)
+    right, wrong = scores[correct], scores[~correct]
+    wins = (right[:, None] > wrong) + 0.5 * (right[:, None] == wrong)
+    value, m, n = wins.mean(), len(right), len(wrong)
+    delong = wins.mean(axis=1).var(ddof=1) / m + wins.mean(axis=0).var(ddof=1) / n
+    q1, q2 = value / (2 - value), 2 * value**2 / (1 + value)
+    # Hanley and McNeil 1982 with both counts replaced by their mean in the two terms of pairs that share a row
+    hanley = (value * (1 - value) + ((m + n) / 2 - 1) * (q1 - value**2 + q2 - value**2)) / (m * n)
+    known = min(m, n) - 1
+    rows = value * (1 - value) / ((known * delong + 2.5 * hanley) / (known + 2.5))
+    estimate = metrics.auc(scores, correct)
+    assert estimate.value == pytest.approx(value, abs=1e-12)
+    assert estimate.low == pytest.approx(beta.ppf(0.025, value * rows, (1 - value) * rows + 1), abs=1e-9)
+    assert estimate.high == pytest.approx(beta.ppf(0.975, value * rows + 1, (1 - value) * rows), abs=1e-9)
 
 
-def test_auc_of_30000_rows_is_quick_and_seeded():
-    scores, _, correct = _draw(30_000)
+def test_auc_of_one_wrong_row_and_of_equal_scores_has_an_interval():
+    lone = metrics.auc(np.arange(50.0), np.arange(50) != 20)  # DeLong's variance is unknown
+    assert lone.low < 0.2 < lone.value < 0.95 < lone.high
+    tied = metrics.auc(np.zeros(60), np.arange(60) < 30)
+    assert tied.value == 0.5 and 0.4 < tied.low < 0.48 and 0.52 < tied.high < 0.6
+
+
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_auc_interval_of_few_wrong_rows_holds_the_truth(kind):
+    found = coverage(kind, 1_500, seed=2)  # standard error .006
+    assert 0.92 <= found.holds <= 0.98
+    assert found.above <= 0.065  # a percentile bootstrap: .07 to .14
+
+
+def test_auc_of_a_million_rows_is_quick():
+    scores, _, correct = _draw(1_000_000)
     start = time.perf_counter()
-    first = metrics.auc(scores, correct, seed=4)
-    assert time.perf_counter() - start < 10  # 0.7 s on a slow core
-    assert first == metrics.auc(scores, correct, seed=4)
-    assert first.low < first.value < first.high
+    found = metrics.auc(scores, correct)
+    assert time.perf_counter() - start < 10  # 0.3 s
+    assert found.low < found.value < found.high
 
 
 def test_proportion_equals_scipy():
@@ -169,7 +193,7 @@ def test_intervals_cover_the_truth():
     for trial in range(trials):
         scores, trust, correct = _draw(300, seed=trial)
         estimates = {
-            "auc": metrics.auc(scores, correct, seed=trial, resamples=200),
+            "auc": metrics.auc(scores, correct),
             "brier": metrics.brier(trust, correct, seed=trial),
             "share": metrics.proportion(int(correct.sum()), 300),
         }

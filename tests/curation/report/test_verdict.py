@@ -15,6 +15,7 @@ from test_report import GOLD, N, changed, make_run, rows_of
 
 from benchmarks import verdicts
 from curation.commands.tables import verdict_lines
+from curation.domains.unseen_labels import UnseenLabels
 from curation.metrics import Estimate, proportion, share_of_finite
 from curation.report import RunRecord, collect
 from curation.report.evidence import (
@@ -29,8 +30,10 @@ from curation.report.evidence import (
     foreseen,
     quality,
 )
+from curation.report.groups import PossibleGroups
 from curation.report.html import render
 from curation.report.measured import InMemory
+from curation.report.near_copies import NearCopies
 from curation.report.people import ReviewedPurity, ReviewRecord, checked
 from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, Judged
@@ -75,6 +78,7 @@ HEALTHY = Evidence(
 )
 POOL = replace(GOOD, rows=4000, rarer=1600, top=about(0.84, 0.82, 0.86))
 DIFFERENT = {"differs": True, "strength": "severe"}
+UNSEEN = UnseenLabels(num_seen=5, expected=0.02, num_read=1000, num_rows=50, num_labels=1, most={"bird": 60})
 
 
 def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **fields: Any) -> Evidence:
@@ -257,6 +261,24 @@ BEATEN = (
             CARE,
             "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
         ),
+        (
+            replace(HEALTHY, groups=(PossibleGroups(column="user", num_rows=600, num_values=30, others=0.98),)),
+            "groups",
+            CARE,
+            "the column user may divide rows into groups (600 labelled rows that were looked at have 30 values",
+        ),
+        (
+            replace(HEALTHY, near=NearCopies(num_rows=60, num_questions=1, num_compared=60, share=0.98, expected=0.02)),
+            "near-copies",
+            CARE,
+            "98.3\u00a0% of the selected rows are near-copies: 60 rows ask only 1 different questions",
+        ),
+        (
+            replace(HEALTHY, unseen=replace(UNSEEN, num_rows=60)),
+            "unseen",
+            CARE,
+            "6.0\u00a0% of the pool's labels are such that no labelled row has them (bird 60)",
+        ),
         (of(rows=60, rarer=25), "rows", CARE, "too few rows to tell (60 parsed rows"),
         (of(rows=500, rarer=5, auc=None), "rows", CARE, "5 of the rarer outcome"),
         (replace(HEALTHY, validation=None, foreseen=None), "rows", STOP, "no parsed row outside the fit"),
@@ -332,6 +354,26 @@ def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -
     fallen = replace(free, capped=True, foreseen=replace(low, purity=about(0.8, 0.76, 0.84)))
     (finding,) = verdict(fallen, "d").findings
     assert finding["rule"] == "purity" and "80.0\u00a0% on validation rows of the same trust" in finding["finding"]
+
+
+def test_an_auc_that_is_not_known_to_a_tenth_is_of_too_few_rows() -> None:
+    few = replace(GOOD, rows=100, rarer=20)
+    for low, high, rules in ((0.65, 0.86, ["rows"]), (0.68, 0.87, [])):
+        found = verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, low, high, 100))), "d")
+        assert [item["rule"] for item in found.findings] == rules
+    assert (
+        "an interval of at most 0.2 is needed"
+        in verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.65, 0.86, 100))), "d").sentence
+    )
+    audited = replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.6, 0.9, 100)), pool=POOL)  # the pool tells
+    assert verdict(audited, "d").level == USE
+
+
+def test_as_many_unseen_labels_as_are_expected_are_no_finding() -> None:
+    assert verdict(replace(HEALTHY, unseen=UNSEEN), "d").level == USE  # 5 %
+    expected = replace(UNSEEN, num_rows=80, expected=0.08)  # few labelled rows, some of them with labels of their own
+    assert verdict(replace(HEALTHY, unseen=expected), "d").level == USE
+    assert verdict(replace(HEALTHY, unseen=replace(expected, num_rows=81)), "d").level == CARE
 
 
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
@@ -443,7 +485,7 @@ def test_rows_that_stand_for_many_count_as_many() -> None:
         def by_score(self, function: str) -> np.ndarray:
             return self.held.by_score(function)
 
-    held, counted = (quality(View(judged(times)), "trust", 50, 0.6, 0) for times in (None, weight))
+    held, counted = (quality(View(judged(times)), "trust", 50, 0.6) for times in (None, weight))
     assert held is not None and counted is not None
     for name in ("rows", "rarer", "share_right", "top", "believed"):
         assert getattr(held, name) == getattr(counted, name)
@@ -462,6 +504,11 @@ def test_false_alarms_and_misses_of_a_few_simulated_runs() -> None:
     for kind in verdicts.RIVALS:
         found, usable, _ = verdicts.found_better(kind, 20, seed=7)
         assert found + usable == 20 and (found >= 18 if kind.startswith("beaten") else found <= 2), kind
+    for kind, (_, rule) in verdicts.POOLS.items():
+        usable, rules = verdicts.in_pools(kind, 10, seed=7, wrong=True)
+        assert not usable and rules[rule] == 10, kind
+        usable, rules = verdicts.in_pools(kind, 10, seed=7, wrong=False)
+        assert usable >= 9 and not rules[rule], kind
 
 
 @pytest.mark.slow
@@ -474,6 +521,9 @@ def test_false_alarms_and_misses_are_at_most_one_in_twenty() -> None:
     for kind in verdicts.RIVALS:
         found, _, _ = verdicts.found_better(kind, 200, seed=1)
         assert found >= 190 if kind.startswith("beaten") else found <= 10, kind
+    for kind in verdicts.POOLS:
+        assert verdicts.in_pools(kind, 200, seed=1, wrong=True)[0] <= 10, kind
+        assert verdicts.in_pools(kind, 200, seed=1, wrong=False)[0] >= 190, kind
 
 
 def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[str, Any]) -> None:

@@ -1,0 +1,129 @@
+"""Pools that look healthy by their numbers and are wrong, each beside an honest one: a part of ``benchmarks.verdicts``.
+
+Each kind changes the material of a healthy run (``benchmarks.verdicts.material``) without an audit: what is wrong shows
+in labels and texts alone.
+
+- ``unseen class``: 30 % of the pool's labels are of a class that no labelled row has; the honest pool has 20 classes of
+  the source's shares, the rarest .1 %, so that some are missing by chance.
+- ``near-copies``: 60 of 1,460 rows are selected, which are near-copies of one sure row (a word in its place, added or
+  left out, a wrong letter); the honest ones are different texts or, in half of the pools, sums and phrases by few
+  patterns, as the labelled rows are.
+- ``other texts``: of 200 labelled rows and a pool without states, a quarter of the pool's words have other frequencies;
+  the honest pool's are those of the labelled rows.
+- ``other users``: the labelled rows are of 30 users and the pool's of others, which a column tells; the honest pool
+  is of the same users, or each row of either is of a user of its own.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from curation.domains.unseen_labels import SeenLabels, UnseenLabels
+from curation.metrics.shift import two_sample
+from curation.metrics.text_shift import compare_texts
+from curation.report.evidence import Material
+from curation.report.groups import PossibleGroups
+from curation.report.near_copies import Texts, near_copies
+from curation.stages.possible_groups import differ
+from curation.stages.shift import gravest
+
+NUM_CLASSES, RAREST = 20, 0.001
+
+
+def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """The pool's labels: with ``wrong`` 30 % of a class that the source lacks."""
+    share_C = np.geomspace(RAREST, 1, NUM_CLASSES)
+    share_C /= share_C.sum()
+    counts = Counter({f"class {c}": int(n) for c, n in enumerate(rng.multinomial(len(of.source), share_C)) if n})
+    seen = SeenLabels.of(counts)
+    assert seen is not None, "rows of few classes"
+    pool = Counter({f"class {c}": int(n) for c, n in enumerate(rng.multinomial(of.num_pool, share_C)) if n})
+    if wrong:
+        moved = rng.binomial(of.num_pool, 0.3)
+        pool = Counter({label: round(n * (1 - moved / of.num_pool)) for label, n in pool.items()}) + Counter(new=moved)
+    unseen = Counter({label: n for label, n in pool.items() if label not in seen.labels})
+    return replace(of, unseen=UnseenLabels.of(seen, pool.total(), unseen) if unseen else None)
+
+
+def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """Texts of the selected rows: with ``wrong`` near-copies of one, which are as sure as the surest rows."""
+    num_pool, num = 1_460, 60
+    pattern = words if wrong or rng.random() < 0.5 else sums if rng.random() < 0.5 else patterns
+    labelled = Texts(texts=[pattern(rng) for _ in range(200)], labels=["a"] * 200)
+    row = words(rng)
+    texts = [edited(row, rng) if wrong else pattern(rng) for _ in range(num)]
+    near, cluster_M = near_copies(Texts(texts=texts, labels=["a"] * num), labelled, seed=0)
+    trust_M = np.sort(of.selected_trust_M)[::-1][:num]
+    trust_M = np.full(num, trust_M[0]) if wrong else trust_M
+    return replace(of, selected_trust_M=trust_M, num_pool=num_pool, near=near, cluster_M=cluster_M)
+
+
+_LETTERS = list("abcdefghijklmnopqrstuvwxyz")
+_VOCABULARY = ["".join(np.random.default_rng(word).choice(_LETTERS, 2 + word % 7)) for word in range(2_000)]
+_ZIPF = 1 / np.arange(1, 2_001) / np.sum(1 / np.arange(1, 2_001))
+
+
+def words(rng: np.random.Generator) -> str:
+    """Draw a text of a frame and 10 to 39 words."""
+    return "is this positive or negative: " + " ".join(rng.choice(_VOCABULARY, rng.integers(10, 40), p=_ZIPF))
+
+
+def sums(rng: np.random.Generator) -> str:
+    """Draw a sum."""
+    return f"what is {rng.integers(100)} + {rng.integers(100)} - {rng.integers(10)}?"
+
+
+def patterns(rng: np.random.Generator) -> str:
+    """Draw one of 40 phrases, with two numbers and a word of its own."""
+    frame = " ".join(np.random.default_rng(int(rng.integers(40))).choice(_VOCABULARY, 12))
+    return f"{frame} {rng.integers(1000)} {rng.choice(_VOCABULARY)} {rng.integers(1000)}"
+
+
+def edited(text: str, rng: np.random.Generator) -> str:
+    """Change a word of a text, add or leave out one, or change a letter."""
+    parts, place = text.split(), int(rng.integers(5, len(text.split())))
+    edit = rng.integers(4)
+    if edit == 0:
+        parts[place] = str(rng.choice(_VOCABULARY))
+    elif edit == 1:
+        parts.insert(place, str(rng.integers(10_000)))
+    elif edit == 2:
+        del parts[place]
+    else:
+        parts[place] = parts[place][:-1] + str(rng.choice(_LETTERS))
+    return " ".join(parts)
+
+
+def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """The comparison of texts: with ``wrong`` the pool is about something else."""
+    other = np.where(rng.random(len(_ZIPF)) < 0.5, _ZIPF, rng.permutation(_ZIPF))
+    share = 0.75 * _ZIPF + 0.25 * other / other.sum() if wrong else _ZIPF
+    source, pool = (
+        [" ".join(rng.choice(_VOCABULARY, rng.integers(10, 40), p=p)) for _ in range(num)]
+        for num, p in ((200, _ZIPF), (1_000, share))
+    )
+    numbers = two_sample(rng.normal(size=(200, 1)), rng.normal(size=(1_000, 1)), seed=0)
+    found = gravest(numbers, compare_texts(source, pool, seed=0))
+    return replace(of, shift=found.to_json())
+
+
+def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+    """The column of users in 1,000 rows of each split: with ``wrong`` the pool has others."""
+    alone = not wrong and rng.random() < 0.5
+    users = [range(1_000), range(1_000, 2_000)] if alone else [rng.integers(30, size=1_000) for _ in range(2)]
+    source, pool = (Counter(map(str, found)) for found in users)
+    if wrong:
+        pool = Counter(map(str, 30 + rng.integers(300, size=1_000)))
+    groups = [PossibleGroups(column="user", num_rows=1_000, num_values=len(source), others=1.0)]
+    return replace(of, groups=tuple(groups) if differ(source, pool) else ())
+
+
+POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {
+    "unseen class": (unseen_class, "unseen"),
+    "near-copies": (near_copied, "near-copies"),
+    "other texts": (other_texts, "shift"),
+    "other users": (other_users, "groups"),
+}
+"""How the material of a healthy run is changed, and the rule that has to find a wrong pool."""

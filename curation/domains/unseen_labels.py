@@ -1,0 +1,123 @@
+"""Labels that no labelled row has: how well trust tells right ones from wrong ones among these was never measured.
+
+It concerns tasks whose labels come again. The share of labels that another labelled row would be the first to have is
+estimated by the share of rows whose label is theirs alone (Good 1953, after Turing). Where it is above ``OPEN``, as in
+mathematics, new labels are what is to be expected, and none is unseen. Nor is one where labels are graded otherwise
+than by equality (``Domain.is_equality``).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curation.arrays import Bools
+from curation.config import DomainConfig
+from curation.domains import attempt, get_domain
+from curation.domains.given import RIGHT, WRONG
+from curation.metrics import proportion
+from curation.refs import TableRef
+from curation.tables import io, scans
+
+OPEN = 0.05
+"""The share of rows with a label of their own above which new labels are to be expected."""
+MIN_ROWS = 20
+"""Labelled rows by which that share is known."""
+MOST = 10
+"""Labels that are listed."""
+
+
+class SeenLabels(NamedTuple):
+    """The labels of labelled rows, where labels come again."""
+
+    labels: tuple[str, ...]
+    num_rows: int
+    num_once: int
+    """Rows whose label is theirs alone."""
+
+    @classmethod
+    def of(cls, counts: Counter[str]) -> "SeenLabels | None":
+        """Return the labels of so many rows each; ``None`` where labels are open, or the rows are too few to tell."""
+        num_rows, num_once = counts.total(), sum(count == 1 for count in counts.values())
+        is_open = num_rows < MIN_ROWS or num_once > OPEN * num_rows
+        return None if is_open else cls(tuple(sorted(counts)), num_rows, num_once)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnseenLabels:
+    """Pool rows whose label no labelled row has."""
+
+    num_seen: int
+    """Different labels of the labelled rows."""
+    expected: float
+    """The upper end of the 95 % interval of the share of such rows that the labelled rows let expect."""
+    num_read: int
+    """Pool rows with a label that could be read."""
+    num_rows: int
+    """Rows among them whose label is unseen."""
+    num_labels: int
+    """Different unseen labels."""
+    most: dict[str, int]
+    """The most frequent of these, with their rows."""
+
+    @classmethod
+    def of(cls, seen: SeenLabels, num_read: int, unseen: Counter[str]) -> Self:
+        """Return what ``num_read`` labels are, of which ``unseen`` are not among those seen."""
+        return cls(
+            num_seen=len(seen.labels),
+            expected=proportion(seen.num_once, seen.num_rows).high,
+            num_read=num_read,
+            num_rows=unseen.total(),
+            num_labels=len(unseen),
+            most=dict(unseen.most_common(MOST)),
+        )
+
+    @property
+    def words(self) -> str:
+        """The labels and their rows."""
+        listed = ", ".join(f"{label} {rows:,}" for label, rows in self.most.items())
+        more = self.num_labels - len(self.most)
+        return listed + (f", and {more:,} more" if more else "")
+
+
+def seen_labels(labelled: TableRef, config: DomainConfig) -> SeenLabels | None:
+    """Return the labels of a split with gold labels, as the domain reads them; ``None`` where labels are open."""
+    domain, counts = get_domain(config), Counter[str]()
+    if not domain.is_equality:
+        return None
+    columns = ["gold", *domain.columns.names]
+    for batch in io.open_table(labelled).to_batches(columns=columns, filter="error IS NULL AND gold IS NOT NULL"):
+        for row in batch.to_pylist():
+            if (gold := row["gold"]) in (RIGHT, WRONG):
+                continue  # a grade, which names no label
+            answer, _ = attempt(domain.answer, gold, row)
+            label = None if answer is None else attempt(domain.parse, answer, row)[0]
+            counts[gold if label is None else label] += 1
+    return SeenLabels.of(counts)
+
+
+def is_unseen(labels: pa.Array, seen: Sequence[str]) -> Bools:
+    """Return which labels are not among ``seen``, bool [N]; a null is not unseen."""
+    known = pc.or_(pc.is_in(labels, value_set=pa.array(seen, pa.string())), pc.is_null(labels))
+    return ~np.asarray(known.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def count_unseen(labels: TableRef, seen: SeenLabels) -> UnseenLabels:
+    """Count the unseen labels of a pool's labels."""
+
+    def counted(fragments: Sequence[int] | None) -> tuple[int, Counter[str]]:
+        num_read, found = 0, Counter[str]()
+        readable = f"({io.answered(labels)}) AND label IS NOT NULL"
+        for batch in scans.batches(labels, {"label": "label"}, readable, fragments):
+            num_read += len(batch)
+            label_B = batch.column("label")
+            found.update(label_B.filter(pa.array(is_unseen(label_B, seen.labels))).to_pylist())
+        return num_read, found
+
+    parts = [*scans.mapped(labels, counted)]
+    found = sum((counts for _, counts in parts), Counter[str]())
+    return UnseenLabels.of(seen, sum(num_read for num_read, _ in parts), found)

@@ -1,0 +1,24 @@
+"""Columns of the files that may divide rows into groups; ``curation.stages.possible_groups`` finds them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PossibleGroups:
+    """A column that may divide rows into groups, such as users."""
+
+    column: str
+    num_rows: int
+    """Labelled rows that were looked at."""
+    num_values: int
+    """Their values of it."""
+    others: float
+    """The share of the pool's rows that have other values."""
+
+    @property
+    def words(self) -> str:
+        """The column and what it shows."""
+        return (
+            f"the column {self.column} may divide rows into groups ({self.num_rows:,} labelled rows that were looked "
+            f"at have {self.num_values:,} values, and {100 * self.others:.0f} % of the pool's rows have others)"
+        )

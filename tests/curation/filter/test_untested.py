@@ -1,0 +1,50 @@
+"""A filter whose package has no hidden states says that the pool is compared with nothing, or is refused."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from curation.config.filter import FilterConfig
+from curation.errors import ConfigError
+from curation.filter import opened
+
+
+def config(on_shift: str) -> FilterConfig:
+    return FilterConfig.model_validate(
+        {
+            "package": "packages/mine",
+            "pool": {"path": "rows"},
+            "output": {"path": "kept"},
+            "keep": {"n": 5},
+            "on_shift": on_shift,
+        }
+    )
+
+
+@pytest.mark.parametrize("states", [(), ("output_last",)])
+@pytest.mark.parametrize("on_shift", ["warn", "fail", "ignore"])
+def test_a_package_without_states_is_told_of(
+    states: tuple[str, ...], on_shift: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, said = SimpleNamespace(description=SimpleNamespace(sample=SimpleNamespace(states=states))), list[str]()
+    fakes: dict[str, Any] = {
+        "require_reachable": lambda home: None,
+        "load": lambda path, allow_code: package,
+        "check_verdict": lambda package, anyway: None,
+        "teacher_here": lambda config, package: None,
+        "check_content": lambda package: None,
+        "check_home": lambda home: None,
+        "say": said.append,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(opened, name, fake)
+    if not states and on_shift == "fail":
+        with pytest.raises(
+            ConfigError, match=r"on_shift: fail: packages/mine: has no hidden states .* set warn or ignore"
+        ):
+            opened.check(config(on_shift))
+        return
+    assert opened.check(config(on_shift)) == (package, None)
+    told = not states and on_shift == "warn"
+    assert len(said) == told and all("the pool is not compared with them: check 200" in text for text in said)
