@@ -15,7 +15,32 @@ from pathlib import Path
 PRODUCT = ("curation", "train", "tune")
 MOST_PARAMETERS, MOST_LINES = 8, 60
 SHORT_FILE, SHORT_FUNCTION = 60, 6
-BUDGETS: dict[str, int] = {}
+BUDGETS: dict[str, int] = {
+    "curation": 2_190,
+    "curation/cluster": 920,
+    "curation/commands": 8_350,
+    "curation/config": 5_040,
+    "curation/domains": 5_430,
+    "curation/filter": 4_650,
+    "curation/metrics": 2_120,
+    "curation/models": 1_440,
+    "curation/passes": 2_030,
+    "curation/pipeline": 4_500,
+    "curation/report": 7_590,
+    "curation/rundir": 2_070,
+    "curation/selection": 2_740,
+    "curation/signals": 540,
+    "curation/sources": 1_960,
+    "curation/stages": 8_760,
+    "curation/storage": 1_750,
+    "curation/tables": 1_930,
+    "curation/teachers": 5_850,
+    "curation/telemetry": 560,
+    "curation/tracking": 340,
+    "curation/trust": 2_310,
+    "train": 5_440,
+    "tune": 1_490,
+}
 """The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""
 IDIOMS = frozenset({"Made"})
 """Class names that stages define in their class on purpose."""
