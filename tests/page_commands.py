@@ -38,6 +38,8 @@ _OWN = """
     curate plan examples/quickstart.yaml --no-probe --gpu L4
     curate report CONFIG | curate run CONFIG | curate run my.yaml & | curate run RUN_DIR --redo STAGE
     curate run CONFIG --until gen-0/teacher
+    curate run CONFIG --redo STAGE
+    curate run examples/quickstart.yaml --set 'selection.arms=[naive, last_logprob, trust, ntf, ground_truth]'
     curate status CONFIG | curate status OUT | curate status runs/my-run --watch | curate status runs/quickstart --watch
     curate validate CONFIG | curate verify RUN_DIR | curate --help | curate COMMAND -h
 """

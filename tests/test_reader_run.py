@@ -152,7 +152,7 @@ def test_another_reader_is_another_key_and_students_answer(folder: Path) -> None
     assert asks["gen-0/label-pool"].backend == asks["gen-0/test-base"].backend == "transformers"
     read, alone = stages(reading(folder)), stages(config_of_irony(folder))
     for name in ("gen-0/label-source", "gen-0/label-pool"):
-        assert read[name].inputs["ask"].reads_given and "reads_given" not in alone[name].inputs["ask"].model_dump()
+        assert read[name].inputs["ask"].reads_given and "reads_given" not in alone[name].inputs["ask"].to_key()
         assert read[name].inputs["model"].base == str(folder / "small")
         assert alone[name].inputs["model"] is None and alone[name].inputs["backend"] == "given"
 

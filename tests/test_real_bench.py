@@ -34,7 +34,7 @@ def rows(num_rows: int, seed: int) -> LabelledRows:
 def test_all_arms_score_a_pool_and_the_tables_say_so() -> None:
     source, pool = rows(400, 0), rows(2_000, 1)
     lines = {}
-    for name, score in arms(STATES, paper=False).items():
+    for name, score in arms(STATES, None).items():
         scored = score(drawn(source, 300, 0), pool, 0)
         lines[name] = found = main.measured(scored, pool, 0.5)
         assert found["auc"] == pytest.approx(roc_auc_score(pool.correct_N, scored.raw_N))

@@ -38,7 +38,6 @@ class Replica:
         anyway: use it although the verdict of its run is "do not use".
         window: rows that are compared with the package's sample.
         every: new rows between two comparisons.
-        telemetry: emits the metrics; unset, under the name of the package's run.
 
     Raises:
         PackageError: as :meth:`Filter.load`.
@@ -53,13 +52,12 @@ class Replica:
         anyway: bool = False,
         window: int = 2000,
         every: int = 500,
-        telemetry: Telemetry | None = None,
     ) -> None:
         self._filter = Filter.load(package, teacher=teacher, allow_code=allow_code, anyway=anyway)
         found = self._filter.package
         has_states = bool(found.description.sample.states)
         self.watch = self._filter.watch(window=window, every=every) if has_states else None
-        self._telemetry = telemetry or Telemetry(run=found.description.made.run, stage="serve")
+        self._telemetry = Telemetry(run=found.description.made.run, stage="serve")
         self._filter.scorer  # noqa: B018 (load the weights before the first request)
 
     def rows_of(self, body: bytes) -> tuple[list[Row], bool]:

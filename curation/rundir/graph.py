@@ -358,6 +358,8 @@ def plain(value: object, known: Known) -> Any:
         return recorded(value, known)
     if isinstance(value, Section):
         return value.to_key()
+    if isinstance(value, Ref):
+        return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
         own = {item.name: getattr(value, item.name) for item in fields(value)}
         return _changed(own, type(value), known)

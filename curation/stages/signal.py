@@ -14,7 +14,7 @@ from curation.arrays import Int64s
 from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.passes.run import run_pass
@@ -65,12 +65,6 @@ class MeasureSignal(AskModel):
     """Whether the labelling actors may have measured it, and have put it beside their labels."""
     required: Mapping[str, str] = setting(default_factory=dict)
     """The arms that rank by it and may not drop out, with the key that says so."""
-
-    @property
-    def inputs(self) -> JsonView:
-        """The arguments on which the values depend; of a head its type, too."""
-        has_head = self.reward is not None and self.reward.kind != "verifier"
-        return {**super().inputs, **({"head_dtype": self.teacher.ask.dtype} if has_head else {})}
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""

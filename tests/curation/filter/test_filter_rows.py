@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from curation.hashing import hash64
 from curation.metrics.shift import two_sample
 from curation.refs import ModelRef
 from curation.tables import schemas
-from curation.telemetry.metrics import Meter, Telemetry
+from curation.telemetry.metrics import Meter
 
 ADDED = ("label", "completion", "trust", "trust_raw", "error")
 
@@ -151,34 +151,33 @@ def test_a_stream_is_watched_as_it_is_scored(package: TrustPackage):
     assert drifted.alarm is not None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Heard(Telemetry):
-    """Keeps what is emitted."""
+def test_a_replica_answers_requests_and_emits_the_watch_s_result(
+    package: TrustPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, str, float, dict[str, str]]] = []
 
-    said: list[tuple[str, str, float, dict[str, str]]] = field(default_factory=list)
+    def emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
+        said.append((meter.name, verb, value, {name: tag for name, tag in tags.items() if name == "kind"}))
 
-    def _emit(self, meter: Meter, verb: str, value: float, tags: dict[str, str]) -> None:
-        self.said.append((meter.name, verb, value, dict(tags)))
-
-
-def test_a_replica_answers_requests_and_emits_the_watch_s_result(package: TrustPackage):
-    heard = Heard()
-    replica = Replica(package.uri, window=100, every=40, telemetry=heard)
+    monkeypatch.setattr("curation.telemetry.metrics._emit", emit)
+    monkeypatch.setattr("curation.telemetry.metrics._refreshing", lambda: None)  # it sets gauges again meanwhile
+    replica = Replica(package.uri, window=100, every=40)
     rows = [*sums(60), {"problem": None}, {"text": "?"}]
     asked, is_list = replica.rows_of(json.dumps(rows).encode())
     found = replica.answer(asked)
     assert is_list and found == list(Filter.load(package).score(rows))
     auc = replica.watch.last.auc
-    assert heard.said == [
+    assert said == [
         ("curation_rows_served_total", "inc", 62, {}),
         ("curation_error_rows_total", "inc", 1, {"kind": "null_field"}),
         ("curation_error_rows_total", "inc", 1, {"kind": "missing_column"}),
         ("curation_shift_auc", "set", auc.value, {}),
         ("curation_shift_auc_low", "set", auc.low, {}),
+        ("curation_foreign_share_low", "set", replica.watch.last.foreign.share.low, {}),
     ]
-    heard.said.clear()
+    said.clear()
     replica.answer(asked[:3])
-    assert [name for name, *_ in heard.said] == ["curation_rows_served_total"]  # no new test
+    assert [name for name, *_ in said] == ["curation_rows_served_total"]  # no new test
     assert replica.rows_of(json.dumps(rows[0]).encode()) == ([rows[0]], False)
     for body, why in (
         (b"{", "not JSON"),
@@ -196,7 +195,7 @@ def test_a_replica_answers_requests_and_emits_the_watch_s_result(package: TrustP
 
 
 def test_rows_that_nobody_can_label_fail_their_sender_alone(package: TrustPackage):
-    replica = Replica(package.uri, telemetry=Heard())
+    replica = Replica(package.uri)
     good, deep = sums(3), {"problem": "1"}
     for _ in range(900):
         deep = {"a": deep}

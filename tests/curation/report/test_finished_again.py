@@ -36,7 +36,7 @@ def drawn_quickly() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("curation.report.write", write)
-        patch.setattr("curation.report.collect", lambda record: {"config": record.config, "arms": []})
+        patch.setattr("curation.report.collect", lambda record: {"config": record.config, "arms": [], "verdict": None})
         yield
 
 

@@ -60,7 +60,7 @@ def buy(paid: Paid, numbers: range) -> list[int]:
             at = paid.sent(Usage(10, 10))
         except OSError:
             continue
-        paid.got(at, f"q{number}", Usage(5, 5), answer_of(number))
+        paid.got(at, f"q{number}", Usage(5, 5), answer_of(number), {})
         sent.append(number)
     return sent
 
