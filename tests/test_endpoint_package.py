@@ -85,7 +85,7 @@ def test_a_package_names_the_server_s_model_and_the_reader_and_no_address(read: 
     server, package, reader = read
     described = json.loads((package / "package.json").read_text())["description"]
     assert described["teacher"]["base"] == reader and described["ask"]["reads_given"]
-    assert described["ask"]["states"] == with_reader.STATES and "endpoint" not in described["ask"]
+    assert described["ask"]["states"] == with_reader.STATES and described["ask"]["endpoint"] is None
     assert described["bought"]["backend"] == "endpoint" and described["bought"]["states"] == []
     assert described["bought"]["endpoint"] == {"model": "m", "kind": "openai", "top_logprobs": 20, "body": {}}
     assert not any(server.url.encode() in path.read_bytes() for path in package.rglob("*") if path.is_file())
@@ -176,7 +176,7 @@ def test_a_package_of_a_server_alone_filters(local_ray: Any, tmp_path: Path) -> 
         run.run()
         curate("export-trust", str(run.directory), "-o", str(tmp_path / "package"))
         described = json.loads((tmp_path / "package" / "package.json").read_text())["description"]
-        assert "bought" not in described and described["ask"]["endpoint"]["model"] == "m"
+        assert described["bought"] is None and described["ask"]["endpoint"]["model"] == "m"
         before = len(server.asked)
         curate("filter", str(filtering(tmp_path / "filter", tmp_path / "package", server.url)))
         assert len(server.asked) == before + NUM_NEW

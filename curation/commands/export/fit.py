@@ -6,7 +6,7 @@ from functools import cached_property
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
 from curation.commands.export.run import Moved, chosen_generation, fitted_by, fitting_stage, read_run, report_of
-from curation.config import AskConfig, RunConfig, TrustConfig
+from curation.config import AnswersConfig, RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
 from curation.pipeline.grading import grading_stage
@@ -81,9 +81,10 @@ class Fit:
         return model
 
     @property
-    def ask(self) -> AskConfig:
-        """How the source's rows were labelled, beside their decoding."""
-        return AskConfig.from_key(self.labelling.inputs["ask"])
+    def ask(self) -> AnswersConfig:
+        """How the source's rows were labelled, beside their decoding and what each backend has of its own."""
+        key = self.labelling.inputs["ask"]
+        return AnswersConfig.from_key({name: key[name] for name in AnswersConfig.model_fields if name in key})
 
     @cached_property
     def described(self) -> JsonView:
