@@ -7,6 +7,7 @@ Each node's agent exports the metrics of its processes, with the prefix ``ray_``
 Ray keeps only the counts of its buckets, not the sum of the observations.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -144,7 +145,7 @@ class Telemetry:
 
 
 def _emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
-    if ray.is_initialized():
+    if "ray" in sys.modules and ray.is_initialized():  # a finished run, started again, does not import it
         getattr(_rays(meter), verb)(value, tags=dict(tags))
 
 
