@@ -80,9 +80,9 @@ class Verify(Stage):
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
     repeats: In[TableRef | None]
+    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
     """The source split, where labels that it has not seen rank last."""
-    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     domain: DomainConfig
     checker: str
     """A digest of the program and of its files, so that a changed one checks again."""
@@ -138,9 +138,9 @@ class VerifyByJudge(AskModel):
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
     repeats: In[TableRef | None]
+    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
     """The source split, where labels that it has not seen rank last."""
-    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
     domain: DomainConfig
     arm: str
     ranking: Trust
