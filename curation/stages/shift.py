@@ -45,10 +45,7 @@ class MeasureShift(Stage):
 
 
 class MeasureTextShift(MeasureShift):
-    """Tests how numbers and the words of the questions of the pool differ from those of other splits.
-
-    A class of its own, so that the keys of runs with hidden states stay.
-    """
+    """Tests how numbers and the words of the questions of the pool differ from those of other splits."""
 
     examples: InEach[TableRef]
     """The rows of the pool and the other splits."""

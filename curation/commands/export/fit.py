@@ -82,7 +82,7 @@ class Fit:
 
     @property
     def ask(self) -> AnswersConfig:
-        """How the source's rows were labelled, beside their decoding and what each backend has of its own."""
+        """How the source's rows were labelled: backend, states and types, without decoding and server address."""
         key = self.labelling.inputs["ask"]
         return AnswersConfig.from_key({name: key[name] for name in AnswersConfig.model_fields if name in key})
 
