@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "curation/cluster": 920,
     "curation/commands": 8_350,
     "curation/config": 5_040,
-    "curation/domains": 5_430,
+    "curation/domains": 5_440,
     "curation/filter": 4_650,
     "curation/metrics": 2_120,
     "curation/models": 1_440,

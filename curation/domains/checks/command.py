@@ -36,6 +36,8 @@ FILE_BYTES, TOTAL_BYTES = 16 * 2**20, 64 * 2**20
 """The largest file that a command may write, and the most that it may write in all."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
 """Folders of programs and their settings, which each command is shown."""
+EMPTY = ("/", "/tmp", "/run", "/dev", "/proc")
+"""Folders of which a command is shown only the files that it names."""
 LINE_BYTES, MORE_BYTES = 1_000, 100_000
 """Bytes that a command may print: so many a row, and so many more."""
 LEAST_ALONE, SHARE_ALONE = 10.0, 10
@@ -210,15 +212,19 @@ class CommandCheck:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _shown(self) -> list[str]:
-        """The folders that the command is shown: of the system, of its program, and of the files that it names."""
+        """The folders that the command is shown: of the system, of its program, and of the files that it names.
+
+        Of a folder that is its own there (``EMPTY``) it is shown the named files instead.
+        """
         program = os.path.realpath(shutil.which(self.command[0], path=_path()) or self.command[0])
-        named = [Path(word) for word in self.command if Path(word).is_absolute()]
-        found = {*SYSTEM, *_path().split(os.pathsep), sys.prefix, sys.base_prefix, os.path.dirname(program)}
-        found |= {str(path if path.is_dir() else path.parent) for path in named}
+        found = {*SYSTEM, *_path().split(os.pathsep), sys.prefix, sys.base_prefix}
+        for path in (Path(program), *(Path(word) for word in self.command if Path(word).is_absolute())):
+            found.add(str(path if path.is_dir() or str(path.parent) in EMPTY else path.parent))
         found |= {os.path.realpath(path) for path in found if path not in SYSTEM}
         mounts = {above for path in found for above in Path(path).parents if os.path.ismount(above)}
         found |= {str(mount) for mount in mounts if any(str(above) in found for above in mount.parents)}
-        return sorted(os.path.abspath(path) for path in found if os.path.isabs(path) and os.path.isdir(path))
+        paths = (os.path.abspath(path) for path in found if os.path.isabs(path))
+        return sorted(path for path in paths if os.path.isdir(path) or os.path.isfile(path))
 
     def _launched(self, folder: Path, seconds: float) -> tuple[int, bool]:
         """Run the command in ``folder``; its exit code, and whether its time was up."""

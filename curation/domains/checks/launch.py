@@ -3,8 +3,8 @@
 Run as ``launch.py LIMITS COMMAND...``. ``LIMITS`` is a JSON object: ``parent``, the process whose end ends all,
 ``seconds`` (of processor time a process), ``memory_bytes`` (of address space a process), ``file_bytes`` (of each file
 written), ``total_bytes`` (of all files in the working folder), ``processes`` (alive at once), ``sandbox``, ``read``
-(folders that it is shown), ``root`` (an empty folder) and ``status``, the number of an open file in which this writes
-what was limited and why the command was ended, as JSON.
+(folders and files that it is shown), ``root`` (an empty folder in one with a random name) and ``status``, the number of
+an open file in which this writes what was limited and why the command was ended, as JSON.
 
 With ``sandbox`` the command has a network without any interface, sees no other processes, and has a file system of its
 own (:func:`enter_root`), where it is not root; where the system grants one of these not (it needs Linux, user
@@ -32,7 +32,7 @@ MOST_CAPABILITIES = 64
 READ_ONLY, HARMLESS, NO_PROGRAMS = 1, 0b0110, 0b1000  # the second: without devices and rights by set-user-id
 PRIVATE, BIND, REMOUNT = 1 << 18 | 1 << 14, 1 << 12, 1 << 5
 DEVICES = ("null", "zero", "full", "random", "urandom")
-WORK, MOST_FILES = "check", 10_000
+MOST_FILES = 10_000
 LEAST_LOOK, MOST_LOOK = 0.002, 0.05
 NOBODY = 65534
 CANNOT_START = 127
@@ -91,32 +91,33 @@ def enter_root(limits: Limits) -> bool:
     working folder alone can be written, in memory and to ``total_bytes`` in all.
     """
     root, host = limits["root"], os.getcwd()
+    own = "/" + os.path.basename(os.path.dirname(root))  # random, so that it hides no folder of the machine
     try:
         if not (call("unshare", NEWNS) and call("mount", None, b"/", None, PRIVATE, None)):
             return False
         mount("tmpfs", root, HARMLESS, "size=4m,mode=755")
-        for name in ("empty", "dev", "proc", "tmp", "run", WORK):
-            os.mkdir(f"{root}/{name}")
+        for name in (f"{own}/empty", f"{own}/work", "/dev", "/proc", "/tmp", "/run"):
+            os.makedirs(root + name)
         for path in sorted(limits["read"], key=len):
-            show(path, root)
+            show(path, root, f"{root}{own}/empty")
         for name in DEVICES:
             os.close(os.open(f"{root}/dev/{name}", os.O_CREAT))
             mount("", f"{root}/dev/{name}", BIND, source=f"/dev/{name}")
         os.symlink("/proc/self/fd", f"{root}/dev/fd")
-        mount("tmpfs", f"{root}/{WORK}", HARMLESS, f"size={limits['total_bytes']},nr_inodes={MOST_FILES},mode=777")
+        mount("tmpfs", f"{root}{own}/work", HARMLESS, f"size={limits['total_bytes']},nr_inodes={MOST_FILES},mode=777")
         with suppress(OSError):  # a container may not let it: then there is no /proc
             mount("proc", f"{root}/proc", HARMLESS | READ_ONLY | NO_PROGRAMS, source="proc")
         mount("", root, BIND | REMOUNT | READ_ONLY | HARMLESS)
         os.chroot(root)  # within which nobody makes namespaces, so that no other file system is mounted
-        os.chdir(f"/{WORK}")
+        os.chdir(f"{own}/work")
         return True
     except OSError:
         os.chdir(host)
         return False
 
 
-def show(path: str, root: str) -> None:
-    """Show a folder of the machine, or a link in its place, under the same path in another root.
+def show(path: str, root: str, empty: str) -> None:
+    """Show a folder or file of the machine, or a link in its place, under the same path in another root.
 
     Raises:
         OSError: it cannot be shown.
@@ -128,8 +129,13 @@ def show(path: str, root: str) -> None:
     if os.path.islink(path):
         os.symlink(os.readlink(path), there)
         return
+    if os.path.isfile(path):
+        os.close(os.open(there, os.O_CREAT))
+        mount("", there, BIND, source=path)
+        mount("", there, BIND | REMOUNT | READ_ONLY | HARMLESS)
+        return
     os.makedirs(there, exist_ok=True)
-    layers = [os.open(layer, os.O_PATH) for layer in (path, f"{root}/empty")]  # two, or it would need one to write
+    layers = [os.open(layer, os.O_PATH) for layer in (path, empty)]  # two, or it would need one to write
     try:
         options = "lowerdir=" + ":".join(f"/proc/self/fd/{layer}" for layer in layers)
         mount("overlay", there, HARMLESS | READ_ONLY, options)

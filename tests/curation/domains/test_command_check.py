@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable
@@ -53,6 +54,14 @@ def test_a_command_is_given_rows_and_prints_verdicts(checker: Checker, tmp_path:
     """
     assert asked(checker(source, batch_rows=3), ["0", "1", "5", "3"]) == [True, True, False, True]
     assert asked(checker(source), []) == []
+
+
+def test_of_a_folder_for_temporary_files_only_the_named_one_is_shown() -> None:
+    made = tempfile.NamedTemporaryFile
+    with made("w", suffix=".py", dir="/tmp") as file, made(dir="/tmp") as other:
+        file.write(f"import os\nprint('false' if os.path.exists({other.name!r}) else 'true')")
+        file.flush()
+        assert asked(CommandCheck(command=["python", file.name]), ["x"]) == [True]
 
 
 def test_equal_rows_are_checked_once(checker: Checker) -> None:
@@ -217,8 +226,6 @@ def test_the_digest_follows_the_files_content(checker: Checker, tmp_path: Path) 
 
 
 def test_temporary_folders_are_removed(checker: Checker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tempfile
-
     (tmp_path / "t").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
     assert asked(checker("open('x', 'w')\nprint('true')"), ["1"]) == [True]
