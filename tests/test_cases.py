@@ -169,7 +169,7 @@ def test_rewards_of_the_plain_example_know_the_rows_own_completions():
 
 def test_excel():
     for name, delimiter, message in (
-        ("sep.csv", ";", "sep=; is Excel's hint and no header; delete line 1"),
+        ("sep.csv", ";", "'sep=;' is Excel's hint and no header; delete line 1"),
         ("mac.csv", ";", "line ends are carriage returns"),
         ("utf16.csv", "\t", "the file is UTF-16"),
     ):

@@ -131,10 +131,10 @@ def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], D
     text = _decoded(path, 0, record)
     if "\r" in text.rstrip("\r\n") and not re.search(r'"[^"]*\r[^"]*"', text):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
-    if hint := re.fullmatch(r"sep=(.)", text.strip()):
+    if hint := re.fullmatch(r'"?sep=(.)"?', text.strip("\r\n")):
         raise SourceError(
-            f"{path}: {hint[0]} is Excel's hint and no header; delete line 1, and set delimiter: {json.dumps(hint[1])} "
-            "in its source"
+            f"{path}: {hint[0]!r} is Excel's hint and no header; delete line 1, and set delimiter: "
+            f"{json.dumps(hint[1])} in its source"
         )
     names = csv_fields(path, 0, record, dialect=dialect)
     while len(names) > 1 and not names[-1]:
