@@ -34,7 +34,7 @@ BUDGETS: dict[str, int] = {
     "curation/stages": 8_760,
     "curation/storage": 1_750,
     "curation/tables": 1_930,
-    "curation/teachers": 5_850,
+    "curation/teachers": 5_880,
     "curation/telemetry": 560,
     "curation/tracking": 340,
     "curation/trust": 2_310,

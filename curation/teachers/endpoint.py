@@ -38,6 +38,8 @@ from curation.teachers.endpoint_paid import key_of
 BATCH_ROWS = 128
 AHEAD = 2
 """Questions given to the event loop for each that may be under way."""
+LOOK_SECONDS = 0.05
+"""The interval at which an answer is looked for that another process has asked for."""
 TEMPLATE_TOKENS = 64
 """Tokens that a chat template adds, at most."""
 MAX_KNOWN = 2**16
@@ -192,18 +194,24 @@ class EndpointTeacher:
             return known
         under_way = self.client.under_way
         if key not in under_way:
-            under_way[key] = asyncio.ensure_future(self._buy(key, question))
+            under_way[key] = asyncio.ensure_future(self._buy(key, question._replace(key=key)))
             under_way[key].add_done_callback(lambda _: under_way.pop(key))
         return await asyncio.shield(under_way[key])  # nobody may wait for it any more, but it is paid
 
     async def _buy(self, key: str, question: ServerQuestion[ServedAnswer]) -> ServedAnswer:
-        try:
-            answer, number, used, odd = await self.client.ask(question)
-        except RefusedError as error:
-            return ServedAnswer(error=str(error))
+        paid = self.client.paid
+        async with self.client.slots:
+            while paid.is_asked_elsewhere(key):
+                await asyncio.sleep(LOOK_SECONDS)
+            if (known := paid.find(key)) is not None:
+                return known
+            try:
+                answer, number, used, odd = await self.client.ask(question)
+            except RefusedError as error:
+                return ServedAnswer(error=str(error))
         if not answer.of_text:
             odd = {**odd, "other_tokens": quoted(answer.text or "")}
-        self.client.paid.got(number, key, used, answer, odd)
+        paid.got(number, key, used, answer, odd)
         return answer
 
 
@@ -305,9 +313,11 @@ class _ServersTokens:
         return prompt, [own or [] for own in found]
 
     async def _ask(self, body: Mapping[str, object]) -> list[int]:
-        asked = await self._client.ask(
-            ServerQuestion(self._url, {"model": self._model, **body}, Usage(len(json.dumps(body)), 0), _tokens_of)
+        question = ServerQuestion(
+            self._url, {"model": self._model, **body}, Usage(len(json.dumps(body)), 0), _tokens_of
         )
+        async with self._client.slots:
+            asked = await self._client.ask(question)
         self._client.paid.freed(asked.number)
         return asked.answer
 

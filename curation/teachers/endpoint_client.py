@@ -73,6 +73,8 @@ class ServerQuestion(NamedTuple, Generic[Made]):
     """The most tokens that it can take."""
     read: Callable[[JsonView, Usage], Made]
     """Read the answer, given what it took; ``UnreadableError`` where it is none."""
+    key: str | None = None
+    """Where its answer is kept: the hash by which it is found again."""
 
 
 class Billed(NamedTuple, Generic[Made]):
@@ -127,7 +129,7 @@ class Client:
 
     async def _open(self) -> None:
         self._settled = asyncio.Condition()
-        self._slots = asyncio.Semaphore(self.config.concurrency)
+        self.slots = asyncio.Semaphore(self.config.concurrency)
         try:
             self._http = httpx2.AsyncClient(
                 headers={} if self._secret is None else {"authorization": f"Bearer {self._secret}"},
@@ -161,33 +163,32 @@ class Client:
         return f"the server asks to wait until {until}, {left:.0f} s more (Retry-After)"
 
     async def ask(self, question: ServerQuestion[Made]) -> Billed[Made]:
-        """Return the answer to a question, which is noted as sent and not yet as answered.
+        """Return the answer to a question, which is noted as sent and not yet as answered; the caller holds a slot.
 
         Raises:
             RefusedError: it is refused, or fails again and again.
             RunFailedError: the server is gone, or the money.
             ConfigError: the server refuses every question.
         """
-        async with self._slots:
-            answered_before, tries = self._answered, 0
-            while True:
-                guess = await self._wait_for_turn(question.most)
-                number = await self._afford(question.most)
-                try:
-                    return await self._once(question, number, guess)
-                except TryError as error:
-                    if tries >= self.config.retries:
-                        await self._give_up(error, others_answered=self._answered > answered_before)
-                    seconds = self._judge(error, tries)
-                    if error.status == 429 and self._answered > answered_before:
-                        answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
-                    else:
-                        tries += 1
-                finally:
-                    async with self._settled:
-                        self._under_way -= 1
-                        self._settled.notify_all()
-                await asyncio.sleep(seconds)
+        answered_before, tries = self._answered, 0
+        while True:
+            guess = await self._wait_for_turn(question.most)
+            number = await self._afford(question)
+            try:
+                return await self._once(question, number, guess)
+            except TryError as error:
+                if tries >= self.config.retries:
+                    await self._give_up(error, others_answered=self._answered > answered_before)
+                seconds = self._judge(error, tries)
+                if error.status == 429 and self._answered > answered_before:
+                    answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
+                else:
+                    tries += 1
+            finally:
+                async with self._settled:
+                    self._under_way -= 1
+                    self._settled.notify_all()
+            await asyncio.sleep(seconds)
 
     async def _once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
         """The answer of one try.
@@ -268,13 +269,13 @@ class Client:
         """About how many tokens a question takes: four bytes are one, and answers are as long as others were."""
         return most.prompt / 4 + (most.output if self._mean_output is None else min(most.output, self._mean_output))
 
-    async def _afford(self, most: Usage) -> int:
+    async def _afford(self, question: ServerQuestion[Made]) -> int:
         """Note a question as sent, once there is money for it.
 
         Raises:
             RunFailedError: there is none, and nothing is under way that may cost less than it was noted with.
         """
-        price, limit, paid = self.config.price, self.config.limit, self.paid
+        price, limit, paid, most = self.config.price, self.config.limit, self.paid, question.most
         async with self._settled:
             while price is not None and limit is not None:
                 paid.refresh(at_once=not self._under_way)
@@ -290,7 +291,7 @@ class Client:
                     )
                 await self._settled.wait()
             self._under_way += 1
-            return paid.sent(most)
+            return paid.sent(most, question.key)
 
     def _judge(self, error: TryError, tries: int) -> float:
         """Seconds until the next try.

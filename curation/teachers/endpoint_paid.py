@@ -4,8 +4,9 @@ Each process that asks has files of its own in one folder, JSON lines: a questio
 most that it can cost, and its answer when it arrives. In an object store these notes wait for the next flush: before
 answers are given out, and once a second where money is limited; a process that dies loses those that wait. But for
 them, money is counted over all processes and restarts, a question that was under way when a process died counts as
-paid, and an answer that arrived is never bought again: the same question finds it, whoever asks. Questions are known by
-a hash of the request; a sampled one by its row and seed, too.
+paid, and an answer that arrived is never bought again: the same question finds it, whoever asks. In local files this
+holds while actors of a killed driver work on beside those of the next one, which wait for what the others have asked.
+Questions are known by a hash of the request; a sampled one by its row and seed, too.
 """
 
 import hashlib
@@ -39,6 +40,8 @@ ODD = {
 """Oddities of answers, in words after their number."""
 REFRESH_SECONDS = 1.0
 """How old may be what is known of other processes."""
+ALIVE_SECONDS = 3.0
+"""A process whose record has not grown for so long is no longer waited for. Actors outlive their driver by some 1 s."""
 SUFFIX = ".jsonl"
 
 
@@ -98,6 +101,7 @@ class Paid:
         self._folder: Place | None = None if folder is None else place(folder)
         self.spending = Spending()
         self._kept: dict[str, ServedAnswer | _At] = {}
+        self._elsewhere: dict[str, tuple[str, str]] = {}  # questions of others: the file, and what is open in it
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
         self._waiting: list[bytes] = []
@@ -115,10 +119,20 @@ class Paid:
             return ServedAnswer.from_json(json.loads(line)["answer"])
         return found
 
-    def sent(self, most: Usage) -> int:
+    def is_asked_elsewhere(self, key: str) -> bool:
+        """Return whether a process that still works has sent the question and has no answer yet; never of a store."""
+        if not isinstance(self._folder, Path):
+            return False
+        self._read_others()
+        name, number = self._elsewhere.get(key, ("", ""))
+        if number not in self.spending.open:
+            return False
+        return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # or its clock is another one
+
+    def sent(self, most: Usage, key: str | None = None) -> int:
         """Note that a question is sent, which takes at most so many tokens; its number."""
         self._number += 1
-        self._note({"sent": self._number, "tokens": most})
+        self._note({"sent": self._number, "tokens": most, **({} if key is None else {"key": key})})
         return self._number
 
     def got(self, number: int, key: str, used: Usage, answer: ServedAnswer, odd: Odd) -> None:
@@ -142,11 +156,15 @@ class Paid:
         if self._folder is None or (not at_once and time.monotonic() - self._refreshed < REFRESH_SECONDS):
             return
         self.flush()
+        self._read_others()
+        self._refreshed = time.monotonic()
+
+    def _read_others(self) -> None:
+        assert self._folder is not None, "something is kept"
         for name, size in _files(self._folder):
             if not name.startswith(self._name) and size > (start := self._read.get(name, 0)):
                 content = _part(self._folder / name, start, size)
                 self._read[name] = start + self._take(name, content, start)
-        self._refreshed = time.monotonic()
 
     def flush(self) -> None:
         """Wait until all is on the disk, or in the object store, whose objects cannot grow."""
@@ -198,6 +216,8 @@ class Paid:
         if "sent" in line:
             spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])
             spending.questions += 1
+            if "key" in line and of != self._name:
+                self._elsewhere[line["key"]] = name, f"{of}-{line['sent']}"
         elif "freed" in line:
             del spending.open[f"{of}-{line['freed']}"]
             spending.questions -= 1
@@ -209,6 +229,7 @@ class Paid:
                 spending.odd[kind] += 1
                 spending.examples.setdefault(kind, example)
             if "key" in line:
+                self._elsewhere.pop(line["key"], None)
                 self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
 
 

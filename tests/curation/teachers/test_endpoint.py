@@ -1,6 +1,7 @@
 """The endpoint teacher against a server with faults: every row once, no answer paid twice, money and speed limited."""
 
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from curation.config import DecodingConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.teachers import Request
 from curation.teachers.endpoint import most_of
+from curation.teachers.endpoint_answers import ServedAnswer, Usage
 from curation.teachers.endpoint_paid import Paid, spending_in
 
 
@@ -274,3 +276,21 @@ def test_equal_questions_are_bought_once_and_given_up_ones_are_kept(tmp_path: Pa
         sent = len(server.asked)
         labelled(teacher, requests(20))
         assert len(server.asked) == 21 and sent > 2 and max(server.paid.values()) == 1
+
+
+def test_a_question_that_another_process_has_asked_is_waited_for_while_it_works(tmp_path: Path):
+    theirs, mine = Paid(str(tmp_path)), Paid(str(tmp_path))
+    number = theirs.sent(Usage(1, 1), "a")
+    lost = theirs.sent(Usage(1, 1), "b")
+    assert mine.is_asked_elsewhere("a") and mine.is_asked_elsewhere("b") and not mine.is_asked_elsewhere("c")
+    assert not theirs.is_asked_elsewhere("a"), "its own"
+    theirs.got(number, "a", Usage(1, 1), ServedAnswer(text="yes"), {})
+    theirs.freed(lost)
+    assert not mine.is_asked_elsewhere("a") and not mine.is_asked_elsewhere("b")
+    found = mine.find("a")
+    assert found is not None and found.text == "yes"
+    theirs.sent(Usage(1, 1), "d")
+    assert mine.is_asked_elsewhere("d")
+    (record,) = tmp_path.iterdir()
+    os.utime(record, (time.time() - 60, time.time() - 60))
+    assert not mine.is_asked_elsewhere("d"), "it is dead"
