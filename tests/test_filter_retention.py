@@ -85,7 +85,7 @@ def test_the_next_start_goes_on_and_labels_only_what_is_new(daily: Daily, local_
 def test_a_cut_or_a_format_that_needs_a_removed_round_is_refused(daily: Daily):
     before = row_ids(daily.output)
     for overrides, how in (((), {"recut": True}), (("output.rows_per_file=7",), {})):
-        with pytest.raises(RunDirError, match=r"label-000\d.* which output.keep_rounds removed"):
+        with pytest.raises(RunDirError, match=r"has to be done .* label-000\d.* which output.keep_rounds removed"):
             go(daily.package, daily.pool, daily.output, KEEP, *overrides, **how)
     assert row_ids(daily.output) == before
 
