@@ -251,7 +251,10 @@ def copy_run(run_dir: str, new: str) -> None:
 @SET
 @click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
 @click.option("--vllm", is_flag=True, help="Start vLLM even if the configuration does not use it.")
-def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, vllm: bool) -> None:
+@click.option(
+    "--cluster", is_flag=True, help="Let an actor on every node label rows, and write them to the run's store."
+)
+def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None:
     """Check machine, packages, storage and Ray, and say how to fix each problem.
 
     With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
@@ -259,7 +262,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
     states: Counter[str] = Counter()
-    for finding in doctors.examine(config, overrides, address=address, vllm=vllm):
+    for finding in doctors.examine(config, overrides, **asked):
         echo(finding.line)
         states[finding.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")

@@ -192,6 +192,19 @@ def test_answers_that_come_late_or_are_lost_after_the_write_lose_and_double_noth
         assert driver.selected(arm) == local.selected(arm) and len(driver.selected(arm)) == 50
 
 
+def test_the_smoke_test_of_a_cluster_leaves_nothing_in_a_store(s3: ObjectStore, tmp_path: Path):
+    driver = Driver(tmp_path, s3.url("smoke"))
+    command = [Path(sys.executable).with_name("curate"), "doctor", str(driver.config), "--cluster"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert "labelled and wrote 100 rows" in done.stdout, done.stdout + done.stderr
+    assert "100 rows from 1 node, committed, read back once each, removed" in done.stdout
+    assert list(Remote(s3.url("smoke")).entries()) == []
+    with s3.writes_refused(403):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    (line,) = (line for line in done.stdout.splitlines() if line[6:].startswith("store"))
+    assert done.returncode == 1 and line.startswith("fail")
+
+
 def test_a_store_whose_reads_are_some_seconds_old_is_refused(s3: ObjectStore):
     directory = Remote(s3.url("old"))
     as_before = "the run directory as it was before the lease was written"

@@ -47,8 +47,17 @@ def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWE
     """The answers of all living nodes; each comes from a task on the node that takes no resources."""
     nodes = living()
     asked = [task(question, node["NodeID"]).remote(*arguments) for node in nodes]
+    answers = collect(nodes, asked, seconds)
+    for answer, reference in zip(answers, asked, strict=True):
+        if answer.problem is not None:
+            ray.cancel(reference, force=True)
+    return answers
+
+
+def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> list[NodeAnswer]:
+    """Return the answer of each node to the call that was sent to it; wait for all of them at most ``seconds``."""
     if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=seconds)
+        ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
     answers = []
     for node, answer in zip(nodes, asked, strict=True):
         value, problem = None, None
@@ -56,7 +65,6 @@ def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWE
             value = ray.get(answer, timeout=0)
         except ray.exceptions.GetTimeoutError:
             problem = f"no answer within {seconds:g} seconds"
-            ray.cancel(answer, force=True)
         except ray.exceptions.RayError as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
         answers.append(NodeAnswer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
@@ -76,9 +84,18 @@ def held(resources: Mapping[str, float]) -> dict[str, Any]:
 
 def task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
     """A remote function that runs on one node and nowhere else, and holds these resources of it."""
-    there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     remote: Any = ray.remote(question)
-    return remote.options(**held(resources), max_retries=0, scheduling_strategy=there)
+    return remote.options(**held(resources), max_retries=0, scheduling_strategy=_only(node_id))
+
+
+def actor(cls: type, node_id: str) -> Any:
+    """Start an actor on one node and nowhere else; it holds no resources of the node."""
+    remote: Any = ray.remote(cls)
+    return remote.options(**held({}), scheduling_strategy=_only(node_id)).remote()
+
+
+def _only(node_id: str) -> Any:
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
 def name(node: JsonView) -> str:

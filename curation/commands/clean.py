@@ -133,7 +133,11 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
         stage = re.fullmatch(r"(.+)-[0-9a-f]{8}(\.\d+)?", name)
         record = manifest.stages.get(stage[1]) if stage is not None else None
         folder = inside(manifest.directory, name, "manifest.json")
-        if record is None or folder == manifest.directory_of(record.name, record.inputs) or not folder.is_dir():
+        if record is None or not folder.is_dir():
+            continue
+        if folder == manifest.directory_of(record.name, record.inputs):
+            if record.released:  # a kill came between its record and its removal
+                yield folder
             continue
         done = datetime.fromisoformat(record.started).timestamp() + record.seconds
         is_named = f'/{name}"' in named or f"/{name}/" in named

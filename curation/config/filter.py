@@ -79,6 +79,9 @@ class OutputConfig(Section):
     rank: bool = True
     """Whether rows get their rank in the cut, the best 0; it takes 16 bytes for each row that passes, in one process.
     Rows that come after the cut was made have none."""
+    keep_rounds: PositiveInt | None = None
+    """The newest rounds whose rows and labels stay in ``_curation`` once they are written; those that the shift test
+    pools stay, too. What is removed is counted and written, but cannot be cut or written again. Unset: all stay."""
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:

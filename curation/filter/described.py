@@ -152,7 +152,7 @@ def describe(
         write = _writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
         kept = MeasureKept(
             name=f"kept-{rnd.name}",
-            tables={name: looked[name].label.out("labels") for name in _pooled(rounds[: place + 1])},
+            tables={name: looked[name].label.out("labels") for name in pooled(rounds[: place + 1])},
             threshold=cut.out("threshold"),
             function=function,
             seed=config.seed,
@@ -164,7 +164,7 @@ def describe(
     return Described(rounds=stages, cut=cut, rank=rank)
 
 
-def _pooled(rounds: Sequence[Round]) -> list[str]:
+def pooled(rounds: Sequence[Round]) -> list[str]:
     """The names of the newest rounds that have ``MAX_ROWS`` rows together, or fewer than one round more; newest last.
 
     They are tested together, so that small rounds add up.

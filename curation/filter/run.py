@@ -7,6 +7,7 @@ from curation.errors import ShiftError
 from curation.filter.content import content_of
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import Content, load_content, publish
+from curation.filter.retention import release, require_unreleased
 from curation.pipeline.work import at_work
 from curation.storage import lease
 from curation.telemetry import metrics
@@ -39,7 +40,9 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     package, teacher = check(config)
 
     def opening(guard: lease.Guard) -> OpenedFilter:
-        return open_filter(config, package, teacher, recut=recut, guard=guard)
+        opened = open_filter(config, package, teacher, recut=recut, guard=guard)
+        require_unreleased(opened)
+        return opened
 
     with at_work(config.directory, opening, wait=wait) as (opened, run):
         did = not opened.is_settled()
@@ -51,6 +54,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         before = load_content(config.output_directory)
         content = content_of(opened, before)
         publish(config.output_directory, content, before, opened.manifest.guard)
+        release(opened)
     newest = content["rounds"][-1]
     alarms = [
         found["warning"] for found in (newest["shift"], newest["foreign"]) if found is not None and found["alarm"]

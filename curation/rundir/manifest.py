@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -34,7 +34,7 @@ from curation.storage.files import read_file
 from curation.storage.inside import inside, lies_in
 from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
-from curation.storage.paths import Place, Remote, place, require_reachable, write_atomically
+from curation.storage.paths import Place, Remote, place, remove, require_reachable, write_atomically
 
 FORMAT = 3
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
@@ -55,6 +55,8 @@ class StageRecord:
     """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
     kind: str = ""
     """The name of its class."""
+    released: bool = False
+    """Whether its directory was removed by :meth:`Manifest.release`: it counts as done, and nobody reads its files."""
     at: Json = field(default_factory=dict)
     """Where in the run it stands (:class:`curation.rundir.graph.Position`)."""
 
@@ -287,6 +289,19 @@ class Manifest:
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self._lost = None
         self.write()
+
+    def release(self, names: Sequence[str]) -> list[str]:
+        """Remove the directories of done stages and keep their records; return the names whose files were there."""
+        folders = {name: self.directory_of(name, self.stages[name].inputs) for name in names}
+        there = [name for name, folder in folders.items() if folder.is_dir()]
+        if new := [name for name in names if not self.stages[name].released]:
+            for name in new:
+                self.stages[name] = replace(self.stages[name], sealed={}, released=True)
+            self._lost = None
+            self.write()  # first: a record that counts files that are gone would be done again
+        for name in there:
+            remove(folders[name])
+        return there
 
     def clear(self, name: str) -> None:
         """Remove what a recorded stage left that is in the way when it is made again."""

@@ -18,11 +18,12 @@ def examine(
     *,
     address: str | None = None,
     vllm: bool = False,
+    cluster: bool = False,
 ) -> Iterator[Finding]:
     """Yield each finding as soon as its check ends. Without a configuration, check only this machine.
 
     ``address`` of a Ray cluster overrides the configuration's. ``vllm`` probes vLLM even if the configuration does not
-    use it.
+    use it. ``cluster`` lets an actor on every node label rows and write them to the run's store.
     """
     yield found("python", machine.python)
     yield found("packages", machine.packages)
@@ -49,7 +50,7 @@ def examine(
     yield found("tables", storage.tables, directory)
     if local:
         yield found("vllm", teacher.vllm_here, config, vllm)
-    yield from joined.examine(settings, config, directory, vllm=vllm)
+    yield from joined.examine(settings, config, directory, vllm=vllm, cluster=cluster)
 
 
 def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> CheckResult:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
-from curation.commands.doctor import storage, teacher
+from curation.commands.doctor import smoke, storage, teacher
 from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
 from curation.heavy import ray
@@ -23,7 +23,9 @@ ROUNDS = 3
 PROBE_SECONDS = 660
 
 
-def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool) -> Iterator[Finding]:
+def examine(
+    settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool, cluster: bool
+) -> Iterator[Finding]:
     """The findings of a cluster, or of Ray on this machine if no address is given."""
     joins = capacity.address_of(settings) != capacity.LOCAL
     with ExitStack() as stack:
@@ -39,6 +41,8 @@ def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, 
             yield found("room", _room, config)
         if joins:
             yield found("vllm", _vllm, config, vllm)
+        if cluster:
+            yield from smoke.examine(directory)
 
 
 def _join(settings: RayConfig, stack: ExitStack) -> CheckResult:

@@ -115,7 +115,7 @@ def _written(table: Place) -> float:
 
 def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
     for stage, record in manifest.stages.items():
-        refs = list(table_refs(record.outputs))
+        refs = [] if record.released else list(table_refs(record.outputs))
         for ref in refs:
             yield (stage if len(refs) == 1 else f"{stage}/{place(ref.uri).stem}"), ref
 

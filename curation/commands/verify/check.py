@@ -202,7 +202,7 @@ def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None =
         found.damage.append(Damage(stage=None, path="manifest.json", problem=text, redo="restore it from a copy"))
         return found
     manifest.require_here()
-    found.unsealed += [name for name, record in manifest.stages.items() if not record.sealed]
+    found.unsealed += [name for name, record in manifest.stages.items() if not record.sealed and not record.released]
     found.files += 1
     Checker(home, found, redo).check(
         {name: Sealed.from_json(record.sealed) for name, record in manifest.stages.items()}, update

@@ -206,5 +206,5 @@ def test_a_directory_of_an_earlier_format_is_read_and_not_gone_on_with(tmp_path:
     path.write_text(signed(path.read_text().replace('"format": 3', '"format": 2')))
     old = Manifest.load(tmp_path)
     assert old.stages["select"].outputs == {"n": 5}
-    with pytest.raises(RunDirError, match=r"is of format 2, .* format 3 alone; give another name or run_dir"):
+    with pytest.raises(RunDirError, match=r"is of format 2, .* goes on with format 3 alone; give another name"):
         old.require_current()

@@ -19,7 +19,7 @@ from curation.commands.doctor import examine
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 cluster.add_node(num_cpus=1)
-for finding in examine(sys.argv[1], sys.argv[2:], address=cluster.address):
+for finding in examine(sys.argv[1], sys.argv[2:], address=cluster.address, cluster=True):
     print(finding.line)
 cluster.shutdown()
 """
@@ -105,6 +105,15 @@ def test_an_address_where_no_ray_answers_fails(config: Path):
     assert "versions" not in found
 
 
+def test_rows_go_through_a_local_ray_too(local_ray, config: Path):
+    result = doctor(config, "--cluster")
+    found = findings(result.stdout)
+    (node,) = [found[check] for check in found if check.startswith("node ")]
+    assert node[0] == "ok" and "labelled and wrote 100 rows" in node[1]
+    assert found["store"][0] == "ok" and "100 rows from 1 node, committed, read back once each" in found["store"][1]
+    assert not (config.parent / "runs").exists() and list(config.parent.glob("**/.doctor-*")) == []
+
+
 @pytest.mark.whole_run
 def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
     done = subprocess.run(
@@ -123,6 +132,9 @@ def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
     assert found["room"][0] == "fail" and "1 GPU" in found["room"][1]
     assert found["gpu"][0] != "fail"  # those of this machine are not what a cluster's run takes
     assert found["vllm"][0] == "warn" and "no node has now what a teacher actor takes" in found["vllm"][1]
+    labelled = [found[check] for check in found if check.startswith("node ")]
+    assert [state for state, _ in labelled] == ["ok", "ok"] and all("wrote 50 rows" in text for _, text in labelled)
+    assert found["store"][0] == "ok" and "100 rows from 2 nodes, one of which got the lease" in found["store"][1]
     assert list(config.parent.glob("**/.doctor-*")) == []
 
 

@@ -227,6 +227,7 @@ def test_another_version_of_a_domain_is_noticed(package: TrustPackage, monkeypat
     prompt, parse = Math.prompt, Math.parse
     monkeypatch.setattr(Math, "prompt", lambda self, example, **more: prompt(self, example, **more) + " Now:")
     line = unfit(package)
+    assert "is another version than the package's" in line
     assert "prompt of stored question 0 is" in line and "Now:' here" in line and "0.1.0" in line
     monkeypatch.setattr(Math, "prompt", prompt)
     monkeypatch.setattr(Math, "parse", lambda self, completion, example: f"{parse(self, completion, example)}.0")
