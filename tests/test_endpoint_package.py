@@ -1,6 +1,7 @@
 """Packages of runs whose teacher is a server: a filter asks it for new rows, and a reader reads each answer once."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import test_endpoint_run as without_reader
 import yaml
 from click.testing import CliRunner
 from endpoint_server import Server, serving
+from sums_run import NUM_SOURCE
 
 from curation import Filter
 from curation.cli import main
@@ -180,4 +182,30 @@ def test_a_package_of_a_server_alone_filters(local_ray: Any, tmp_path: Path) -> 
         before = len(server.asked)
         curate("filter", str(filtering(tmp_path / "filter", tmp_path / "package", server.url)))
         assert len(server.asked) == before + NUM_NEW
+        _compare_questions(tmp_path, server)
     assert json.loads((tmp_path / "filter" / "kept" / "filter.json").read_text())["kept"] == KEPT
+
+
+def _compare_questions(folder: Path, server: Server) -> None:
+    """The package has the words of the labelled rows: sums of the same numbers pass, longer questions do not."""
+    described = json.loads((folder / "package" / "package.json").read_text())["description"]
+    assert described["sample"] == {"split": "source", "num_rows": 0, "states": [], "num_texts": NUM_SOURCE}
+    assert b"What" not in (folder / "package" / "shift.safetensors").read_bytes()
+    path = filtering(folder / "compared", folder / "package", server.url, on_shift="fail", keep={"threshold": 0.01})
+    rows, home = folder / "compared" / "rows", folder / "compared" / "kept"
+    numbers = random.Random(0).sample(range(NUM_SOURCE + without_reader.NUM_POOL), 100)
+    (rows / "new.jsonl").write_text("\n".join(json.dumps({"problem": f"What is {n + 1} - {n}?"}) for n in numbers))
+    curate("filter", str(path))
+    (first,) = json.loads((home / "filter.json").read_text())["rounds"]
+    assert not first["shift"]["alarm"] and first["shift"]["strength"] != "untested" and first["kept"] > 0
+    assert (first["shift"]["num_source"], first["shift"]["num_pool"]) == (NUM_SOURCE, 100)
+
+    other = [{"problem": f"Dear tutor, please tell me quickly: What is {n + 1} - {n}?"} for n in numbers[:40]]
+    (rows / "other.jsonl").write_text("\n".join(map(json.dumps, other)))
+    told = curate("filter", str(path), fails=3)
+    assert "round 0001: The questions (their words) differ (severe" in told and "Nothing of it was written" in told
+    assert len(json.loads((home / "filter.json").read_text())["rounds"]) == 1
+    assert "The questions (their words) differ" in curate("filter", str(path), "--on-shift", "warn", fails=3)
+    second = json.loads((home / "filter.json").read_text())["rounds"][1]
+    assert second["shift"]["alarm"] and second["shift"]["auc"]["low"] > 0.8 and second["kept"] > 0
+    assert "round 0001: shift: ALARM: The questions" in curate("status", str(home))

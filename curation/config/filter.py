@@ -224,8 +224,9 @@ class FilterConfig(Root):
     seed: Seed = 0
     """Seed of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"
-    """If the pool's states differ clearly from the package's reference: ``warn`` writes, says so and exits with code 3;
-    ``fail`` exits with code 3 before anything is written; ``ignore`` writes, and the manifest alone tells."""
+    """If the pool's states (without states, the words of its questions) differ clearly from the package's: ``warn``
+    writes, says so and exits with code 3; ``fail`` exits with code 3 before anything is written; ``ignore`` writes, and
+    the manifest alone tells."""
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Between two commits of a pass; where a commit takes long, more."""
     fragment_mb: PositiveInt = 256

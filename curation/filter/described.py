@@ -19,7 +19,7 @@ from curation.filter.stages.cut import MakeCut
 from curation.filter.stages.kept_shift import MeasureKept
 from curation.filter.stages.label_pool import LabelPool, ReadAnswers
 from curation.filter.stages.pool import PoolRows, ReadPool
-from curation.filter.stages.pool_shift import MeasurePoolShift
+from curation.filter.stages.pool_shift import MeasurePoolShift, MeasurePoolTextShift
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.metrics.shift import MAX_ROWS
@@ -48,23 +48,22 @@ class Round:
 
 
 class Looking(NamedTuple):
-    """The stages of a round up to the shift test."""
+    """The stages of a round that read and label it."""
 
     pool: ReadPool
     buy: Label | None
     """The answers of a server that the package's teacher reads; None where it answers itself."""
     label: LabelPool | ReadAnswers
-    shift: MeasurePoolShift | None
-    """None if the trust function reads no hidden state."""
 
 
 class Stages(NamedTuple):
-    """The stages of a round: those of :class:`Looking`, the second look, and what writes its rows."""
+    """The stages of a round: those of :class:`Looking`, both looks for a shift, and what writes its rows."""
 
     pool: ReadPool
     buy: Label | None
     label: LabelPool | ReadAnswers
-    shift: MeasurePoolShift | None
+    shift: MeasurePoolShift | MeasurePoolTextShift | None
+    """None if the package has nothing to compare a pool with."""
     kept: MeasureKept
     """The second look, at the rows that pass the cut."""
     write: Write
@@ -149,10 +148,11 @@ def describe(
     )
     stages = {}
     for place, rnd in enumerate(rounds):
+        together = {name: looked[name] for name in pooled(rounds[: place + 1])}
         write = _writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
         kept = MeasureKept(
             name=f"kept-{rnd.name}",
-            tables={name: looked[name].label.out("labels") for name in pooled(rounds[: place + 1])},
+            tables={name: of.label.out("labels") for name, of in together.items()},
             threshold=cut.out("threshold"),
             function=function,
             seed=config.seed,
@@ -160,7 +160,8 @@ def describe(
             **_packaged(config, package),
             **gated,
         )
-        stages[rnd.name] = Stages(*looked[rnd.name], kept=kept, write=write)
+        shift = _comparing(config, package, together, rnd, gated)
+        stages[rnd.name] = Stages(*looked[rnd.name], shift=shift, kept=kept, write=write)
     return Described(rounds=stages, cut=cut, rank=rank)
 
 
@@ -211,7 +212,7 @@ def _looking(
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
 ) -> Looking:
-    """The stages that read, label and test a round; ``server``: the one whose answers the model reads."""
+    """The stages that read and label a round; ``server``: the one whose answers the model reads."""
     num_rows, description = rnd.rows.num_rows, package.description
     pool = ReadPool(
         name=f"pool-{rnd.name}",
@@ -238,17 +239,24 @@ def _looking(
         labelled = ReadAnswers(name=name, teacher=model, answers=answers, **common, **_packaged(config, package))
     else:
         labelled = LabelPool(name=name, teacher=model, **common, **_packaged(config, package), **gated)
-    if not description.sample.states:
-        return Looking(pool, buy, labelled, None)
-    shift = MeasurePoolShift(
-        name=f"shift-{rnd.name}",
-        labels=labelled.out("labels"),
-        seed=config.seed,
-        num_rows=num_rows,
+    return Looking(pool, buy, labelled)
+
+
+def _comparing(
+    config: FilterConfig, package: TrustPackage, pooled: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
+) -> MeasurePoolShift | MeasurePoolTextShift | None:
+    """The stage that compares a round with what the package holds; ``pooled``: it and the rounds before, by name."""
+    common: dict[str, Any] = {
+        "name": f"shift-{rnd.name}",
+        "seed": config.seed,
+        "num_rows": rnd.rows.num_rows,
         **_packaged(config, package),
-        **gated,
-    )
-    return Looking(pool, buy, labelled, shift)
+    }
+    if package.description.sample.states:
+        return MeasurePoolShift(labels=pooled[rnd.name].label.out("labels"), **common, **gated)
+    if package.description.sample.num_texts:
+        return MeasurePoolTextShift(examples={name: of.pool.out("pool") for name, of in pooled.items()}, **common)
+    return None
 
 
 def _writing(

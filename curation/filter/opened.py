@@ -120,7 +120,8 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
         say(f"warning: {warning}")
     teacher = teacher_here(config, package)
     check_content(package)
-    if not package.description.sample.states and config.on_shift != "ignore":
+    sample = package.description.sample
+    if not sample.states and not sample.num_texts and config.on_shift != "ignore":
         _tell_untested(config)
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
@@ -129,14 +130,14 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
 
 
 def _tell_untested(config: FilterConfig) -> None:
-    """Say that a package without hidden states cannot tell whether a pool is like its labelled rows.
+    """Say that a package without hidden states and words cannot tell whether a pool is like its labelled rows.
 
     Raises:
         ConfigError: the filter is to fail where the pool is not.
     """
     why = (
-        f"{config.package}: has no hidden states of its labelled rows, since its trust function reads none, so that "
-        "the pool is not compared with them"
+        f"{config.package}: has neither hidden states of its labelled rows nor their hashed words, so that the pool is "
+        "not compared with them (`curate export-trust` of its run adds words, where 20 questions have some)"
     )
     if config.on_shift == "fail":
         raise ConfigError(

@@ -1,9 +1,11 @@
 """Tests whether the pool's texts look like those of the labelled rows: the test of ``curation.metrics.shift`` on words.
 
 A logistic regression of hashed words, fitted on one half of the texts, tells the two sets apart on the other half.
+One set may be hashed already: a trust package holds the hashes of its labelled texts, not the texts.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,11 @@ from curation.metrics import auc
 from curation.metrics.shift import MAX_ROWS, MIN_ROWS, Shift, rank_test, stratified
 
 INPUTS = "questions (their words)"
-_NUM_WORDS = 1 << 16
+NUM_HASHES = 1 << 16
+MAX_HASHES = 100_000
+"""The most pairs of a text and a hash in a sample that is kept; each takes 4 bytes."""
+Words = Any
+"""How often each hash occurs in each text, with a sign by the word: a sparse matrix of int16, [N, NUM_HASHES]."""
 
 
 def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> Shift:
@@ -20,16 +26,50 @@ def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> S
     With fewer than 20 different texts on a side there is no test (AUC NaN, p 1).
     """
     rng = np.random.default_rng(seed)
-    sides = [_drawn(texts, rng) for texts in (source, pool)]
-    num_source, num_pool = map(len, sides)
+    source_NW, pool_MW = (_hash_words(_drawn(texts, rng)) for texts in (source, pool))
+    return _compare(source_NW, pool_MW, rng)
+
+
+def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
+    """Compare texts, of which each counts once, with the words of others (:func:`sample_words`)."""
+    rng = np.random.default_rng(seed)
+    return _compare(source_NW, _hash_words(_drawn(pool, rng)), rng)
+
+
+def sample_words(texts: Sequence[str], *, seed: int) -> Words:
+    """Hash the words of as many of the different texts, in random order, as ``MAX_HASHES`` allows.
+
+    Fewer than 20 texts serve no comparison, so that none is returned then.
+    """
+    words_NW = _hash_words(_drawn(texts, np.random.default_rng(seed)))
+    num_kept = int(np.searchsorted(words_NW.indptr, MAX_HASHES, side="right")) - 1
+    return words_NW[: num_kept if num_kept >= MIN_ROWS else 0]
+
+
+def _hash_words(texts: Sequence[str]) -> Words:
+    from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import HashingVectorizer  # heavy
+
+    if not texts:
+        return csr_matrix((0, NUM_HASHES), dtype=np.int16)
+    hashing = HashingVectorizer(n_features=NUM_HASHES, token_pattern=r"(?u)\b\w+\b", norm=None)
+    words_NW = hashing.transform(texts)
+    limit = np.iinfo(np.int16).max
+    words_NW.data = np.clip(words_NW.data, -limit, limit).astype(np.int16)
+    return words_NW
+
+
+def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shift:
+    num_source, num_pool = source_NW.shape[0], pool_MW.shape[0]
     if min(num_source, num_pool) < MIN_ROWS:
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool, inputs=INPUTS)
-    from sklearn.feature_extraction.text import HashingVectorizer  # heavy
-    from sklearn.linear_model import LogisticRegression
+    from scipy.sparse import vstack
+    from sklearn.linear_model import LogisticRegression  # heavy
+    from sklearn.preprocessing import normalize
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     is_pool_N = np.repeat([False, True], [num_source, num_pool])
-    words_NW = HashingVectorizer(n_features=_NUM_WORDS, token_pattern=r"(?u)\b\w+\b").transform([*sides[0], *sides[1]])
+    words_NW = normalize(vstack([source_NW, pool_MW], format="csr").astype(np.float64))
     held_N = stratified(is_pool_N, 0.5, rng)
     with threadpool_limits(1):
         model = LogisticRegression(C=10.0, class_weight="balanced", max_iter=300)

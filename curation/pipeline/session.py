@@ -16,9 +16,9 @@ from curation.config import RayConfig
 from curation.rundir.hosts import Hosts
 from curation.telemetry.console import say
 
-IMPORTED_ONCE = ("torch", "transformers")
+IMPORTED_ONCE = ("torch", "transformers", "sklearn.linear_model", "sklearn.feature_extraction.text")
 """Modules that are imported before the first stage starts. Stages run in threads: two that import one at once may find
-torch half imported, by the circles within it, and see how transformers replaces its own module."""
+torch or scikit-learn half imported, by the circles within it, and see how transformers replaces its own module."""
 
 
 @dataclass

@@ -68,8 +68,8 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
 
 
 def gravest(*found: Shift) -> Shift:
-    """Return the test with the least p-value, as one of so many (Bonferroni)."""
-    least = min(found, key=lambda shift: shift.p_value)
+    """Return a test that is an alarm, else that with the least p-value, as one of so many (Bonferroni)."""
+    least = min(found, key=lambda shift: (not shift.alarm, shift.p_value))
     return replace(least, p_value=min(1.0, len(found) * least.p_value))
 
 

@@ -1,6 +1,6 @@
 """``curate export-trust``: a fitted trust function as a trust package (``curation.filter.package``)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,9 +122,7 @@ def _description(
         inputs=(*states, *columns),
         fit=dict(fit.record.outputs["fit"]),
         calibration=rows,
-        sample=Sample(
-            num_rows=len(next(iter(reference.values()), ())), states=tuple(name for name in states if name in reference)
-        ),
+        sample=_sample(states, reference),
         cascade=cascade,
         evaluation=tuple(_evaluation(fit)),
         verdict=_verdict(fit),
@@ -140,6 +138,14 @@ def _description(
         ),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _sample(states: Sequence[str], reference: Reference) -> Sample:
+    """Describe what the shift test of a filter compares with."""
+    kept = tuple(name for name in states if name in reference)
+    if kept:
+        return Sample(num_rows=len(reference[kept[0]]), states=kept)
+    return Sample(num_rows=0, states=(), num_texts=max(0, len(reference.get("word_starts", ())) - 1))
 
 
 def _answers(stage: StageRecord) -> AnswersConfig:

@@ -14,12 +14,13 @@ from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.constrained import as_asked
 from curation.domains.grading import read_grades
-from curation.filter.package import SCORES, CalibrationRows, Question, asked
+from curation.filter.package import SCORES, CalibrationRows, Question, asked, pack_words
+from curation.metrics.text_shift import sample_words
 from curation.pipeline.grading import grading_stage
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
-from curation.stages.shift import sample_rows, states_in
+from curation.stages.shift import sample_rows, sampled_texts, states_in
 from curation.tables import io, schemas
 from curation.trust import FittedTrust, Scores
 from curation.trust.parts import first_of_each
@@ -31,7 +32,7 @@ NUM_READ = 50
 """Rows among which the stored questions are looked for."""
 
 Keep = Callable[[Int64s], npt.NDArray[np.bool_]]
-Reference = Mapping[str, npt.NDArray[np.floating[Any]]]
+Reference = Mapping[str, npt.NDArray[Any]]
 
 
 def inputs_of(fit: Fit) -> tuple[list[str], list[str]]:
@@ -71,11 +72,14 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
 def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -> Reference:
     """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
 
-    Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``.
+    Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``. Without
+    states, the hashed words of a sample of the source's questions.
     """
     states = list(dict.fromkeys([*inputs_of(fit)[0], *further]))
     if not states:
-        return {}
+        domain = get_domain(fit.config.domain_of("source").ungraded)
+        texts = sampled_texts(fit.table(fit.labelling.inputs["examples"]), domain, fit.seed)
+        return pack_words(sample_words(texts, seed=fit.seed))
     stored = [schemas.raw_column(fit.name), schemas.trust_column(fit.name)]
     labels = fit.table(fit.record.inputs["labels"])
     scored = set(stored) <= set(io.open_table(labels).schema.names)

@@ -6,7 +6,8 @@ names by hub commit or by a digest of their content:
 * ``package.json``: the format, the description (:class:`Description`) and a digest of every file;
 * ``trust/``: weights and description as ``curation.trust.saved`` writes them;
 * ``calibration.parquet``, where the run has such rows: raw score, trust and correctness of held-out labelled rows;
-* ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on;
+* ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on; where trust reads
+  none, the hashes of the words of their questions;
 * ``cascade/`` and ``cascade.parquet``, where the run kept a state of the prompt: a trust function of prompts, and the
   rows that set a first cut by it;
 * ``README.md``: the facts for people. Nobody reads it back.
@@ -34,6 +35,7 @@ from curation.filter.package.folder import FORMAT, PACKAGE, SCORES, TrustPackage
 from curation.filter.package.judged import UNJUDGED, check_verdict
 from curation.filter.package.questions import asked, differs
 from curation.filter.package.teacher import check_runs, digests_of, teacher_of
+from curation.filter.package.words import pack_words
 
 __all__ = [
     "FORMAT",
@@ -59,6 +61,7 @@ __all__ = [
     "differs",
     "digests_of",
     "load",
+    "pack_words",
     "teacher_of",
     "write",
 ]

@@ -44,6 +44,8 @@ def check_content(package: TrustPackage) -> None:
         package.calibration()
     if described.cascade is not None:
         package.held_out()
+    if described.sample.num_texts:
+        package.words()
     prompts = () if described.cascade is None else described.cascade.inputs
     for state, states_ND in package.reference(prompts).items():
         if states_ND.shape[1:] != (described.state_size,) or not np.isfinite(states_ND).all():

@@ -63,7 +63,9 @@ class Sample(Section):
     split: str = "source"
     num_rows: int
     states: tuple[str, ...]
-    """None where the trust function reads no hidden state; then there is no such file."""
+    """None where the trust function reads no hidden state."""
+    num_texts: Annotated[int, Field(ge=0)] = 0
+    """Different questions whose hashed words the file holds in place of states; 0 with states, and in old packages."""
 
 
 class Cascade(Section):
@@ -201,6 +203,8 @@ class Description(Section):
             excluded["cascade"] = True
         if self.verdict is None:
             excluded["verdict"] = True
+        if not self.sample.num_texts:
+            excluded["sample"] = {"num_texts"}
         content = self.model_dump(mode="json", exclude=excluded)
         content["made"] = {key: content["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
         return content

@@ -21,6 +21,9 @@ from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
 from curation.filter.package.code import refuse_code, refuse_maker
 from curation.filter.package.description import Description
+from curation.filter.package.tables import CALIBRATED, CASCADED, LABELLED, floats_of, read_rows, write_held_out
+from curation.filter.package.words import WORDS, unpack_words
+from curation.metrics.text_shift import Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
 from curation.selection.cascade import HeldOut
@@ -40,16 +43,8 @@ SCORES = ("raw", "trust")
 """Names in ``shift.safetensors`` of the held-out scores of its rows, beside its states."""
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change: nothing reads them."""
-MAX_ROWS = 10_000_000
-"""The most rows of a package's tables."""
-CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
-LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
-"""Columns of calibration rows where labels are a closed set."""
-CASCADED = pa.schema(
-    [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
-)
 
-Arrays = Mapping[str, npt.NDArray[np.floating[Any]]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class _File(Section):
@@ -95,8 +90,8 @@ class TrustPackage:
                 f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: {self._why_no_first_cut}"
             )
         with self._reading(HELD_OUT):
-            table = _rows(fetched(self.uri) / HELD_OUT, CASCADED)
-            first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
+            table = read_rows(fetched(self.uri) / HELD_OUT, CASCADED)
+            first_M, full_M = (floats_of(table[name]).astype(np.float64) for name in ("first", "raw"))
             asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
         return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
@@ -130,8 +125,8 @@ class TrustPackage:
         with self._reading(CALIBRATION):
             path = fetched(self.uri) / CALIBRATION
             is_labelled = "label" in pq.read_schema(path).names
-            table = _rows(path, LABELLED if is_labelled else CALIBRATED)
-            raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
+            table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
+            raw_M, trust_M = (floats_of(table[name]) for name in ("raw", "trust"))
             label_M = table["label"].to_numpy() if is_labelled else None
             return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
 
@@ -148,6 +143,15 @@ class TrustPackage:
         with self._reading(SHIFT):
             arrays = load_file(fetched(self.uri) / SHIFT)
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
+
+    def words(self) -> Words:
+        """The hashed words of ``description.sample.num_texts`` questions of labelled rows.
+
+        Raises:
+            PackageError: the file holds something else.
+        """
+        with self._reading(SHIFT):
+            return unpack_words(load_file(fetched(self.uri) / SHIFT), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
         """The held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
@@ -175,17 +179,6 @@ class TrustPackage:
             ) from error
 
 
-def _rows(path: Path, schema: pa.Schema) -> pa.Table:
-    """The rows of a file; equal numbers take no space in it, so that a few bytes may hold more than the memory.
-
-    Raises:
-        ValueError: they are too many.
-    """
-    if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
-        raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
-    return pq.read_table(path, schema=schema)
-
-
 def write(
     folder: Path,
     description: Description,
@@ -204,7 +197,7 @@ def write(
         trust: the fitted trust function, which is copied.
         calibration: the rows that ``description.calibration`` tells of.
         reference: the states that ``description.sample`` and ``description.cascade`` tell of, [N, D] by state, and
-            their rows' held-out scores [N] by ``SCORES``, where they have any.
+            their rows' held-out scores [N] by ``SCORES``, where they have any; without states the hashed ``WORDS``.
         cascade: the first trust function, which is copied, and the rows that ``description.cascade`` tells of.
         card: the text of its ``README.md``.
 
@@ -214,6 +207,7 @@ def write(
     """
     recorded = description.cascade
     states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
+    states.update(WORDS if description.sample.num_texts else ())
     absent = [(calibration is None, description.calibration is None), (cascade is None, recorded is None)]
     if any(given != named for given, named in absent) or set(reference) - set(SCORES) != states:
         raise PackageError(
@@ -222,7 +216,7 @@ def write(
     _copy(trust, folder / TRUST)
     if cascade is not None:
         _copy(cascade[0], folder / FIRST)
-        _write_held_out(cascade[1], folder / HELD_OUT)
+        write_held_out(cascade[1], folder / HELD_OUT)
     if calibration is not None:
         columns = [
             *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
@@ -250,12 +244,6 @@ def _copy(trust: TrustRef, folder: Path) -> None:
     folder.mkdir(parents=True)
     for name in (saved.WEIGHTS, saved.DESCRIPTION):
         shutil.copyfile(source / name, folder / name)
-
-
-def _write_held_out(rows: HeldOut, path: Path) -> None:
-    scores = (pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in (rows.first_M, rows.full_M))
-    tokens = (pa.array(tokens_M, pa.int32()) for tokens_M in (rows.prompt_tokens_M, rows.output_tokens_M))
-    pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
 
 
 def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
@@ -387,8 +375,3 @@ def _facts(path: Path) -> _File:
 
 def _local_names(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()]
-
-
-def _floats(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
-    values: npt.NDArray[np.float32] = column.to_numpy().astype(np.float32)
-    return values

@@ -32,8 +32,10 @@ from curation.tables.schemas import trust_column
 MIN_PASSING = 50
 """The fewest labelled rows that serve as a yardstick; the cut is lowered on both sides until so many pass."""
 CLEAR_DISTANCE = 0.2
-"""Kolmogorov and Smirnov's distance of two trusts from which on it is an alarm: scores of labelled rows come from
-folds, and differ a little from those of the pool for that alone."""
+"""Kolmogorov and Smirnov's distance of two trusts from which on it is an alarm."""
+TOLERANCE = 0.1
+"""Standard deviations by which scores may differ: those of labelled rows come from folds, and differ a little from
+the pool's for that alone. Where scores have few values, nearly equal ones would else be as far apart as any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ class MeasureKept(Stage, Packaged):
     """The trust function."""
     seed: int
     first_cut: dict[str, float] | None = None
+    revision: int = 2  # scores may differ by a little
 
     @property
     def inputs(self) -> Json:
@@ -228,9 +231,14 @@ def _passing(
 
 
 def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:
-    """The distance of the scores that pass to those of calibration rows that do, and its p-value."""
-    known_K = score_P[:0] if known_K is None else known_K[known_K >= least]
-    if min(len(known_K), len(score_P)) < MIN_PASSING:
+    """The distance of the scores that pass to those of calibration rows that do, and its p-value.
+
+    Scores that differ by less than ``TOLERANCE`` count as equal: each side is moved towards the other by it.
+    """
+    known_Q = score_P[:0] if known_K is None else known_K[known_K >= least]
+    if known_K is None or min(len(known_Q), len(score_P)) < MIN_PASSING:
         return None, None
-    found = scipy.stats.ks_2samp(score_P, known_K)
-    return float(found.statistic), float(found.pvalue)
+    tolerance = TOLERANCE * np.nanstd(known_K)
+    lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
+    higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
+    return float(max(lower.statistic, higher.statistic)), min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))

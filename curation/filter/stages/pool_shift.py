@@ -1,19 +1,22 @@
-"""The shift stage of a filter: tests whether a round's hidden states differ from the sample that the package holds."""
+"""The shift stages of a filter: do a round's hidden states, or else its questions, differ from the package's sample?"""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from curation.arrays import Bools, Floats
+from curation.domains import get_domain
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
 from curation.metrics.shift import two_sample
+from curation.metrics.text_shift import compare_with_words
 from curation.refs import TableRef
-from curation.rundir.graph import Done, In, Stage
+from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
 from curation.stages.first_cut import passing
-from curation.stages.shift import sample_states
+from curation.stages.shift import gravest, sample_states, sampled_texts
 from curation.tables import io
 
 States = Mapping[str, Floats]
@@ -52,6 +55,26 @@ class MeasurePoolShift(Stage, Packaged):
         passes, states = passing(package.first, self.first_cut["threshold"]), package.description.sample.states
         reference = package.reference(passes.states)
         return measure_against(reference, self.labels, seed=self.seed, states=states, passes=passes)
+
+
+class MeasurePoolTextShift(Stage, Packaged):
+    """Tests how the words of a round's questions differ from the package's, alone and with the rounds before it."""
+
+    Made = MeasurePoolShift.Made
+
+    examples: InEach[TableRef]
+    """The rows of the rounds that are pooled, the newest last."""
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Test the rounds; of both tests the one that differs more stands for the round."""
+        package = self.loaded()
+        domain, words_NW = get_domain(package.description.domain), package.words()
+        texts = [sampled_texts(ref, domain, self.seed) for ref in self.examples.values()]
+        pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
+        found = gravest(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
+        rows = sum(map(io.count, self.examples.values()))
+        return Done(outputs=self.Made(shift=found.to_json()), rows=rows)
 
 
 def measure_against(

@@ -1,4 +1,4 @@
-"""A filter whose package has no hidden states says that the pool is compared with nothing, or is refused."""
+"""A filter by a package without hidden states and hashed words says that it compares nothing, or is refused."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,13 @@ def config(on_shift: str) -> FilterConfig:
     )
 
 
-@pytest.mark.parametrize("states", [(), ("output_last",)])
+@pytest.mark.parametrize(("states", "num_texts"), [((), 0), (("output_last",), 0), ((), 20)])
 @pytest.mark.parametrize("on_shift", ["warn", "fail", "ignore"])
-def test_a_package_without_states_is_told_of(
-    states: tuple[str, ...], on_shift: str, monkeypatch: pytest.MonkeyPatch
+def test_a_package_without_states_and_words_is_told_of(
+    states: tuple[str, ...], num_texts: int, on_shift: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, said = SimpleNamespace(description=SimpleNamespace(sample=SimpleNamespace(states=states))), list[str]()
+    sample = SimpleNamespace(states=states, num_texts=num_texts)
+    package, said = SimpleNamespace(description=SimpleNamespace(sample=sample)), list[str]()
     fakes: dict[str, Any] = {
         "require_reachable": lambda home: None,
         "load": lambda path, allow_code: package,
@@ -39,12 +40,13 @@ def test_a_package_without_states_is_told_of(
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(opened, name, fake)
-    if not states and on_shift == "fail":
+    has_nothing = not states and not num_texts
+    if has_nothing and on_shift == "fail":
         with pytest.raises(
-            ConfigError, match=r"on_shift: fail: packages/mine: has no hidden states .* set warn or ignore"
+            ConfigError, match=r"on_shift: fail: packages/mine: has neither hidden states .* set warn or ignore"
         ):
             opened.check(config(on_shift))
         return
     assert opened.check(config(on_shift)) == (package, None)
-    told = not states and on_shift == "warn"
-    assert len(said) == told and all("the pool is not compared with them: check 200" in text for text in said)
+    told = has_nothing and on_shift == "warn"
+    assert len(said) == told and all("the pool is not compared with them (" in text for text in said)

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.feature_extraction.text import HashingVectorizer
 
-from curation.metrics.text_shift import INPUTS, compare_texts
+from curation.metrics.text_shift import (
+    INPUTS,
+    MAX_HASHES,
+    NUM_HASHES,
+    compare_texts,
+    compare_with_words,
+    sample_words,
+)
 
 WORDS = [f"word{n}" for n in range(400)]
 SHARE = 1 / np.arange(1, 401)
@@ -38,6 +46,30 @@ def test_a_text_counts_once_and_few_are_not_compared():
     assert (repeated.num_source, repeated.num_pool) == (30, 30) and not repeated.differs
     few = compare_texts(source[:19] * 5, pool, seed=0)
     assert few.strength == "untested" and few.p_value == 1 and not few.differs
+
+
+def test_hashed_words_of_a_package_serve_as_the_texts_do():
+    rng = np.random.default_rng(4)
+    source, honest, other = texts(300, rng), texts(500, rng), texts(500, rng, 0.7 * SHARE + 0.3 * SHARE[::-1])
+    words_NW = sample_words(source, seed=0)
+    expected = HashingVectorizer(n_features=NUM_HASHES, norm=None, token_pattern=r"\w+").transform(source).toarray()
+    assert sorted(map(bytes, words_NW.toarray().astype(float))) == sorted(map(bytes, expected))
+    found = {name: compare_with_words(words_NW, pool, seed=0) for name, pool in (("honest", honest), ("other", other))}
+    assert not found["honest"].alarm and found["honest"].num_source == 300
+    assert found["other"].alarm and found["other"].auc.value == pytest.approx(
+        compare_texts(source, other, seed=0).auc.value, abs=0.05
+    )
+
+
+def test_a_sample_of_words_is_bounded_and_serves_or_is_none():
+    long = [" ".join(f"w{text}x{word}" for word in range(4_000)) for text in range(40)]
+    words_NW = sample_words(long, seed=0)
+    assert words_NW.nnz <= MAX_HASHES < words_NW.nnz + 4_000 and words_NW.shape[0] >= 20
+    assert sample_words([text * 2 for text in long[:19]], seed=0).shape[0] == 0
+    longer = [" ".join(f"w{text}x{word}" for word in range(7_000)) for text in range(40)]
+    assert sample_words(longer, seed=0).shape[0] == 0, "14 texts are compared with nothing"
+    assert sample_words([], seed=0).shape[0] == 0
+    assert abs(sample_words([f"{text} " + "the " * 70_000 for text in range(20)], seed=0)).max() == 32_767
 
 
 @pytest.mark.parametrize("rows", [20, 21])

@@ -17,7 +17,8 @@ from curation.config.endpoint import ServedConfig
 from curation.domains import get_domain
 from curation.domains.math import Math
 from curation.errors import PackageError
-from curation.filter.package import TrustPackage, asked, check_fits, load, teacher_of, write
+from curation.filter.package import Sample, TrustPackage, asked, check_fits, load, pack_words, teacher_of, write
+from curation.metrics.text_shift import sample_words
 from curation.refs import ModelRef
 from curation.selection.cascade import first_cut
 from curation.selection.risk import calibrate
@@ -96,6 +97,30 @@ def test_parts_that_do_not_agree_with_the_description_are_not_written(tmp_path: 
     ref = fitted.save(tmp_path / "fit")
     with pytest.raises(PackageError, match="not those that its description names"):
         write(tmp_path / "wrong", description(), trust=ref, calibration=calibration, reference={})
+
+
+def test_hashed_words_are_kept_where_there_are_no_states(package: TrustPackage, tmp_path: Path):
+    fitted, calibration, _ = probe()
+    words_NW = sample_words([f"a question of {n} and {n} more" for n in range(40)], seed=0)
+    sample, arrays = Sample(num_rows=0, states=(), num_texts=40), pack_words(words_NW)
+    made = {"trust": fitted.save(tmp_path / "fit"), "calibration": calibration}
+    with pytest.raises(PackageError, match="not those that its description names"):
+        write(tmp_path / "without", description(sample=sample), reference={}, **made)
+    found = write(tmp_path / "words", description(sample=sample), reference=arrays, **made)
+    assert (found.words() != words_NW).nnz == 0 and found.words().shape == words_NW.shape
+    assert found.reference() == {} and words_NW.max() == 2
+    assert "num_texts" not in package.description.content["sample"], "a package of before keeps its digest"
+    for number, (name, wrong) in enumerate(
+        (
+            ("word_starts", arrays["word_starts"][::-1]),
+            ("word_starts", arrays["word_starts"][:-1]),
+            ("word_starts", arrays["word_starts"] * 2),
+            ("word_counts", arrays["word_counts"].astype(np.float32)),
+            ("word_hashes", arrays["word_hashes"][:-1]),
+        )
+    ):
+        with pytest.raises(PackageError, match=r"shift.safetensors is not what package.json tells"):
+            write(tmp_path / f"{number}", description(sample=sample), reference={**arrays, name: wrong}, **made).words()
 
 
 @pytest.mark.parametrize("name", ["package.json", "trust/weights.safetensors", "trust/description.json",

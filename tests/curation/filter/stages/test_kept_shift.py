@@ -12,7 +12,7 @@ from filter_package import make_package, states_of
 from benchmarks.foreign_rows import count
 from curation.filter.package import TrustPackage
 from curation.filter.stages.cut import ALL_TIES, ThresholdCut
-from curation.filter.stages.kept_shift import compare_kept
+from curation.filter.stages.kept_shift import Rows, compare, compare_kept
 from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.tables import io
@@ -104,6 +104,18 @@ def test_a_package_without_states_has_its_trust_compared(package, tmp_path):
         found = compare_kept(bare, cut_at(0.2), {"0000": labels}, FUNCTION, seed=0)
         assert (found.passing, found.everything, found.alarm) == (None, None, alarm)
     assert "the trust of rows that pass the cut is distributed otherwise" in found.warning()
+
+
+@pytest.mark.parametrize(("moved", "alarm"), [(0.0, False), (0.005, False), (0.4, True), (-0.4, True)])
+@pytest.mark.parametrize("values", [2, 1000])
+def test_trust_that_differs_by_what_folds_differ_by_is_no_alarm(moved, alarm, values):
+    """Scores of few values: each is moved a little by the fold of its row, and equals no other."""
+    rng = np.random.default_rng(0)
+    known_K, pool_M = (np.round(rng.random(800) * (values - 1)) / (values - 1) for _ in range(2))
+    known_K += 0.002 * rng.integers(5, size=800)
+    pool = Rows(None, np.clip(pool_M + moved, 0, 2).astype(np.float32))
+    found = compare(Rows(None, None), pool, known_K.astype(np.float32), np.float32(0), ("0000",), seed=0)
+    assert found.alarm == alarm, (found.distance, found.p_value)
 
 
 @pytest.mark.parametrize(("share", "names", "bounds"), [
