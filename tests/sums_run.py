@@ -38,6 +38,7 @@ class SumsRun:
         """``splits`` beside source and pool take ``num_more`` rows in all; ``sections`` stand in place of others."""
         self.directory = directory / "run"
         self._stderr, self._log = directory / "stderr.log", directory / "labelled.log"
+        self.stdout = directory / "stdout.log"
         sums = directory / "sums.jsonl"
         rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(NUM_SOURCE + num_pool + num_more)]
         sums.write_text("\n".join(map(json.dumps, rows)))
@@ -77,11 +78,11 @@ class SumsRun:
         """A driver. The project's folder comes first in ``PYTHONPATH``: ``tests/curation`` would hide the package."""
         path = (str(ROOT), environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-        with self._stderr.open("a") as stderr:
+        with self._stderr.open("a") as stderr, self.stdout.open("a") as stdout:
             return subprocess.Popen(
                 [*self.command, *arguments],
                 env={**os.environ, **environment},
-                stdout=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=stderr,
             )
 

@@ -32,6 +32,9 @@ def test_nodes_that_die_and_come_at_random_lose_and_double_nothing(tmp_path: Pat
         finally:
             driver.kill()
     assert run.committed() == run.pool() and run.counts()["errors"] == {}
+    said = run.stdout.read_text()
+    assert "raylet" not in said.lower() and "\033" not in said and "Do not use" in said
+    assert any("Last 20 lines" in event["text"] for event in run.events("ray"))
     # Of each node lost the chunk that was under way; one that had ended is not labelled again where Ray replays it.
     again = len(run.labelled()) - NUM_SOURCE - NUM_POOL
     print(f"{len(shares)} nodes lost, {again} rows labelled again")

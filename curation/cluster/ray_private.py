@@ -12,17 +12,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 
 @contextmanager
-def starting() -> Iterator[None]:
-    """Within the context Ray starts as a run needs it: SIGTERM stays with this process, and no line is said in vain.
+def starting(tell: Callable[[str], None]) -> Iterator[None]:
+    """Within the context Ray starts as a run needs it: SIGTERM stays with this process, and its news go to ``tell``.
 
-    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. Its lines say at
-    each start that tokens are on, and at each end of a pool of actors that their calls are to be tried again. The
-    processes of a start that fails are ended.
+    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. What it tells the
+    driver of nodes and processes goes to ``tell`` in place of the standard output. The processes of a start that fails
+    are ended.
     """
     import ray._private.utils as utils
     import ray._private.worker as worker
@@ -30,8 +29,7 @@ def starting() -> Iterator[None]:
 
     setter, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
-    if not isinstance(worker.print_to_stdstream, partial):
-        worker.print_to_stdstream = partial(_print_news, worker.print_to_stdstream)
+    worker.print_to_stdstream = lambda data, **how: tell("\n".join(data["lines"]))
     begun: list[Node] = []
     begin = Node.__init__
 
@@ -86,17 +84,6 @@ def alone() -> Iterator[None]:
             del os.environ[niceness]
     if not had_token and token.exists():
         token.chmod(0o600)
-
-
-def _print_news(print_lines: Callable[..., None], data: dict[str, Any], **how: Any) -> None:
-    """Print what Ray tells the driver, but not that an actor died which the driver itself has ended.
-
-    Of an object that could not be spilled the last line is printed, which says why, and not where in Ray's code.
-    """
-    lines = [line for line in data["lines"] if "killed by `ray.kill`" not in line]
-    lines = [line.strip().splitlines()[-1] if "spill_objects" in line else line for line in lines]
-    if lines:
-        print_lines({**data, "lines": lines}, **how)
 
 
 def head_address(address: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 from curation import memory, namesakes, own_modules
-from curation.cluster import capacity, nodes, ray_private
+from curation.cluster import capacity, news, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
 from curation.heavy import ray
@@ -53,7 +53,7 @@ def _start_ray(settings: RayConfig) -> None:
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
-            with ray_private.starting(), ray_private.alone() if address == capacity.LOCAL else nullcontext():
+            with ray_private.starting(news.tell), ray_private.alone() if address == capacity.LOCAL else nullcontext():
                 ray.init(
                     address=address,
                     num_cpus=settings.num_cpus if address == capacity.LOCAL else None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from curation.cluster import capacity, membership
+from curation.cluster import capacity, membership, news
 from curation.config import PricesConfig, RayConfig
 from curation.pipeline.session import started
 from curation.pipeline.stage_times import expected_seconds
@@ -161,6 +161,7 @@ def at_work(
         if works:
             stack.enter_context(_heartbeat(opened.name))
             stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
+            stack.enter_context(news.follow(lambda text: opened.manifest.event("ray", text=text)))
         else:
             say("all stages are done")
         run = Run(

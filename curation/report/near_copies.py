@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+import scipy  # its parts are imported when they are used
 
 from curation.arrays import Int64s, Uint64s
 from curation.domains import Domain, attempt
@@ -110,8 +109,8 @@ def clusters(rows: Texts, common: Uint64s) -> Int64s:
         left.append(place_M)
         right.append(one_N[place_M])
     pairs = np.concatenate(left), np.concatenate(right)
-    links = coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(rows.texts),) * 2)
-    return np.asarray(connected_components(links, directed=False)[1], dtype=np.int64)
+    links = scipy.sparse.coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(rows.texts),) * 2)
+    return np.asarray(scipy.sparse.csgraph.connected_components(links, directed=False)[1], dtype=np.int64)
 
 
 def _share(cluster_N: Int64s) -> float:

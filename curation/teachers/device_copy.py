@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+from curation.heavy import torch
 
 
-def sent(arrays: Sequence[npt.ArrayLike], device: torch.device) -> list[torch.Tensor]:
+def sent(arrays: Sequence[npt.ArrayLike], device: "torch.device") -> "list[torch.Tensor]":
     """Return whole numbers on the device, int64, in one copy from pinned memory.
 
     PyTorch gives pinned memory out again only once the copy out of it is done.
@@ -24,7 +25,7 @@ def sent(arrays: Sequence[npt.ArrayLike], device: torch.device) -> list[torch.Te
 class Fetched:
     """A copy of a tensor on its way to the host."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: "torch.Tensor") -> None:
         self._event: Any = None
         if tensor.is_cuda:
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -34,7 +35,7 @@ class Fetched:
         else:
             self._host = tensor.clone()
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> "torch.Tensor":
         """Return the tensor on the host once it has arrived."""
         if self._event is not None:
             self._event.synchronize()

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from curation.models import as_user_turns, text_ids
 from curation.teachers import Request
 from curation.teachers.completions import bad_options
 from curation.teachers.trie import Trie
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MAX_KNOWN = 2**16
 """Options whose tokens are remembered."""
@@ -74,7 +76,7 @@ class OptionTokens:
 
     def of(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         rows: Sequence[tuple[str, list[int], Sequence[str]]],
         *,
         special: bool,
@@ -98,7 +100,7 @@ class OptionTokens:
 
 
 def tokenise(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     requests: Sequence[Request],
     *,
     chat_template: bool,

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
-
+from curation.heavy import torch
 from curation.teachers.device_copy import sent
 
 
@@ -79,7 +78,7 @@ class Walk:
         return options[self.trie.ends.index(self.node)]
 
 
-def bar_others(logits_BV: torch.Tensor, allowed: Mapping[int, Sequence[int]]) -> None:
+def bar_others(logits_BV: "torch.Tensor", allowed: Mapping[int, Sequence[int]]) -> None:
     """Make all other tokens than those in ``allowed``, which has some rows, impossible, in place."""
     pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
     places, tokens = zip(*pairs, strict=True)

@@ -141,6 +141,14 @@ def test_the_command_line_imports_nothing_heavy():
     assert not {name.partition(".")[0] for name in done.stdout.split()} & set(HEAVY)
 
 
+@pytest.mark.parametrize("command", ["validate", "status"])
+def test_a_look_at_a_run_without_a_model_of_its_own_imports_nothing_heavy(config: Path, command: str):
+    code = f"import sys; from curation.cli import main; main([{command!r}, sys.argv[1]], standalone_mode=False)"
+    code = f"{code}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code, str(config)], check=True, capture_output=True, text=True)
+    assert not set(done.stdout.splitlines()[-1].split()) & {"ray", "torch", "transformers", "tokenizers", "sklearn"}
+
+
 def test_init_writes_a_valid_configuration_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for arguments, path in (((), Path("curation.yaml")), (("my.yaml",), Path("my.yaml"))):
