@@ -2,7 +2,8 @@
 
 Weights are fitted on one part. The other, the validation rows, says when a network stops and turns logits into
 probabilities; a stack (``train.stack``) needs no such part, as it is cross-fitted on all rows. Rows are parted by the
-question that they ask, so that copies of a question are on one side; only the first of them is used.
+question that they ask, so that copies of a question are on one side; only the first of them is used. With
+``splits.group`` whole groups are on one side.
 """
 
 import numpy as np
@@ -39,12 +40,15 @@ def used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
     return unit_N < config.source_share
 
 
-def part_of(question_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.int8]:
+def part_of(
+    question_N: Int64s, config: TrustConfig, seed: int, *, unit_N: Int64s | None = None
+) -> npt.NDArray[np.int8]:
     """The part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
 
-    ``UNUSED`` for rows that ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
+    ``unit_N``: what no part divides, if another than the question (``Graded.unit_N``). ``UNUSED`` for rows that
+    ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
     """
-    validates_N = hash_unit(question_N, seed) < config.validation_fraction
+    validates_N = hash_unit(question_N if unit_N is None else unit_N, seed) < config.validation_fraction
     part_N = np.where(validates_N, np.int8(VALIDATION), np.int8(FIT))
     part_N[~used(question_N, config, seed)] = UNUSED
     part_N[~first_of_each(question_N)] = REPEAT

@@ -47,3 +47,14 @@ def test_copies_of_a_question_are_one_row_on_one_side() -> None:
     alone_N = part_of(question_N[first_N], TrustConfig(source_share=0.25), 3)
     np.testing.assert_array_equal(found_N[first_N], alone_N)
     assert set(alone_N.tolist()) == {FIT, VALIDATION, UNUSED}
+
+
+def test_no_part_divides_a_group_and_repeats_stay_left_out() -> None:
+    rng = np.random.default_rng(0)
+    question_N, cluster_N = rng.integers(0, 3_000, 4_000), rng.integers(0, 2**60, 400)[rng.integers(0, 400, 4_000)]
+    config = TrustConfig()
+    part_N = part_of(question_N, config, 3, unit_N=cluster_N)
+    for cluster in set(cluster_N.tolist()):
+        assert len({*part_N[cluster_N == cluster].tolist()} - {REPEAT}) <= 1
+    assert (part_N >= 0).sum() == len(np.unique(question_N))
+    assert abs((part_N == VALIDATION).sum() / (part_N >= 0).sum() - config.validation_fraction) < 0.07
