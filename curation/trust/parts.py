@@ -60,3 +60,23 @@ def first_of_each(question_N: Int64s) -> Bools:
     first_N = np.zeros(len(question_N), dtype=np.bool_)
     first_N[np.unique(question_N, return_index=True)[1]] = True
     return first_N
+
+
+def independent(question_N: Int64s, row_ids_N: Int64s, cluster_N: Int64s | None = None) -> Bools:
+    """Return which rows count as independent draws, bool [N]: the first of each question.
+
+    With ``cluster_N`` one row of a cluster, by a hash of its id, and not of all clusters: by a hash of the cluster,
+    with a probability that is its number of rows by that of the largest. So the rows that are left are of different
+    clusters, and each is a row drawn from all rows, not from a cluster that was drawn: a bound for independent rows
+    holds for them, however large clusters are and whatever that has to do with what is right.
+    """
+    first_N = first_of_each(question_N)
+    if cluster_N is None:
+        return first_N
+    (place_M,) = np.nonzero(first_N)
+    order_M = np.lexsort((hash_unit(row_ids_N[place_M], derive(0, "row of a cluster")), cluster_N[place_M]))
+    cluster_K, start_K, size_K = np.unique(cluster_N[place_M][order_M], return_index=True, return_counts=True)
+    is_kept_K = hash_unit(cluster_K, derive(0, "clusters")) * size_K.max(initial=1) < size_K
+    kept_N = np.zeros(len(first_N), dtype=np.bool_)
+    kept_N[place_M[order_M[start_K[is_kept_K]]]] = True
+    return kept_N
