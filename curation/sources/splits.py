@@ -71,29 +71,30 @@ class GroupedPermutation:
 
     position_N: Int64s
     """The position that goes to each place."""
-    cluster_N: Int64s
-    """The cluster of each position (``curation.sources.clusters``)."""
+    place_N: Int64s
+    """Where each position goes."""
 
     @classmethod
     def of(cls, cluster_N: Int64s, seed: int) -> "GroupedPermutation":
-        """Return the permutation in which a seeded hash orders the clusters."""
-        return cls(position_N=np.lexsort((cluster_N, hash64(cluster_N, seed))), cluster_N=cluster_N)
+        """Return the permutation in which a seeded hash orders the clusters, of which each position has one."""
+        position_N = np.lexsort((cluster_N, hash64(cluster_N, seed)))
+        place_N = np.empty_like(position_N)
+        place_N[position_N] = np.arange(len(place_N))
+        return cls(position_N=position_N, place_N=place_N)
 
     def __call__(self, positions_N: Int64s) -> Int64s:
         """Return where each position goes, int64 [N]."""
-        place_N = np.empty_like(self.position_N)
-        place_N[self.position_N] = np.arange(len(place_N))
-        return place_N[positions_N]
+        return self.place_N[positions_N]
 
     def inverse(self, places_N: Int64s) -> Int64s:
         """Return the positions that go to these places, int64 [N]."""
         return self.position_N[places_N]
 
-    def counts_of_groups(self, counts: Mapping[str, int]) -> dict[str, int]:
+    def counts_of_groups(self, counts: Mapping[str, int], cluster_N: Int64s) -> dict[str, int]:
         """Return the rows of each split, so that its interval ends where the nearest cluster does."""
-        if not len(self.position_N):
+        if not len(cluster_N):
             return dict(counts)
-        in_order_N = self.cluster_N[self.position_N]
+        in_order_N = cluster_N[self.position_N]
         ends_C = np.append(0, np.append(np.flatnonzero(np.diff(in_order_N)) + 1, len(in_order_N)))
         wanted_S = np.cumsum(list(counts.values()))
         after_S = np.searchsorted(ends_C, wanted_S)
@@ -168,8 +169,8 @@ def assign(
     order: Permutation | GroupedPermutation = Permutation(size=total_rows, seed=seed)
     every = {**taken, **counts}
     if cluster_N is not None:
-        order = GroupedPermutation.of(cluster_N, seed)
-        every = order.counts_of_groups(every)
+        grouped = order = GroupedPermutation.of(cluster_N, seed)
+        every = grouped.counts_of_groups(every, cluster_N)
     for name, number in counts.items():
         if number and not every[name]:
             assert cluster_N is not None
