@@ -1,13 +1,16 @@
 """How often intervals of the report hold the truth, by simulation: a part of ``python -m benchmarks.verdicts``.
 
 Scores of right and wrong rows are normal with unit variance, and a right label adds to the score what the AUC asks for.
+Rows of users: 20 rows of each of 30 users, who differ in the share of their labels that is right (a probit of standard
+deviation .7), in what a right label adds to the score, and in the scores' level; with ``splits.group`` and without.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from curation import metrics
 from curation.metrics import Estimate
@@ -32,10 +35,53 @@ def auc_of(num_rows: int, num_wrong: int, auc: float) -> Callable[[np.random.Gen
     return lambda rng: (metrics.auc(rng.normal(size=num_rows) + gap * correct_N, correct_N), auc)
 
 
+USERS, ROWS_A_USER, BEST = 30, 20, 0.25
+"""Users, rows of each, and the share of the rows whose purity is estimated."""
+
+
+def of_users(rng: np.random.Generator, num_users: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw the scores of rows of users, whether they are right, and whose they are, [N]."""
+    user_N = np.repeat(np.arange(num_users), ROWS_A_USER)
+    skill_N, gap_N, level_N = (rng.normal(size=(3, num_users)) * [[0.7], [0.3], [0.3]])[:, user_N]
+    right_N = rng.random(len(user_N)) < ndtr(ndtri(0.65) * np.sqrt(1 + 0.7**2) + skill_N)
+    return rng.normal(size=len(user_N)) + (1.5 + gap_N) * right_N + level_N, right_N, user_N
+
+
+def _estimate(what: str, score_N: np.ndarray, right_N: np.ndarray, cluster_N: np.ndarray | None) -> Estimate:
+    if what == "AUC":
+        return metrics.auc(score_N, right_N, cluster_N=cluster_N)
+    order_N = np.argsort(-score_N)
+    cells_2N = np.stack([~right_N[order_N], right_N[order_N]]).astype(np.int64)
+    num = len(right_N) if what == "share right" else round(BEST * len(right_N))
+    in_order_N = None if cluster_N is None else cluster_N[order_N]
+    return metrics.purity_of_cells(cells_2N, [num], cluster_G=in_order_N)[0]
+
+
+@lru_cache
+def truth_of_users(what: str) -> float:
+    """Return what an estimate is of a million rows."""
+    score_N, right_N, _ = of_users(np.random.default_rng(0), 50_000)
+    return _estimate(what, score_N, right_N, None).value
+
+
+def grouped(what: str, *, is_set: bool) -> Callable[[np.random.Generator], tuple[Estimate, float]]:
+    """Return a function that draws rows of users, and returns an estimate, with or without groups, and the truth."""
+
+    def drawn(rng: np.random.Generator) -> tuple[Estimate, float]:
+        score_N, right_N, user_N = of_users(rng, USERS)
+        return _estimate(what, score_N, right_N, user_N if is_set else None), truth_of_users(what)
+
+    return drawn
+
+
 INTERVALS: Mapping[str, Callable[[np.random.Generator], tuple[Estimate, float]]] = {
     f"AUC {auc:.2f}, {wrong} wrong of {rows} rows": auc_of(rows, wrong, auc)
     for rows, wrong in ((100, 20), (300, 30))
     for auc in (0.8, 0.95, 0.98)
+} | {
+    f"{what}, 600 rows of 30 users, {'with' if is_set else 'without'} splits.group": grouped(what, is_set=is_set)
+    for what in ("share right", "purity", "AUC")
+    for is_set in (True, False)
 }
 
 

@@ -11,9 +11,11 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold
 
 from curation.arrays import Bools, Float64s, Int64s
 from curation.config import TrustConfig
+from curation.errors import DegenerateSourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import JsonView
 from curation.trust.boosted_trees import BoostedTrees
@@ -117,9 +119,27 @@ class Folded:
         return out_M
 
 
-def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int) -> Int64s:
-    """The fold of each row, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn."""
+def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, cluster_M: Int64s | None = None) -> Int64s:
+    """The fold of each row, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn.
+
+    With ``cluster_M`` whole clusters are dealt, so that folds have about as many rows and as many right ones.
+
+    Raises:
+        DegenerateSourceError: there are fewer clusters than folds.
+    """
     fold_M = np.empty(len(correct_M), dtype=np.int64)
+    if cluster_M is not None:
+        if (num := len(np.unique(cluster_M))) < folds:
+            raise DegenerateSourceError(
+                f"trust: the labelled rows that can be used are of {num} groups (splits.group), fewer than the {folds} "
+                "folds of a fit; label rows of more groups, or set trust.kind: internal_confidence"
+            )
+        by_id = np.argsort(row_ids_M)
+        deal = StratifiedGroupKFold(folds, shuffle=True, random_state=derive(seed, "stack folds"))
+        parts = deal.split(np.zeros((len(by_id), 1)), correct_M[by_id], cluster_M[by_id])
+        for fold, (_, held) in enumerate(parts):
+            fold_M[by_id[held]] = fold
+        return fold_M
     unit_M = hash_unit(row_ids_M, derive(seed, "stack folds"))
     for start, of_class_M in enumerate((correct_M, ~correct_M)):
         (places,) = np.nonzero(of_class_M)

@@ -149,7 +149,8 @@ def network_of(
     shard: Shard | None = None,
 ) -> NeuralTrust:
     """A network of all folds (``rows.part_N``) but one; some of their rows say when it stops."""
-    stops_N = hash_unit(rows.row_ids_N, derive(seed, "stopping")) < STOPPING
+    unit_N = rows.row_ids_N if rows.cluster_N is None else rows.cluster_N
+    stops_N = hash_unit(unit_N, derive(seed, "stopping")) < STOPPING
     part_N = np.where(stops_N, np.int8(VALIDATION), np.int8(FIT))
     part_N[(rows.part_N == fold) | (rows.part_N < 0)] = UNUSED
     return neural_of(rows._replace(part_N=part_N), config, seed=seed, origin=origin, shard=shard)
@@ -172,7 +173,8 @@ class _Stack:
                 f"trust: {num_right} of the {self.num_rows} weak labels of the source that can be used are right, both "
                 "right and wrong ones are needed; give more source rows or another teacher"
             )
-        fold_M = folds_of(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed)
+        cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
+        fold_M = folds_of(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
         self._folded = Folded(self.correct_M, fold_M)
         known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
         kept = [name in known and varies(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]

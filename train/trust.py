@@ -351,9 +351,10 @@ def labelled_rows(
     return LabelledRows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
-        part_N=part_of(graded.question_N[present_N], config, seed),
+        part_N=part_of(graded.question_N[present_N], config, seed, unit_N=graded.unit_N[present_N]),
         sizes=sizes,
         row_ids_N=graded.row_ids_N[present_N],
+        cluster_N=None if graded.cluster_N is None else graded.cluster_N[present_N],
         numbers_NK=numbers_NK[present_N],
         numbers=tuple(numbers),
     )

@@ -76,6 +76,8 @@ class LabelledRows(NamedTuple):
     """The labels, where they are a closed set that is read."""
     gold_N: npt.NDArray[np.float64] | None = None
     """The place of the gold label among ``classes``, NaN where it is not known; None without ``classes``."""
+    cluster_N: Int64s | None = None
+    """The cluster of each row, which no fold divides (``Graded.cluster_N``); None: each row is its own."""
 
     @property
     def num_repeats(self) -> int:

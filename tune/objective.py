@@ -1,12 +1,13 @@
 """The value of a trial: one fit on a part of the labelled source rows, measured on a part that it never saw.
 
-The source rows fall into ``folds`` folds, by a seeded hash of the row id or of the row's group, so that rows of a group
-(a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early stopping nor calibration
-sees a row of it. All trials read the same rows, those that have every input that the space may ask for.
+The source rows fall into ``folds`` folds, by a seeded hash of the row's question or of its group (``splits.group``), so
+that rows of a group (a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early
+stopping nor calibration sees a row of it. All trials read the same rows, those that have every input that the space may
+ask for.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ class TrialRows(NamedTuple):
     """The labelled source rows that all trials read, ascending by row id; arrays that processes can share."""
 
     row_ids_N: Int64s
-    group_N: Int64s
-    """The number that decides a row's fold: its question, or a number of its group."""
+    unit_N: Int64s
+    """The number that decides a row's fold: its cluster or its question (``Graded.unit_N``)."""
     correct_N: Bools
     parsed_N: Bools
     inputs: dict[str, Floats]
@@ -48,6 +49,8 @@ class TrialRows(NamedTuple):
     numbers_NK: npt.NDArray[np.float64]
     """The numbers of the answers that a stack reads, NaN for null."""
     numbers: tuple[str, ...]
+    is_clustered: bool = False
+    """Whether units are groups of rows (``splits.group``), which no part of a fit divides either."""
 
     def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
         """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
@@ -56,18 +59,20 @@ class TrialRows(NamedTuple):
             return self
         return TrialRows(
             row_ids_N=self.row_ids_N[taken_N],
-            group_N=self.group_N[taken_N],
+            unit_N=self.unit_N[taken_N],
             correct_N=self.correct_N[taken_N],
             parsed_N=self.parsed_N[taken_N],
             inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()},
             numbers_NK=self.numbers_NK[taken_N],
             numbers=self.numbers,
+            is_clustered=self.is_clustered,
         )
 
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
-        part_N = part_of(self.row_ids_N, all_rows, seed)
+        cluster_N = self.unit_N if self.is_clustered else None
+        part_N = part_of(self.row_ids_N, all_rows, seed, unit_N=cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
@@ -80,17 +85,16 @@ class TrialRows(NamedTuple):
             row_ids_N=self.row_ids_N,
             numbers_NK=self.numbers_NK,
             numbers=self.numbers,
+            cluster_N=cluster_N,
         )
 
     def fold_N(self, folds: int, seed: int) -> Int64s:
         """The fold of each row."""
-        unit_N = hash_unit(self.group_N, derive(seed, "tune folds"))
+        unit_N = hash_unit(self.unit_N, derive(seed, "tune folds"))
         return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
 
 
-def read_source(
-    labels: TableRef, grades: TableRef, names: Sequence[str], *, groups: Mapping[int, str] | None = None
-) -> tuple[TrialRows, int]:
+def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
     """The graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
     Of rows that ask the same question the first one is taken.
@@ -99,7 +103,6 @@ def read_source(
         labels: the labels of the source split.
         grades: which of them are right.
         names: states and scalar columns.
-        groups: the group of each row, by row id; without it, every row is a group of its own.
 
     Raises:
         SourceError: an input is not stored, or no row has all of them.
@@ -131,19 +134,16 @@ def read_source(
     order_N = np.argsort(row_ids_N)
     row_ids_N = row_ids_N[order_N]
     places_N = np.searchsorted(graded.row_ids_N, row_ids_N)
-    group_N = graded.question_N[places_N]
-    if groups is not None:
-        places = {group: number for number, group in enumerate(sorted(set(groups.values())))}
-        group_N = np.array([places[groups[row_id]] for row_id in row_ids_N.tolist()], dtype=np.int64)
     stacked = zip(names, zip(*parts, strict=True), strict=True)
     found = TrialRows(
         row_ids_N=row_ids_N,
-        group_N=group_N,
+        unit_N=graded.unit_N[places_N],
         correct_N=graded.correct_N[places_N],
         parsed_N=np.concatenate(parsed)[order_N],
         inputs={name: np.concatenate(part)[order_N] for name, part in stacked},
         numbers_NK=np.concatenate(numbers_of)[order_N],
         numbers=numbers,
+        is_clustered=graded.cluster_N is not None,
     )
     return found, len(first_M) - len(row_ids_N)
 
@@ -173,7 +173,7 @@ class Objective:
             ConfigError: fewer rows or groups than folds.
             DegenerateSourceError: a fold has only right or only wrong parsed labels.
         """
-        num_groups = len(np.unique(source.group_N))
+        num_groups = len(np.unique(source.unit_N))
         if num_groups < self.folds:
             raise ConfigError(f"tune.folds: {self.folds} folds of {num_groups:,} rows or groups; give fewer")
         fold_N = source.fold_N(self.folds, seed)

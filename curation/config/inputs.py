@@ -203,7 +203,7 @@ class SplitConfig(Section):
     source: str = Field(alias="from")
     """One of the ``sources``, by its name."""
     rows: PositiveInt | None = None
-    """Exactly so many rows, drawn at random."""
+    """Exactly so many rows, drawn at random; with ``splits.group`` as near as whole groups allow."""
     fraction: Share | None = None
     """A share of the source's rows."""
 
@@ -243,6 +243,11 @@ class SplitsConfig(Section):
     pool's row is dropped; ``drop`` removes the row from the split that comes later in the order test, calibration,
     probes, shots, source, adapt, pool; ``report`` keeps both. Dropped and kept rows are counted. Between test and
     probes, on which nothing is trained, such rows are counted and kept."""
+    group: str | None = None
+    """A column that names whose a row is, e.g. a user, a document or a patient, where rows of one are alike. Rows of a
+    group then stand in one split of their source and in one fold of every fit, and intervals and guarantees count
+    groups instead of rows. The files of source, calibration and pool must have it; a row without a value is a group of
+    its own."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 

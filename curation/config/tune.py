@@ -34,8 +34,6 @@ class TuneConfig(Section):
     """The share of ``purity``; unset, ``selection.budget.n`` as a share of the pool."""
     folds: Annotated[int, Field(ge=2)] = 5
     """Parts of the source; a trial holds out the first, the fits of the choice each of them in turn."""
-    groups: str | None = None
-    """A column of the source's files whose equal values stay in one fold, e.g. a subject."""
     finalists: PositiveInt = 3
     """The best trials, which are compared with the default."""
     seeds: PositiveInt = 2

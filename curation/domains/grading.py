@@ -14,6 +14,7 @@ from curation.errors import RowError, UserError
 from curation.escaping import message
 from curation.refs import TableRef
 from curation.tables import io
+from curation.tables.schemas import CLUSTER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +26,27 @@ class Graded:
     """Unparsed labels are wrong."""
     question_N: Int64s
     """Equal for rows that ask the same question; of a row whose question is not known, its own id."""
+    cluster_N: Int64s | None = None
+    """The cluster of each row (``curation.sources.clusters``), with a row's question where it is one of its own. None:
+    ``splits.group`` is not set."""
+
+    @property
+    def unit_N(self) -> Int64s:
+        """The units that no fold and no part of a fit divides: the rows' clusters, or else their questions."""
+        return self.question_N if self.cluster_N is None else self.cluster_N
 
 
 def read_grades(grades: TableRef) -> Graded:
     """The content of a table of grades (schema ``schemas.GRADES``)."""
-    known = "question" in io.open_table(grades).schema.names
-    table = io.read(grades, columns=["row_id", "correct", *(["question"] if known else [])])
+    present = [name for name in ("question", CLUSTER.name) if name in io.open_table(grades).schema.names]
+    table = io.read(grades, columns=["row_id", "correct", *present])
+    question = pc.coalesce(table["question"] if "question" in present else table["row_id"], table["row_id"])
+    clustered = CLUSTER.name in present
     return Graded(
         row_ids_N=table["row_id"].to_numpy(),
         correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_),
-        question_N=pc.coalesce(table["question"] if known else table["row_id"], table["row_id"]).to_numpy(),
+        question_N=question.to_numpy(),
+        cluster_N=pc.coalesce(table[CLUSTER.name], question).to_numpy() if clustered else None,
     )
 
 

@@ -10,6 +10,7 @@ from curation.metrics.calibration import (
     ece,
     reliability,
 )
+from curation.metrics.clusters import inflation
 from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, over_seeds, proportion
 from curation.metrics.paired import (
     ALPHA,
@@ -66,6 +67,7 @@ __all__ = [
     "coverage_points",
     "detectable_difference",
     "ece",
+    "inflation",
     "mean_over_strata",
     "over_runs",
     "over_seeds",

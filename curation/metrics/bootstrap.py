@@ -7,6 +7,7 @@ of identical rows, is too narrow, and that of a single row is a point.
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,24 @@ RESAMPLES = 1000
 _CHUNK = 50
 
 
-def resample(counts: Int64s, statistic: Callable[[Int64s], Floats], seed: int, resamples: int = RESAMPLES) -> Floats:
-    """The statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...]."""
+def resample(
+    counts: Int64s,
+    statistic: Callable[[Int64s], Floats],
+    seed: int,
+    resamples: int = RESAMPLES,
+    *,
+    by_cluster: Any = None,
+) -> Floats:
+    """The statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...].
+
+    ``by_cluster``: the counts of each cluster of rows, a sparse matrix [K, cells]; then clusters are drawn, as many as
+    there are.
+    """
+    if by_cluster is not None:
+        num = by_cluster.shape[0]
+        drawn_RK = np.random.default_rng(seed).multinomial(num, np.full(num, 1 / num), size=resamples)
+        drawn = (by_cluster.T @ drawn_RK.T).T
+        return np.concatenate([statistic(part) for part in np.split(drawn, range(_CHUNK, resamples, _CHUNK))])
     filled = np.flatnonzero(counts)
     drawn_RF = _drawn(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
     values = []

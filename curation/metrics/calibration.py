@@ -5,15 +5,18 @@ rows and stay fixed in a resample.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.json_types import Json
 from curation.metrics.bootstrap import percentiles, reflected, resample
+from curation.metrics.clusters import inflation
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, proportion, undefined
 from curation.metrics.inputs import as_flags, as_trust, as_weights, same_length
 
@@ -71,6 +74,7 @@ def ece(
     equal: Binning = "width",
     seed: int = 0,
     weights_N: npt.ArrayLike | None = None,
+    cluster_N: Int64s | None = None,
 ) -> Estimate:
     """The expected calibration error over bins, with an interval for the error of the population over the same bins.
 
@@ -81,17 +85,18 @@ def ece(
     calibrated trust. For other gaps these standard errors also serve as the noise, because a few rows that all came out
     right show none.
 
-    An entry stands for as many rows as its weight says, here and in the other functions.
+    An entry stands for as many rows as its weight says, here and in the other functions. With the clusters
+    ``cluster_N`` of rows, which then have no weights, clusters are resampled.
     """
     trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     n = int(weights.sum())
     if n == 0:
         return undefined(0)
-    cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights)
+    cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights, cluster_N)
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
-    noise_RB = resample(cells.counts_C, cells.gap_sums, seed) / n - gap_B
+    noise_RB = cells.resample(cells.gap_sums, seed) / n - gap_B
     noise_RB = np.where(clear_B, noise_RB, np.random.default_rng([seed, 1]).normal(0, calibrated_B, noise_RB.shape))
     signed_RB = np.sign(gap_B) * noise_RB
     value = float(np.abs(gap_B).sum())
@@ -101,16 +106,21 @@ def ece(
 
 
 def brier(
-    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, weights_N: npt.ArrayLike | None = None
+    trust_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    seed: int = 0,
+    weights_N: npt.ArrayLike | None = None,
+    cluster_N: Int64s | None = None,
 ) -> Estimate:
     """The Brier score, the mean squared distance of trust from right (1) or wrong (0), with a bootstrap interval."""
     trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     if len(trust) == 0:
         return undefined(0)
-    cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width", weights), weights)
+    cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width", weights), weights, cluster_N)
     value = float(np.average((trust - correct) ** 2, weights=weights))
     shift = value - float(cells.brier(cells.counts_C))
-    return percentiles(value, resample(cells.counts_C, cells.brier, seed) + shift, int(weights.sum()))
+    return percentiles(value, cells.resample(cells.brier, seed) + shift, int(weights.sum()))
 
 
 def brier_parts(
@@ -121,6 +131,7 @@ def brier_parts(
     equal: Binning = "width",
     seed: int = 0,
     weights_N: npt.ArrayLike | None = None,
+    cluster_N: Int64s | None = None,
 ) -> BrierParts:
     """The Brier score and its decomposition over bins; the parts add up to it exactly.
 
@@ -130,13 +141,15 @@ def brier_parts(
     """
     trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     n = int(weights.sum())
-    score, share = brier(trust, correct, seed=seed, weights_N=weights), proportion(int(weights @ correct), n)
+    score = brier(trust, correct, seed=seed, weights_N=weights, cluster_N=cluster_N)
+    times = inflation(correct - correct.mean(), cluster_N) if n else 1.0
+    share = proportion(int(weights @ correct), n, inflation=times)
     names = ("reliability", "resolution", "within_bins")
     if n == 0:
         parts = dict.fromkeys(names, undefined(0))
     else:
-        cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights)
-        value_3, resampled_R3 = cells.parts(cells.counts_C), resample(cells.counts_C, cells.parts, seed)
+        cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights, cluster_N)
+        value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
         # The last part contains all of the change that the cells make in the score.
         value_3[2] += score.value - float(cells.brier(cells.counts_C))
         floors = (0.0, 0.0, -1.0)
@@ -222,6 +235,12 @@ class _Cells(NamedTuple):
     mean_trust_C: Floats
     right_C: Floats
     starts_B: Int64s
+    by_cluster: Any = None
+    """The counts of each cluster of rows, a sparse matrix [K, C]; None: rows are independent."""
+
+    def resample(self, statistic: Callable[[Int64s], Floats], seed: int) -> Floats:
+        """Return the statistic of bootstrap draws of the rows or, where they have them, of their clusters."""
+        return resample(self.counts_C, statistic, seed, by_cluster=self.by_cluster)
 
     def by_bin(self, values: npt.NDArray[Any]) -> Floats:
         """Sums of values [..., C] over each bin, [..., B]."""
@@ -246,7 +265,7 @@ class _Cells(NamedTuple):
         return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
 
 
-def _cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s) -> _Cells:
+def _cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s, cluster_N: Int64s | None) -> _Cells:
     bin_N = _bin_of(trust_N, inner_E)
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
@@ -256,4 +275,9 @@ def _cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s
     cell_C = np.flatnonzero(rows)
     counts_C, sums_C = rows[cell_C], np.bincount(cell_N, weights_N * trust_N)[cell_C]
     starts_B = np.flatnonzero(np.diff(cell_C // (2 * _CELLS_PER_BIN), prepend=-1))
-    return _Cells(counts_C, sums_C / counts_C, (cell_C % 2).astype(np.float64), starts_B)
+    by_cluster = None
+    if cluster_N is not None:
+        _, place_N = np.unique(cluster_N, return_inverse=True)
+        at = (place_N, np.searchsorted(cell_C, cell_N))
+        by_cluster = scipy.sparse.coo_array((weights_N, at), shape=(int(place_N.max()) + 1, len(cell_C))).tocsr()
+    return _Cells(counts_C, sums_C / counts_C, (cell_C % 2).astype(np.float64), starts_B, by_cluster)

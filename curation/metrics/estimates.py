@@ -34,15 +34,19 @@ class SeedEstimate(Estimate):
     sd: float
 
 
-def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE) -> Estimate:
-    """A share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows."""
+def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflation: float = 1.0) -> Estimate:
+    """A share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows.
+
+    With the ``inflation`` of rows in clusters (``curation.metrics.clusters``) it is that of ``n / inflation`` rows.
+    """
     if not 0 <= num_right <= n:
         raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
     if n == 0:
         return undefined(0)
     tail = (1 - confidence) / 2
-    low = float(scipy.special.betaincinv(num_right, n - num_right + 1, tail)) if num_right > 0 else 0.0
-    high = float(scipy.special.betaincinv(num_right + 1, n - num_right, 1 - tail)) if num_right < n else 1.0
+    right, wrong = num_right / inflation, (n - num_right) / inflation
+    low = float(scipy.special.betaincinv(right, wrong + 1, tail)) if right > 0 else 0.0
+    high = float(scipy.special.betaincinv(right + 1, wrong, 1 - tail)) if wrong > 0 else 1.0
     return Estimate(value=num_right / n, low=low, high=high, n=int(n))
 
 

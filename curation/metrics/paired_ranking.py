@@ -7,18 +7,26 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from curation.arrays import Bools, Floats
+from curation.arrays import Bools, Floats, Int64s
+from curation.metrics.clusters import inflation
 from curation.metrics.estimates import CONFIDENCE, Estimate, proportion, undefined
 from curation.metrics.inputs import as_flags, as_scores, same_length
+from curation.metrics.ranking import auc_influence
 
 
 def auc_difference(
-    first_N: npt.ArrayLike, second_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, confidence: float = CONFIDENCE
+    first_N: npt.ArrayLike,
+    second_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    confidence: float = CONFIDENCE,
+    cluster_N: Int64s | None = None,
 ) -> Estimate:
     """The AUC of the first score minus that of the second on the same rows; NaN when one class is missing.
 
     The interval is the normal one of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988), in O(N log N) by midranks
-    (Sun and Xu, IEEE Signal Processing Letters 21, 2014).
+    (Sun and Xu, IEEE Signal Processing Letters 21, 2014); rows of the clusters ``cluster_N`` vary more by their
+    inflation (``curation.metrics.clusters``).
     """
     correct = as_flags(correct_N)
     placed = []
@@ -32,12 +40,20 @@ def auc_difference(
     (right_P, wrong_Q), (other_P, other_Q) = placed
     value = float(right_P.mean() - other_P.mean())
     variance = float((right_P - other_P).var(ddof=1) / num_right + (wrong_Q - other_Q).var(ddof=1) / num_wrong)
+    if cluster_N is not None:
+        influence_N = auc_influence(as_scores(first_N), correct) - auc_influence(as_scores(second_N), correct)
+        variance *= inflation(influence_N, cluster_N, confidence=confidence)
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance)
     return Estimate(value=value, low=value - half, high=value + half, n=len(correct))
 
 
 def purity_difference(
-    first_M: npt.ArrayLike, second_M: npt.ArrayLike, correct_N: npt.ArrayLike, *, confidence: float = CONFIDENCE
+    first_M: npt.ArrayLike,
+    second_M: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    confidence: float = CONFIDENCE,
+    cluster_N: Int64s | None = None,
 ) -> Estimate:
     """The share of right rows among those that the first ranking selects minus that among the second's.
 
@@ -46,6 +62,7 @@ def purity_difference(
         second_M: those of the other ranking, as many.
         correct_N: whether each of all rows is right.
         confidence: of the interval.
+        cluster_N: the cluster of each of all rows. None: they are independent.
 
     The interval holds for the two selections as they are. Rows that both select do not count; the exact intervals of
     the others' shares are combined (MOVER: Zou and Donner, Statistics in Medicine 27, 2008).
@@ -54,10 +71,14 @@ def purity_difference(
     first, second = np.unique(np.asarray(first_M)), np.unique(np.asarray(second_M))
     if len(first) != len(second) or not len(first):
         raise ValueError(f"{len(first)} and {len(second)} rows are selected; give two selections of one size above 0")
-    mine, theirs = (
-        proportion(int(correct[own].sum()), len(own), confidence=confidence)
-        for own in (np.setdiff1d(first, second), np.setdiff1d(second, first))
-    )
+
+    def share(own_M: Int64s) -> Estimate:
+        right_M, times = correct[own_M], 1.0
+        if cluster_N is not None and len(own_M):
+            times = inflation(right_M - right_M.mean(), cluster_N[own_M], confidence=confidence)
+        return proportion(int(right_M.sum()), len(own_M), confidence=confidence, inflation=times)
+
+    mine, theirs = share(np.setdiff1d(first, second)), share(np.setdiff1d(second, first))
     if not mine.n:
         return Estimate(value=0.0, low=0.0, high=0.0, n=len(first))
     weight, value = mine.n / len(first), mine.value - theirs.value

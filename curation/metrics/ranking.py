@@ -8,7 +8,8 @@ import numpy.typing as npt
 import scipy
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.metrics.estimates import TAIL, Estimate, proportion, undefined
+from curation.metrics.clusters import inflation
+from curation.metrics.estimates import CONFIDENCE, TAIL, Estimate, proportion, undefined
 from curation.metrics.inputs import as_flags, as_scores, as_weights, same_length
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -23,7 +24,13 @@ def auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
     return float(_auc_of_counts(_counts_by_score(scores, correct)))
 
 
-def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, weights_N: npt.ArrayLike | None = None) -> Estimate:
+def auc(
+    scores_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    weights_N: npt.ArrayLike | None = None,
+    cluster_N: Int64s | None = None,
+) -> Estimate:
     """Return the area under the ROC curve with its 95 % interval; NaN when one class is missing. Exact, O(N log N).
 
     An entry stands for as many rows as its weight says. The interval is that of a share (Clopper and Pearson 1934) of
@@ -31,6 +38,8 @@ def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, weights_N: npt.Arr
     underestimate if nearly all pairs are in order; so it is drawn to that of Hanley and McNeil 1982 as by
     ``_PRIOR_ROWS`` further rows of the rarer class. If the classes are separated perfectly, the m rows of the rarer
     class and m others form m pairs without a common row, and all are in order with probability AUC^m.
+
+    Rows of the clusters ``cluster_N`` (without weights) vary more by their inflation (``curation.metrics.clusters``).
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     same_length(scores, correct)
@@ -40,23 +49,54 @@ def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, weights_N: npt.Arr
         return undefined(num_rows)
     rarer = float(counts_2G.sum(axis=1).min())
     as_many = rarer if value in (0.0, 1.0) else value * (1 - value) / _auc_variance(counts_2G, value)
+    if cluster_N is not None:
+        as_many /= inflation(auc_influence(scores, correct), cluster_N)
     right, wrong = value * as_many, (1 - value) * as_many
     low = float(scipy.special.betaincinv(right, wrong + 1, TAIL)) if right else 0.0
     high = float(scipy.special.betaincinv(right + 1, wrong, 1 - TAIL)) if wrong else 1.0
     return Estimate(value=value, low=low, high=high, n=num_rows)
 
 
-def purity_of_cells(counts_2G: Int64s, points: Sequence[int]) -> list[Estimate]:
+def auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
+    """Return how each row moves the AUC, float64 [N], which sum up to 0; both classes have rows.
+
+    A right row's is the share of wrong rows below it less the AUC, by the number of right rows; a wrong row's likewise.
+    """
+    right_P, wrong_Q = scores_N[correct_N], scores_N[~correct_N]
+    rank_N = scipy.stats.rankdata(np.concatenate([right_P, wrong_Q]))
+    below_P = (rank_N[: len(right_P)] - scipy.stats.rankdata(right_P)) / len(wrong_Q)
+    above_Q = 1 - (rank_N[len(right_P) :] - scipy.stats.rankdata(wrong_Q)) / len(right_P)
+    influence_N = np.empty(len(scores_N))
+    influence_N[correct_N] = (below_P - below_P.mean()) / len(right_P)
+    influence_N[~correct_N] = (above_Q - above_Q.mean()) / len(wrong_Q)
+    return influence_N
+
+
+def purity_of_cells(
+    counts_2G: Int64s,
+    points: Sequence[int],
+    *,
+    cluster_G: Int64s | None = None,
+    confidence: float = CONFIDENCE,
+) -> list[Estimate]:
     """The share of right labels among the first n rows, for each n of ``points``.
 
     Wrong and right rows are counted in cells, int64 [2, G], the best cell first. Within a cell right rows are taken to
-    be spread evenly, so a count of right rows is off by at most a cell's.
+    be spread evenly, so a count of right rows is off by at most a cell's. ``cluster_G``: the cluster of each cell,
+    where each is a row.
     """
     rows_G, right_G = (np.append(0, np.cumsum(counts)) for counts in (counts_2G.sum(axis=0), counts_2G[1]))
     for n in points:
         if not 1 <= n <= rows_G[-1]:
             raise ValueError(f"point {n} is not between 1 and the {rows_G[-1]} ranked rows")
-    return [proportion(round(float(np.interp(n, rows_G, right_G))), n) for n in points]
+    found = []
+    for n in points:
+        right = round(float(np.interp(n, rows_G, right_G)))
+        times = 1.0
+        if cluster_G is not None:
+            times = inflation(counts_2G[1, :n] - right / n, cluster_G[:n], confidence=confidence)
+        found.append(proportion(right, n, confidence=confidence, inflation=times))
+    return found
 
 
 def coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:

@@ -87,7 +87,6 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
             num_rows=sizes["pool"],
         ),
         sizes={**sizes, "pool": config.pool_share(sizes)},
-        files=files[config.splits.source.source],
         pool_files=files[config.splits.pool.source],
     )
     return _Describing(config, replace(first, base=_base(first, 0, ()))).chain(preparing, tables)

@@ -225,18 +225,11 @@ def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
 def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
     """The search of the section ``tune`` on the labels of the source split."""
     config, tune = generation.config, generation.config.tune
-    groups = None
-    if tune.groups is not None:
-        id_column = config.sources[config.splits.source.source].id_column
-        files = [file.to_json() for file in generation.files]
-        groups = {"column": tune.groups, "id_column": id_column, "files": files}
     return Search(
         name=generation.name("search"),
         at=generation.at("source", of=arms.REFERENCE_ARM),
         labels=labels,
         grades=grades,
-        groups=groups,
-        contents=[] if groups is None else [file.content for file in generation.files],
         stored=list(stored(config)),
         tune=tune.model_copy(update={"space": spelled_out(tune.space)}),
         trust=config.fitting.without({"search"}),

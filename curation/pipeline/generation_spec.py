@@ -43,8 +43,6 @@ class GenerationSpec:
     """Finds the pool rows that repeat a question."""
     sizes: Mapping[str, int]
     """Rows of the splits; of the pool those of the generation's share."""
-    files: Sequence[SourceFile] = ()
-    """Files of the source split."""
     pool_files: Sequence[SourceFile] = ()
     base: Model | None = None
     """The model that its students are trained from; ``None`` where none are."""

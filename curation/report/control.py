@@ -7,10 +7,10 @@ seen its label.
 
 import numpy as np
 
-from curation.arrays import Bools, Float64s
+from curation.arrays import Bools, Float64s, Int64s
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
-from curation.metrics import Estimate, proportion
+from curation.metrics import Estimate, inflation, proportion
 from curation.refs import TableRef
 from curation.report.evidence import Control, Evidence, difference
 from curation.report.headline import percent
@@ -54,15 +54,19 @@ def control(
         return None
     from curation.report.word_classifier import out_of_fold  # heavy
 
-    right_N, sure_N = out_of_fold(texts, np.array(gold), derive(seed, "control folds"))
+    right_N, sure_N = out_of_fold(texts, np.array(gold), derive(seed, "control folds"), cluster_N=held.cluster_N)
     num_top = max(1, round(share * len(held)))
 
     def best(score_N: Float64s, correct_N: Bools) -> Estimate:
         first_M = np.argsort(-score_N, kind="stable")[:num_top]
-        return proportion(int(correct_N[first_M].sum()), num_top, confidence=confidence)
+        return right_of(correct_N[first_M], None if held.cluster_N is None else held.cluster_N[first_M])
+
+    def right_of(correct_M: Bools, cluster_M: Int64s | None) -> Estimate:
+        times = inflation(correct_M - correct_M.mean(), cluster_M, confidence=confidence)
+        return proportion(int(correct_M.sum()), len(correct_M), confidence=confidence, inflation=times)
 
     return Control(
-        accuracy=proportion(int(right_N.sum()), len(held), confidence=confidence),
+        accuracy=right_of(right_N, held.cluster_N),
         top=best(sure_N, right_N),
         trust_top=best(held.scores[function].raw_N, held.correct_N),
     )

@@ -6,7 +6,6 @@ decide have 99 %, but that of the AUC, which the report shows too.
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -225,12 +224,12 @@ def weigh(of: Material) -> Evidence:
                 trust_C = _means(of.selected_trust_M[: len(of.cluster_M)], of.cluster_M)
                 expected = foreseen(rows, of.function, num_top, trust_C, are_all=True)
     if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant)):
-        num_graded, num_right = of.pool.among_selected(of.arm)
+        num_graded, _ = of.pool.among_selected(of.arm)
         if num_graded:
-            top = metrics.proportion(num_right, num_graded, confidence=CONFIDENCE)
+            (top,) = of.pool.ranked(of.arm).purities([num_graded], CONFIDENCE)
             pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
             rivals = rivals_of(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
-    teacher = metrics.proportion(source.num_right, len(source), confidence=CONFIDENCE) if len(source) else None
+    teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
     return Evidence(
         arm=of.arm,
         num_selected=num_selected,
@@ -261,23 +260,21 @@ def quality(rows: View, function: str, num_top: int, constant: float) -> Quality
     score, weights_N = judged.scores[function], as_weights(judged.weight_N, len(judged.correct_N))
     num_rows, num_right = len(judged), judged.num_right
     num_top = min(max(num_top, 1), num_rows)
-    wrong, right = _top(rows.by_score(function), num_top)
+    (top,) = rows.by_score(function).purities([num_top], CONFIDENCE)
     believed_N = score.trust_N >= 0.5
     num_believed = int(weights_N[believed_N].sum())
     auc = None
     if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, judged.correct_N, weights_N=judged.weight_N)
+        auc = metrics.auc(score.raw_N, judged.correct_N, weights_N=judged.weight_N, cluster_N=judged.cluster_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
         auc=auc,
-        share_right=metrics.proportion(num_right, num_rows, confidence=CONFIDENCE),
+        share_right=judged.share_right(confidence=CONFIDENCE),
         brier_excess=brier_excess(score.trust_N, judged, constant),
-        top=metrics.proportion(right, wrong + right, confidence=CONFIDENCE),
+        top=top,
         top_trust=_mean_of_first(score.trust_N, score.raw_N, weights_N.astype(np.float64), num_top),
-        believed=metrics.proportion(
-            int(weights_N[believed_N & judged.correct_N].sum()), num_believed, confidence=CONFIDENCE
-        ),
+        believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
         believed_trust=float(np.average(score.trust_N[believed_N], weights=weights_N[believed_N]))
         if num_believed
         else math.nan,
@@ -292,7 +289,9 @@ def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate
     num_rows = weights_N.sum()
     value = float(np.average(excess_N, weights=weights_N))
     variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
-    margin = _QUANTILE * math.sqrt(variance)
+    margin = _QUANTILE * math.sqrt(
+        variance * metrics.inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
+    )
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
 
 
@@ -331,8 +330,12 @@ def foreseen(
     top_N[np.argsort(-score.raw_N, kind="stable")[:num_top]] = 1 / num_top
     value, top = float(weight_N @ correct_N), float(top_N @ correct_N)
     of_rows = float(weight_N @ variance_N) / len(selected_M) if are_all else 0.0
-    margin = NORMAL_QUANTILE * math.sqrt(float(weight_N**2 @ variance_N) + of_rows)
-    spread = _QUANTILE * math.sqrt(float((top_N - weight_N) ** 2 @ variance_N) + of_rows)
+    residual_N, cluster_N = correct_N - right_B[place_N], validation.cluster_N
+    times = metrics.inflation(weight_N * residual_N, cluster_N)
+    margin = NORMAL_QUANTILE * math.sqrt(times * float(weight_N**2 @ variance_N) + of_rows)
+    between_N = top_N - weight_N
+    times = metrics.inflation(between_N * residual_N, cluster_N, confidence=CONFIDENCE)
+    spread = _QUANTILE * math.sqrt(times * float(between_N**2 @ variance_N) + of_rows)
     n = len(correct_N)
     return Foreseen(
         purity=Estimate(value=value, low=max(0.0, value - margin), high=min(1.0, value + margin), n=n),
@@ -353,13 +356,6 @@ def widened(estimate: Estimate) -> Estimate:
     ratio = _QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)
-
-
-def _top(cells_2G: Any, num_top: int) -> tuple[int, int]:
-    """Wrong and right rows among the first; of a cell that is cut the rounded share."""
-    (estimate,) = metrics.purity_of_cells(cells_2G, [num_top])
-    right = round(estimate.value * num_top)
-    return num_top - right, right
 
 
 def _mean_of_first(trust_N: Float64s, raw_N: Float64s, weights_N: Float64s, num_top: int) -> float:

@@ -2,13 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from curation import metrics
 from curation.arrays import Float64s, Int64s
 from curation.hashing import hash_unit
+from curation.metrics import CONFIDENCE, Estimate
 from curation.report.rows import LOWEST, Judged, arm_order
+
+
+class Cells(NamedTuple):
+    """Graded rows in an order, the first cell first."""
+
+    counts_2G: Int64s
+    """Wrong and right rows, [2, G]."""
+    cluster_G: Int64s | None = None
+    """The cluster of each cell, where each is a row (``splits.group``)."""
+
+    def purities(self, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        """Return the share of right rows among the first n rows, for each n of ``points``."""
+        return metrics.purity_of_cells(self.counts_2G, points, cluster_G=self.cluster_G, confidence=confidence)
 
 
 class View(Protocol):
@@ -27,12 +42,12 @@ class View(Protocol):
         """The rows with this function's scores; an entry may stand for several (``Judged.weight_N``)."""
         ...
 
-    def ranked(self, arm: str) -> Int64s:
-        """Wrong and right rows in cells, int64 [2, G], by an arm's preference: what it selected first, by rank."""
+    def ranked(self, arm: str) -> Cells:
+        """The rows by an arm's preference: what it selected first, by rank."""
         ...
 
-    def by_score(self, function: str) -> Int64s:
-        """Wrong and right rows in cells, int64 [2, G], the highest score first."""
+    def by_score(self, function: str) -> Cells:
+        """The rows by score, the highest first."""
         ...
 
 
@@ -58,8 +73,8 @@ class GradedSet(Protocol):
         """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
         ...
 
-    def ranked(self, arm: str) -> Int64s:
-        """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
+    def ranked(self, arm: str) -> Cells:
+        """All rows by an arm's preference: what it selected first."""
         ...
 
     def among_selected(self, arm: str) -> tuple[int, int]:
@@ -109,7 +124,7 @@ class InMemory:
         """See :class:`GradedSet`."""
         return InMemoryView(self.judged.unparsed_last, self.selected, self.seed)
 
-    def ranked(self, arm: str) -> Int64s:
+    def ranked(self, arm: str) -> Cells:
         """See :class:`GradedSet`."""
         return InMemoryView(self.judged, self.selected, self.seed).ranked(arm)
 
@@ -157,16 +172,16 @@ class InMemoryView:
         """All rows; they have every function's scores."""
         return self.judged
 
-    def ranked(self, arm: str) -> Int64s:
+    def ranked(self, arm: str) -> Cells:
         """See :class:`View`."""
         order = arm_order(self.judged, arm, self.selected.get(arm, np.zeros(0, dtype=np.int64)), self.seed)
         return self._cells(order)
 
-    def by_score(self, function: str) -> Int64s:
+    def by_score(self, function: str) -> Cells:
         """See :class:`View`."""
         draw_N = hash_unit(self.judged.row_ids_N, self.seed)
         return self._cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
 
-    def _cells(self, order: Int64s) -> Int64s:
-        right_N = self.judged.correct_N[order]
-        return np.stack([~right_N, right_N]).astype(np.int64)
+    def _cells(self, order: Int64s) -> Cells:
+        right_N, cluster_N = self.judged.correct_N[order], self.judged.cluster_N
+        return Cells(np.stack([~right_N, right_N]).astype(np.int64), None if cluster_N is None else cluster_N[order])

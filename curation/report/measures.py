@@ -11,7 +11,7 @@ from curation.arms import REFERENCE_ARM
 from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
 from curation.metrics.inputs import as_weights
-from curation.report.measured import GradedSet, View
+from curation.report.measured import Cells, GradedSet, View
 from curation.report.rows import Judged
 
 ECE_BINS = metrics.NUM_BINS
@@ -44,41 +44,46 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     num_top = min(num_top, len(rows))
     functions: Json = {}
     for name in rows.functions:
-        judged, ranked_2G = rows.of(name), rows.ranked(name)
-        trust_N, weights_N = judged.scores[name].trust_N, judged.weight_N
-        parts = metrics.brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N)
+        judged, ranked = rows.of(name), rows.ranked(name)
+        trust_N = judged.scores[name].trust_N
+        parts = metrics.brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, **_of(judged, seed))
         points = metrics.coverage_points(len(rows))
-        purities = metrics.purity_of_cells(ranked_2G, points)
+        purities = ranked.purities(points)
         functions[name] = {
             **_calibration(judged, name, seed),
             "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
-            "purity_at_n": purity_at(ranked_2G, num_top),
+            "purity_at_n": purity_at(ranked, num_top),
             "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
         }
     judged = rows.of(rows.functions[0])
     return {
         "num_rows": len(rows),
         "num_top": num_top,
-        "share_right": share_of(judged.num_right, len(rows)),
+        "share_right": judged.share_right().to_json() if len(rows) else None,
         "functions": functions,
         "constant": constant_metrics(judged, constant, seed),
         "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged)},
     }
 
 
-def purity_at(ranked_2G: Int64s, num_top: int) -> Json | None:
+def purity_at(ranked: Cells, num_top: int) -> Json | None:
     """The share of right rows among the first ``num_top``; ``None`` for no rows."""
-    return metrics.purity_of_cells(ranked_2G, [num_top])[0].to_json() if num_top else None
+    return ranked.purities([num_top])[0].to_json() if num_top else None
 
 
 def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
     """ECE and Brier score of a constant trust: the baseline for every trust function."""
-    trust_N, weights_N = np.full(len(judged.correct_N), constant), judged.weight_N
+    trust_N, of = np.full(len(judged.correct_N), constant), _of(judged, seed)
     return {
         "value": constant,
-        "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N).to_json(),
-        "brier": metrics.brier(trust_N, judged.correct_N, seed=seed, weights_N=weights_N).to_json(),
+        "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, **of).to_json(),
+        "brier": metrics.brier(trust_N, judged.correct_N, **of).to_json(),
     }
+
+
+def _of(judged: Judged, seed: int) -> dict[str, Any]:
+    """Return the arguments of a bootstrap of these rows."""
+    return {"seed": seed, "weights_N": judged.weight_N, "cluster_N": judged.cluster_N}
 
 
 def regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
@@ -86,7 +91,7 @@ def regime(rows: View, function: str, num_top: int, constant: float, seed: int) 
     judged = rows.of(function)
     return {
         "n": len(rows),
-        "share_right": share_of(judged.num_right, len(rows)),
+        "share_right": judged.share_right().to_json() if len(rows) else None,
         **_calibration(judged, function, seed),
         "num_top": num_top,
         "purity_at_n": purity_at(rows.by_score(function), num_top),
@@ -95,11 +100,11 @@ def regime(rows: View, function: str, num_top: int, constant: float, seed: int) 
 
 
 def _calibration(judged: Judged, function: str, seed: int) -> Json:
-    score, correct_N, weights_N = judged.scores[function], judged.correct_N, judged.weight_N
+    score, correct_N, of = judged.scores[function], judged.correct_N, _of(judged, seed)
     # In this order, as numbers over the same cells share their resamples.
-    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N)
-    brier = metrics.brier(score.trust_N, correct_N, seed=seed, weights_N=weights_N)
-    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", seed=seed, weights_N=weights_N)
+    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of)
+    brier = metrics.brier(score.trust_N, correct_N, **of)
+    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of)
     return {
         "auc": _auc(score.raw_N, judged),
         "ece": width.to_json(),
@@ -111,7 +116,9 @@ def _calibration(judged: Judged, function: str, seed: int) -> Json:
 def _auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     if not 0 < judged.num_right < len(judged):
         return None
-    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, weights_N=judged.weight_N).to_json()
+    return metrics.auc(
+        raw_N.astype(np.float64), judged.correct_N, weights_N=judged.weight_N, cluster_N=judged.cluster_N
+    ).to_json()
 
 
 def reliability(rows: View) -> Json:
@@ -149,9 +156,7 @@ def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
     num_rows = len(rows)
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
     points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
-    curves = {
-        arm: [estimate.to_json() for estimate in metrics.purity_of_cells(rows.ranked(arm), points)] for arm in arms
-    }
+    curves = {arm: [estimate.to_json() for estimate in rows.ranked(arm).purities(points)] for arm in arms}
     return {"n": n, "points": points, "arms": curves}
 
 

@@ -17,6 +17,7 @@ from curation.arms import ARMS, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import hash_unit
 from curation.refs import TableRef
+from curation.report.measured import Cells
 from curation.report.rows import LOWEST, FunctionScores, Judged, filled
 from curation.selection.score_keys import keys, scores
 from curation.tables import io, scans
@@ -182,11 +183,11 @@ class OnGrid:
         rows = self.counts.sample.select(["row_id", "parsed", f"raw {function}"]).sort_by("row_id")
         return filled(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
-    def ranked(self, arm: str) -> Int64s:
-        """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
+    def ranked(self, arm: str) -> Cells:
+        """All rows by an arm's preference: what it selected first."""
         return self.in_order(arm, with_unparsed=True)
 
-    def in_order(self, arm: str, *, with_unparsed: bool) -> Int64s:
+    def in_order(self, arm: str, *, with_unparsed: bool) -> Cells:
         """The order of :meth:`ranked`, of all rows or the parsed ones."""
         flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
         among_M = flags.parsed_M | with_unparsed
@@ -200,7 +201,7 @@ class OnGrid:
         else:
             rest = [(parsed_2 + unparsed_2)[:, None]]
         first = np.stack([~right_M, right_M]).astype(np.int64)
-        return np.concatenate([first, *(rest if with_unparsed else rest[:1])], axis=1)
+        return Cells(np.concatenate([first, *(rest if with_unparsed else rest[:1])], axis=1))
 
     def among_selected(self, arm: str) -> tuple[int, int]:
         """How many of an arm's rows are graded, and how many of those are right."""
@@ -252,14 +253,16 @@ class GridView:
             weight_N=weight,
         )
 
-    def ranked(self, arm: str) -> Int64s:
-        """Wrong and right rows in cells, int64 [2, G], by an arm's preference."""
+    def ranked(self, arm: str) -> Cells:
+        """The rows by an arm's preference."""
         return self.rows.in_order(arm, with_unparsed=self.with_unparsed)
 
-    def by_score(self, function: str) -> Int64s:
-        """Wrong and right rows in cells, int64 [2, G], the highest score first."""
+    def by_score(self, function: str) -> Cells:
+        """The rows by score, the highest first."""
         cells_2G = self.rows.counts.cells[function].sum(axis=0)[:, ::-1]
-        return np.append(cells_2G, self.rows.counts.rows_22[0][:, None], axis=1) if self.with_unparsed else cells_2G
+        if not self.with_unparsed:
+            return Cells(cells_2G)
+        return Cells(np.append(cells_2G, self.rows.counts.rows_22[0][:, None], axis=1))
 
 
 def on_grid(

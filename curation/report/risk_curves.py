@@ -37,7 +37,7 @@ def risk_curves(
     if risk is None or "classes" in risk:  # the table of classes has their cuts
         return None
     trust = ARMS[record.budget["reference"]].trust
-    raw_M, correct_M = _ranked(judged["calibration"], trust, _too_long(record, "calibration"))
+    raw_M, correct_M = _ranked(judged["calibration"].one_a_cluster, trust, _too_long(record, "calibration"))
     out_M = _too_long(record, "pool")
     passes = _Passes(record.labels["pool"], trust, out_M)
     ordered = Streamed(passes.mapped)

@@ -9,6 +9,7 @@ alone: by what a function says, without a cap or quotas of the arm that selects 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,8 @@ def against(
     first_N, second_N = rows.raw(function), rows.raw(signal)
     num_rows = len(sample)
     num_top = min(max(1, round(num_top * num_rows / max(len(rows.parsed), 1))), num_rows)
-    auc = metrics.auc_difference(first_N, second_N, sample.correct_N, confidence=confidence)
+    of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": sample.cluster_N}
+    auc = metrics.auc_difference(first_N, second_N, sample.correct_N, **of_rows)
     draw_N = hash_unit(sample.row_ids_N, seed)
     first_M, second_M = (_first(raw_N, draw_N, num_top) for raw_N in (first_N, second_N))
     return Rival(
@@ -60,7 +62,7 @@ def against(
         where=where,
         num_top=num_top,
         auc=None if math.isnan(auc.value) else auc,
-        purity=metrics.purity_difference(first_M, second_M, sample.correct_N, confidence=confidence),
+        purity=metrics.purity_difference(first_M, second_M, sample.correct_N, **of_rows),
         confidence=confidence,
     )
 

@@ -16,10 +16,11 @@ from curation.domains.grading import read_grades
 from curation.errors import kind_of
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
+from curation.metrics import CONFIDENCE, Estimate, inflation, proportion
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
-from curation.trust.parts import first_of_each
+from curation.trust.parts import first_of_each, independent
 
 DOMAIN_ROWS = 8192
 """The number of rows that are Python objects at a time."""
@@ -49,6 +50,8 @@ class Judged:
     """How many rows an entry stands for; then ``row_ids_N`` only number the entries. None: one each."""
     question_N: Int64s | None = None
     """The question that each row asks (``curation.domains.grading.Graded``). None: one of its own."""
+    cluster_N: Int64s | None = None
+    """The cluster of each row (``curation.domains.grading.Graded``). None: rows are independent."""
 
     def __len__(self) -> int:
         return len(self.row_ids_N) if self.weight_N is None else int(self.weight_N.sum())
@@ -70,7 +73,15 @@ class Judged:
             },
             weight_N=None if self.weight_N is None else self.weight_N[keep_N],
             question_N=None if self.question_N is None else self.question_N[keep_N],
+            cluster_N=None if self.cluster_N is None else self.cluster_N[keep_N],
         )
+
+    def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
+        """The share of right labels; NaN for no rows."""
+        num_rows, num_right = len(self), self.num_right
+        influence_N = self.correct_N - num_right / max(num_rows, 1)
+        times = inflation(influence_N, self.cluster_N, confidence=confidence)
+        return proportion(num_right, num_rows, confidence=confidence, inflation=times)
 
     @property
     def distinct(self) -> "Judged":
@@ -78,6 +89,14 @@ class Judged:
         if self.question_N is None:
             return self
         return self.subset(first_of_each(self.question_N))
+
+    @property
+    def one_a_cluster(self) -> "Judged":
+        """Rows that count as independent draws, where rows have clusters; else all."""
+        if self.cluster_N is None:
+            return self
+        assert self.question_N is not None, "grades have both"
+        return self.subset(independent(self.question_N, self.row_ids_N, self.cluster_N))
 
     def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
         """One row of each question, of labelled rows that no fit of ``functions`` has seen.
@@ -140,6 +159,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
         parsed_N=table["label"].is_valid().to_numpy()[places_N],
         scores=scores,
         question_N=graded.question_N,
+        cluster_N=graded.cluster_N,
     )
 
 

@@ -17,7 +17,6 @@ from statistics import mean
 import numpy as np
 import pyarrow as pa
 
-from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
 from curation.domains.unseen_labels import UnseenLabels
@@ -156,7 +155,7 @@ def foreseen_purities(
     def of(arm: str, rows: pa.Table) -> Estimate | None:
         if not ARMS[arm].ranked:
             known = (source.readable if all(rows["is_parsed"].to_pylist()) else source).distinct
-            return metrics.proportion(known.num_right, len(known)) if len(known) else None
+            return known.share_right() if len(known) else None
         if (function := ARMS[arm].trust) not in source.scores:
             return None
         held = source.held_out([function], seed).readable

@@ -1,16 +1,17 @@
 """A logistic regression of the words of texts, each text judged by a model that has not seen its label."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GroupKFold, KFold
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from curation.arrays import Bools, Float64s
+from curation.arrays import Bools, Float64s, Int64s
 
 NUM_FOLDS = 5
 MOST_WORDS = 50_000
@@ -20,11 +21,22 @@ WORD = r"(?u)\b\w+\b"
 """A word; scikit-learn's own pattern leaves out those of one letter."""
 
 
-def out_of_fold(texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int) -> tuple[Bools, Float64s]:
-    """Whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N]."""
+def out_of_fold(
+    texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int, *, cluster_N: Int64s | None = None
+) -> tuple[Bools, Float64s]:
+    """Whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N].
+
+    No fold divides a cluster; with fewer clusters than folds, each is one.
+    """
     right_N, sure_N = np.zeros(len(texts), dtype=np.bool_), np.zeros(len(texts))
-    folds = KFold(NUM_FOLDS, shuffle=True, random_state=seed % (1 << 32))
-    for fitted_M, held_M in folds.split(texts):
+    drawn: dict[str, Any] = {"shuffle": True, "random_state": seed % (1 << 32)}
+    if cluster_N is None:
+        parts = KFold(NUM_FOLDS, **drawn).split(texts)
+    elif (num := min(NUM_FOLDS, len(np.unique(cluster_N)))) < 2:
+        return right_N, sure_N
+    else:
+        parts = GroupKFold(num, **drawn).split(texts, groups=cluster_N)
+    for fitted_M, held_M in parts:
         if len({*gold_N[fitted_M]}) < 2:
             continue
         words = TfidfVectorizer(sublinear_tf=True, max_features=MOST_WORDS, token_pattern=WORD)

@@ -1,19 +1,28 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
 
+from curation.sources.clusters import cluster_of
 from curation.sources.files import check_unchanged, discover, left_out_words, nearest, require_columns
 from curation.sources.ids import check_unique, row_ids
 from curation.sources.kept import as_kept, kept_fields
-from curation.sources.lookup import values_of
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.sample import rows_at
 from curation.sources.source_file import SourceFile
-from curation.sources.splits import NOTHING, Assignment, Permutation, assign, assignment_of, split_sizes
+from curation.sources.splits import (
+    NOTHING,
+    Assignment,
+    GroupedPermutation,
+    Permutation,
+    assign,
+    assignment_of,
+    split_sizes,
+)
 from curation.sources.stretches import Stretch, grouped, stretches
 
 __all__ = [
     "NOTHING",
     "Assignment",
+    "GroupedPermutation",
     "Permutation",
     "SourceFile",
     "Stretch",
@@ -22,6 +31,7 @@ __all__ = [
     "assignment_of",
     "check_unchanged",
     "check_unique",
+    "cluster_of",
     "discover",
     "grouped",
     "kept_fields",
@@ -34,5 +44,4 @@ __all__ = [
     "rows_at",
     "split_sizes",
     "stretches",
-    "values_of",
 ]

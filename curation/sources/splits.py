@@ -3,6 +3,8 @@
 The permutation is a keyed bijection over [0, N) that needs no array of N: an unbalanced Feistel network over the next
 power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
 2002, cycle walking).
+
+With ``splits.group`` the groups are permuted instead, in an array, and an interval ends where the nearest group does.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +18,7 @@ from curation.config import RowsConfig, SplitConfig
 from curation.config.base import rows_in
 from curation.errors import ConfigError, SourceError
 from curation.hashing import derive, hash64
+from curation.sources.clusters import clusters_of
 from curation.sources.source_file import SourceFile
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -63,12 +66,51 @@ class Permutation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupedPermutation:
+    """A bijection over the rows of a source after which the rows of a cluster stand together, in the order of files."""
+
+    position_N: Int64s
+    """The position that goes to each place."""
+    place_N: Int64s
+    """Where each position goes."""
+
+    @classmethod
+    def of(cls, cluster_N: Int64s, seed: int) -> "GroupedPermutation":
+        """Return the permutation in which a seeded hash orders the clusters, of which each position has one."""
+        position_N = np.lexsort((cluster_N, hash64(cluster_N, seed)))
+        place_N = np.empty_like(position_N)
+        place_N[position_N] = np.arange(len(place_N))
+        return cls(position_N=position_N, place_N=place_N)
+
+    def __call__(self, positions_N: Int64s) -> Int64s:
+        """Return where each position goes, int64 [N]."""
+        return self.place_N[positions_N]
+
+    def inverse(self, places_N: Int64s) -> Int64s:
+        """Return the positions that go to these places, int64 [N]."""
+        return self.position_N[places_N]
+
+    def counts_of_groups(self, counts: Mapping[str, int], cluster_N: Int64s) -> dict[str, int]:
+        """Return the rows of each split, so that its interval ends where the nearest cluster does."""
+        if not len(cluster_N):
+            return dict(counts)
+        in_order_N = cluster_N[self.position_N]
+        ends_C = np.append(0, np.append(np.flatnonzero(np.diff(in_order_N)) + 1, len(in_order_N)))
+        wanted_S = np.cumsum(list(counts.values()))
+        after_S = np.searchsorted(ends_C, wanted_S)
+        before_S = np.maximum(after_S - 1, 0)
+        is_before_S = wanted_S - ends_C[before_S] < ends_C[after_S] - wanted_S
+        ends_S = ends_C[np.where(is_before_S, before_S, after_S)]
+        return dict(zip(counts, np.diff(ends_S, prepend=0).tolist(), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """The split of each row of one source."""
 
     counts: dict[str, int]
     """Rows of each split, in the order of their intervals."""
-    permutation: Permutation
+    permutation: Permutation | GroupedPermutation
 
     def split_of(self, positions_N: Int64s) -> Int64s:
         """The place in ``counts`` of each position's split, int64 [N]; ``len(counts)`` for rows of no split."""
@@ -91,9 +133,17 @@ class Assignment:
 
 
 def assign(
-    total_rows: int, splits: Mapping[str, SplitConfig], seed: int, taken: Mapping[str, int] = NOTHING
+    total_rows: int,
+    splits: Mapping[str, SplitConfig],
+    seed: int,
+    taken: Mapping[str, int] = NOTHING,
+    *,
+    cluster_N: Int64s | None = None,
 ) -> Assignment:
     """Deal the rows of one source to its ``splits``, those that are not ``taken``: rows by split, dealt before.
+
+    Splits get whole clusters where ``cluster_N`` [total_rows] gives those of the rows, and then about as many rows as
+    they ask for: a split ends within half a cluster of where it would.
 
     Raises:
         ConfigError: two splits take the rest.
@@ -116,7 +166,19 @@ def assign(
         fewer = "ask for fewer, or take the split from another source" if taken else "ask for fewer"
         raise SourceError(f"splits ask for {asked} rows of source {source!r} ({text}), {has}; {fewer}")
     counts |= dict.fromkeys(rest, left - asked)
+    order: Permutation | GroupedPermutation = Permutation(size=total_rows, seed=seed)
+    every = {**taken, **counts}
+    if cluster_N is not None:
+        grouped = order = GroupedPermutation.of(cluster_N, seed)
+        every = grouped.counts_of_groups(every, cluster_N)
     for name, number in counts.items():
+        if number and not every[name]:
+            assert cluster_N is not None
+            raise SourceError(
+                f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}: it asks for "
+                f"{number}, and splits.group keeps the rows of each of {len(np.unique(cluster_N))} groups in one "
+                "split; ask for more rows, or take it from another source"
+            )
         if not number:
             before = f", {left} of which are left ({_words(taken)} were dealt before)" if taken else ""
             mend = "take it from another source" if taken else "ask for fewer elsewhere or give more rows"
@@ -124,7 +186,7 @@ def assign(
                 f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}"
                 f"{f' ({text})' if name in rest and text else ''}; {mend}"
             )
-    return Assignment(counts={**taken, **counts}, permutation=Permutation(size=total_rows, seed=seed))
+    return Assignment(counts=every, permutation=order)
 
 
 def assignment_of(
@@ -138,7 +200,15 @@ def assignment_of(
     splits = {name: split for name, split in config.splits.named().items() if split.source == source}
     before = {name: number for name, number in taken.items() if name in splits}
     new = {name: split for name, split in splits.items() if name not in taken}
-    return assign(sum(file.num_rows for file in files), new, derive(config.seed, f"splits:{source}"), before)
+    group = config.splits.group
+    takes_all = len(splits) == 1 and all(split.rows is None and split.fraction is None for split in splits.values())
+    return assign(
+        sum(file.num_rows for file in files),
+        new,
+        derive(config.seed, f"splits:{source}"),
+        before,
+        cluster_N=None if group is None or takes_all else clusters_of(files, group),
+    )
 
 
 def _wanted(split: SplitConfig, total_rows: int) -> int:

@@ -20,7 +20,11 @@ from curation.selection import budget as rules
 from curation.selection.class_shares import ClassShares
 from curation.stages.pool_scores import PoolScores, too_long_ids
 from curation.tables import io
-from curation.trust.parts import first_of_each
+from curation.tables.schemas import CLUSTER
+from curation.trust.parts import independent
+
+GROUPED = "; one calibration row of a group counts, and groups in proportion to their rows (splits.group)"
+"""The words behind the guarantee of rows in groups."""
 
 
 class ScoredSplit(Inputs):
@@ -30,6 +34,11 @@ class ScoredSplit(Inputs):
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
     """Rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the graded rows have groups (``splits.group``)."""
+        return self.grades is not None and CLUSTER.name in io.open_table(self.grades).schema.names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +110,8 @@ def resolve(
             seed=seed,
         )
     )
+    if count.risk is not None and calibration is not None and calibration.is_clustered:
+        count.risk["guarantee"] += GROUPED
     return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
@@ -116,7 +127,7 @@ def _num_right(grades: TableRef | None, out_M: Int64s) -> int:
 def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
     """The graded rows of a labelled split; NaN where it could not be chosen.
 
-    ``distinct``: the first row of each question alone, for who counts independent draws.
+    ``distinct``: rows that count as independent draws alone (``curation.trust.parts.independent``).
     """
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
     scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None, seen=None)
@@ -128,4 +139,4 @@ def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = Fa
     if not distinct:
         return found
     label_M = io.take(scored.labels, graded.row_ids_N, ["label"])["label"].to_numpy()
-    return found._replace(label_M=label_M).subset(first_of_each(graded.question_N))
+    return found._replace(label_M=label_M).subset(independent(graded.question_N, graded.row_ids_N, graded.cluster_N))

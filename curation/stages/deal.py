@@ -1,7 +1,7 @@
 """The tasks of the prepare stage: each deals one chunk of the input files to the tables of the splits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -13,7 +13,7 @@ from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError
 from curation.escaping import message, quoted
 from curation.json_types import Json
-from curation.sources import Assignment, Stretch, raw_rows, read_rows, row_ids
+from curation.sources import Assignment, Stretch, cluster_of, raw_rows, read_rows, row_ids
 from curation.tables import commits, schemas
 
 POOL, AUDIT = "pool", "audit"
@@ -27,6 +27,8 @@ class DealtSource:
     """The task interface of each split's rows, by the split's name."""
     id_column: str | None
     assignment: Assignment
+    group: str | None = None
+    """The column ``splits.group``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +51,11 @@ class SourceChunk:
     """The tables to write."""
 
 
-def table_schema(domain: Domain, name: str) -> pa.Schema:
-    """The schema of a split's table, or of the audit table."""
-    return schemas.AUDIT if name == AUDIT else schemas.examples(domain.columns, gold=name != POOL)
+def table_schema(domain: Domain, name: str, *, clustered: bool = False) -> pa.Schema:
+    """The schema of a split's table, or of the audit table; ``clustered``: with the rows' clusters."""
+    if name == AUDIT:
+        return schemas.AUDIT
+    return schemas.examples(domain.columns, gold=name != POOL, clustered=clustered)
 
 
 def targets(job: DealJob, source: DealtSource) -> dict[str, int]:
@@ -76,6 +80,7 @@ class _ReadRow:
     gold_problem: str | None
     solution: str | None
     solution_problem: str | None
+    cluster: int | None = None
 
 
 def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
@@ -97,7 +102,10 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
             place_N[start + taken] == places[AUDIT] if AUDIT in chunk.targets else np.zeros(len(taken), np.bool_)
         )
         rows |= {
-            start + int(row): _read(by_place[place_N[start + row]], values, audited=bool(audited))
+            start + int(row): replace(
+                _read(by_place[place_N[start + row]], values, audited=bool(audited)),
+                cluster=None if source.group is None else cluster_of(values.get(source.group)),
+            )
             for row, values, audited in zip(taken, raw, audited_N, strict=True)
         }
         start += batch.num_rows
@@ -105,16 +113,17 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     for name in chunk.targets:
         taken = np.flatnonzero(place_N == places[name])
         if len(taken):
-            table = _table(
-                domains[POOL if name == AUDIT else name], name, ids_N[taken].tolist(), [rows[int(row)] for row in taken]
-            )
+            domain = domains[POOL if name == AUDIT else name]
+            schema = table_schema(domain, name, clustered=source.group is not None)
+            table = _table(domain, schema, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
             written.append(commits.write_fragment(table, job.uris[name], table.schema))
     return pa.concat_tables(written)
 
 
 def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
     """Raw rows as rows of a split's table; a row that cannot be read is an error row."""
-    return _table(domain, name, ids, [_read(domain, raw, audited=False) for raw in raws])
+    rows = [_read(domain, raw, audited=False) for raw in raws]
+    return _table(domain, table_schema(domain, name), name, ids, rows)
 
 
 def _read(domain: Domain, raw: Mapping[str, object], *, audited: bool) -> _ReadRow:
@@ -166,9 +175,8 @@ def schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
     return ""
 
 
-def _table(domain: Domain, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
+def _table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
     """The rows of a split, or of the audit table, under its schema."""
-    schema = table_schema(domain, name)
     if name == AUDIT:
         columns = {
             "row_id": ids,
@@ -183,6 +191,8 @@ def _table(domain: Domain, name: str, ids: list[int], rows: list[_ReadRow]) -> p
         problem = row.problem
         if name != POOL and problem is None and row.gold is None:
             problem = row.gold_problem or "no_gold: the row has no gold label"
-        gold = {"gold": row.gold} if name != POOL else {}
-        values.append({**(nothing if problem else row.example or nothing), **gold, "row_id": row_id, "error": problem})
+        added: Json = {"gold": row.gold} if name != POOL else {}
+        if schemas.CLUSTER.name in schema.names:
+            added[schemas.CLUSTER.name] = row.cluster
+        values.append({**(nothing if problem else row.example or nothing), **added, "row_id": row_id, "error": problem})
     return pa.Table.from_pylist(values, schema=schema)

@@ -94,21 +94,21 @@ def read_signs(
     seed = pool.seed
     judged = judge(source, grades, functions)
     name = next(name for name in functions if name in judged.scores)
-    rows = judged.subset(part_of(judged.row_ids_N, trust, seed) == VALIDATION)
+    rows = judged.subset(part_of(judged.row_ids_N, trust, seed, unit_N=judged.cluster_N) == VALIDATION)
     parsed = rows.readable
     certified = budget["n"] / pool.num_rows if budget["risk"] is not None and pool.num_rows else None
     if risk is not None:
-        scores = replace(pool, trust=name)
+        scores, draws = replace(pool, trust=name), rows.one_a_cluster
         ordered = scores.ordered()
         # Read as float32, like the pool's scores.
-        raw_M = np.where(rows.parsed_N, rows.scores[name].raw_N, -np.inf).astype(np.float32)
-        cut = calibrate(raw_M, rows.correct_N, ordered, **risk.model_dump(), seed=seed).threshold
+        raw_M = np.where(draws.parsed_N, draws.scores[name].raw_N, -np.inf).astype(np.float32)
+        cut = calibrate(raw_M, draws.correct_N, ordered, **risk.model_dump(), seed=seed).threshold
         num = 0 if cut is None else int(ordered.num_above([cut], inclusive=True)[0])
         certified = num / scores.num_rows
     compared = "calibration" if "calibration" in shift else "source"
     return Signs(
         function=name,
-        auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N),
+        auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N, cluster_N=parsed.cluster_N),
         certified=certified,
         compared=compared,
         shift=shift[compared],

@@ -63,12 +63,12 @@ class Grade(Stage):
                 partial(checked_rows, tables=tables, domain=self.domain, checker=checker),
                 _both(self.labels, self.gold),
                 str(task.directory / "verdicts.lance"),
-                schemas.GRADES,
+                _schema(self.examples),
                 chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),
                 guard=task.guard,
                 progress=update,
             )
-        in_order = io.read(verdicts).sort_by("row_id").cast(schemas.GRADES)
+        in_order = io.read(verdicts).sort_by("row_id").cast(_schema(self.examples))
         say_failed(task, in_order)
         grades = io.write(in_order, str(task.directory / "grades.lance"))
         return Done(outputs=self.Made(grades=grades), rows=in_order.num_rows)
@@ -104,7 +104,12 @@ def grade(
             if progress is not None:
                 progress(Standing(rows=num_done, total=total))
 
-    return io.write_parts(parts(), schemas.GRADES, uri)
+    return io.write_parts(parts(), _schema(examples), uri)
+
+
+def _schema(examples: TableRef) -> pa.Schema:
+    """The schema of the grades of a table of examples."""
+    return schemas.grades(io.open_table(examples).schema)
 
 
 def _calls(labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Iterator[tuple[Any, ...]]:
@@ -132,17 +137,25 @@ def _grade(
     weak, right = io.take_offsets(labels, in_labels_M, _columns(labels)), io.take_offsets(gold, in_gold_M, ["gold"])
     both = pa.array(schemas.are_answered(weak) & right["gold"].is_valid().to_numpy())
     rule = _domain(domain.model_dump_json())
-    asked = io.take_offsets(examples, in_examples_M[both.to_numpy(zero_copy_only=False)], rule.columns.names)
+    in_examples_B = in_examples_M[both.to_numpy(zero_copy_only=False)]
+    asked = io.take_offsets(examples, in_examples_B, _asked_columns(examples, rule))
     return _graded(weak.filter(both), right.filter(both), asked, rule)
 
 
 def _graded(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) -> pa.Table:
     """Grades of rows, given their labels, gold labels and examples in the same order."""
-    rows = asked.to_pylist()
+    rows = asked.select(rule.columns.names).to_pylist()
     correct_N, problems = grade_pairs(weak["label"], right["gold"], rule, rows)
     columns_N = [weak["row_id"].combine_chunks(), pa.array(correct_N), pa.array(np.zeros(len(correct_N), np.bool_))]
     columns_N += [pa.array(problems, pa.string()), pa.array(questions(rule, rows), pa.int64())]
-    return pa.table(columns_N, schema=schemas.GRADES)
+    schema = schemas.grades(asked.schema)
+    columns_N += [asked[name] for name in schema.names[len(columns_N) :]]
+    return pa.table(columns_N, schema=schema)
+
+
+def _asked_columns(examples: TableRef, rule: Domain) -> list[str]:
+    clustered = schemas.CLUSTER.name in io.open_table(examples).schema.names
+    return [*rule.columns.names, *([schemas.CLUSTER.name] if clustered else [])]
 
 
 def _columns(labels: TableRef) -> list[str]:
@@ -179,7 +192,7 @@ def checked_rows(
     labels, gold, examples = tables
     weak, unknown = io.take(labels, ids_M, _columns(labels)), pa.table({"gold": pa.nulls(len(ids_M), pa.string())})
     right = unknown if gold is None else io.take(gold, ids_M, ["gold"])
-    return _graded(weak, right, io.take(examples, ids_M, rule.columns.names), rule)
+    return _graded(weak, right, io.take(examples, ids_M, _asked_columns(examples, rule)), rule)
 
 
 @lru_cache(maxsize=2)

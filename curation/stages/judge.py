@@ -126,28 +126,33 @@ def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
     problems = {row["row_id"]: problem_of(row["error"]) for row in failed}
 
+    schema = schemas.grades(io.open_table(grades).schema)
+
     def parts() -> Iterator[pa.Table]:
-        for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
+        for batch in scans.batches(grades, {name: name for name in schema.names}, None):
             ids_B = batch.column("row_id").to_numpy()
             by_rule_B = batch.column("correct").to_numpy(zero_copy_only=False)
             correct_B = np.isin(ids_B, right_ids)
             problem_B = pa.array([problems.get(row_id) for row_id in ids_B.tolist()], pa.string())
-            columns = [batch.column("row_id"), correct_B, correct_B & ~by_rule_B, problem_B, batch.column("question")]
-            yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
+            columns = [batch.column("row_id"), correct_B, correct_B & ~by_rule_B, problem_B]
+            columns += [batch.column(name) for name in schema.names[len(columns) :]]
+            yield pa.table([pa.array(column) for column in columns], schema=schema)
 
-    return io.write_parts(parts(), schemas.GRADES, uri)
+    return io.write_parts(parts(), schema, uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
     accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
 
+    schema = schemas.grades(io.open_table(grades).schema)
+
     def parts() -> Iterator[pa.Table]:
-        for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
+        for batch in scans.batches(grades, {name: name for name in schema.names}, None):
             correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
             judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
             columns = [batch.column("row_id"), correct_B | judged_B, judged_B]
-            columns += [batch.column(name) for name in ("problem", "question")]
-            yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
+            columns += [batch.column(name) for name in schema.names[len(columns) :]]
+            yield pa.table([pa.array(column) for column in columns], schema=schema)
 
-    return io.write_parts(parts(), schemas.GRADES, uri)
+    return io.write_parts(parts(), schema, uri)

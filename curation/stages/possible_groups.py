@@ -19,8 +19,11 @@ that no labelled row has."""
 
 
 def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
-    """Return columns whose values repeat within the labelled rows and differ from the pool's, by rows looked at."""
-    if "source" not in seen or POOL not in seen:
+    """Return columns whose values repeat within the labelled rows and differ from the pool's, by rows looked at.
+
+    None where ``splits.group`` names one.
+    """
+    if "source" not in seen or POOL not in seen or config.splits.group is not None:
         return []
     domain, found = get_domain(config.domain_of("source")), list[PossibleGroups]()
     read = {*domain.columns.names, *(name for form in domain.forms for name in form)}
@@ -39,8 +42,8 @@ def warnings_of(groups: Iterable[PossibleGroups]) -> Iterator[str]:
     for found in groups:
         yield (
             f"{found.words}. If rows of one value are alike (a user, a document, a day), trust is worth less on others "
-            "than the report can tell, and its intervals are too narrow: label rows of more values, or check 200 "
-            "selected rows (curate review draw)"
+            f"than the report can tell, and its intervals are too narrow: set splits.group: {found.column}, label rows "
+            "of more values, or check 200 selected rows (curate review draw)"
         )
 
 

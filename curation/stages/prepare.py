@@ -25,7 +25,7 @@ from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import SourceFile, assignment_of, check_unique, grouped, stretches
+from curation.sources import SourceFile, assignment_of, check_unique, grouped, split_sizes, stretches
 from curation.stages.deal import AUDIT, POOL, DealJob, DealtSource, SourceChunk, deal, dealt, table_schema, targets
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
@@ -115,9 +115,21 @@ class Prepare(Stage):
                     progress=update,
                 ),
             )
-        for sentence in [*sentences(prepared.counts), *prepared.overlap.sentences()]:
+        for sentence in [*self._sizes(files), *sentences(prepared.counts), *prepared.overlap.sentences()]:
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
+
+    def _sizes(self, files: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
+        """Yield the splits that do not have the rows that they ask for, as groups stay whole."""
+        if self.config.splits.group is None:
+            return
+        sizes = split_sizes(self.config, files, self.taken)
+        for name, split in self.config.splits.named().items():
+            if split.rows is not None and sizes[name] != split.rows:
+                yield (
+                    f"splits.{name}: {sizes[name]:,} rows in place of {split.rows:,}, because the groups of "
+                    f"{self.config.splits.group} stay whole (splits.group)"
+                )
 
 
 def prepare(
@@ -200,7 +212,10 @@ def _planned(config: RowsConfig, directory: Place, files: Mapping[str, Sequence[
         sources={name: _source(config, name, files[name], dealt.rows) for name in sources},
         uris={name: str(directory / f"{name}.lance") for name in names},
     )
-    schemas = {name: table_schema(domains[name if name in splits else POOL], name) for name in names}
+    clustered = config.splits.group is not None
+    schemas = {
+        name: table_schema(domains[name if name in splits else POOL], name, clustered=clustered) for name in names
+    }
     counted = [source.assignment.counts for source in job.sources.values()]
     expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
     if AUDIT in names:
@@ -250,7 +265,9 @@ def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: M
     assignment = assignment_of(config, name, files, taken)
     if id_column is not None:
         check_unique(files, id_column)
-    return DealtSource(domains=config.domains_of(name), id_column=id_column, assignment=assignment)
+    return DealtSource(
+        domains=config.domains_of(name), id_column=id_column, assignment=assignment, group=config.splits.group
+    )
 
 
 def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:

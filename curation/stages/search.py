@@ -1,6 +1,5 @@
 """The search for a trust function: a stage of a run, or the last one of ``curate tune``."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,13 +7,11 @@ import yaml
 
 from curation.arms import fitted_of
 from curation.config import RiskConfig, RunConfig, TrustConfig, TuneConfig
-from curation.domains.grading import read_grades
 from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
-from curation.rundir.graph import Done, In, Stage, setting
+from curation.rundir.graph import Done, In, Stage
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.sources import SourceFile, values_of
 from curation.stages.fit import FitTrust
 from curation.stages.training import training_host
 from curation.storage.paths import write_atomically
@@ -50,10 +47,6 @@ class Search(Stage):
 
     labels: In[TableRef]
     grades: In[TableRef]
-    groups: Json | None
-    """``column``, ``id_column`` and ``files`` of the source rows' groups, which no fold divides."""
-    contents: list[str] = setting(default_factory=list)
-    """The digests of the bytes of ``groups``' files, in their order."""
     stored: list[str]
     """States, and ``token_logprobs``, that the labels have."""
     tune: TuneConfig
@@ -81,8 +74,7 @@ class Search(Stage):
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
         space, objective = _asked(tune, trust, tuple(self.stored), self.share, self.risk)
-        group_of = None if self.groups is None else _groups(self.grades, contents=self.contents, **self.groups)
-        source, num_left_out = read_source(self.labels, self.grades, space.inputs, groups=group_of)
+        source, num_left_out = read_source(self.labels, self.grades, space.inputs)
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
         source = source.share(trust, seed)
@@ -153,15 +145,3 @@ def _asked(
 
     objective = Objective(metric=tune.metric, folds=tune.folds, share=share, risk=risk)
     return Space.of(tune.space, trust, stored=stored), objective
-
-
-def _groups(
-    grades: TableRef, *, column: str, id_column: str | None, files: list[Json], contents: Sequence[str]
-) -> dict[int, str]:
-    """The group of every graded source row.
-
-    Raises:
-        SourceError: the files have no such column, or one is another than the run found.
-    """
-    found = SourceFile.with_contents(files, contents)
-    return values_of(found, column, read_grades(grades).row_ids_N, id_column)

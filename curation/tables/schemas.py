@@ -28,9 +28,17 @@ ERROR = pa.field("error", pa.string())
 """``kind: detail`` of what went wrong with the row; null for a healthy row."""
 
 
-def examples(columns: pa.Schema, *, gold: bool) -> pa.Schema:
-    """Source, calibration, adapt, test (with ``gold``) and pool (without): the domain's own columns and ``error``."""
-    return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), ERROR])
+CLUSTER = pa.field("row_cluster", pa.int64())
+"""The cluster of the row (``curation.sources.clusters``); null of a row that is one of its own. It stands in tables of
+examples and grades where ``splits.group`` is set."""
+
+
+def examples(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
+    """Source, calibration, adapt, test (with ``gold``) and pool (without): the domain's own columns and ``error``.
+
+    ``clustered``: with ``CLUSTER``.
+    """
+    return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), *([CLUSTER] if clustered else []), ERROR])
 
 
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
@@ -257,6 +265,12 @@ GRADES = pa.schema(
 )
 """Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Only the
 select and report stages read the pool's grades."""
+
+
+def grades(of: pa.Schema) -> pa.Schema:
+    """Return ``GRADES``, with ``CLUSTER`` where the table of the examples, or of the grades before, has it."""
+    return GRADES.append(CLUSTER) if CLUSTER.name in of.names else GRADES
+
 
 SCORED = pa.schema(
     [

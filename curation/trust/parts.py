@@ -2,7 +2,8 @@
 
 Weights are fitted on one part. The other, the validation rows, says when a network stops and turns logits into
 probabilities; a stack (``train.stack``) needs no such part, as it is cross-fitted on all rows. Rows are parted by the
-question that they ask, so that copies of a question are on one side; only the first of them is used.
+question that they ask, so that copies of a question are on one side; only the first of them is used. With
+``splits.group`` whole groups are on one side.
 """
 
 import numpy as np
@@ -39,12 +40,15 @@ def used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
     return unit_N < config.source_share
 
 
-def part_of(question_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.int8]:
+def part_of(
+    question_N: Int64s, config: TrustConfig, seed: int, *, unit_N: Int64s | None = None
+) -> npt.NDArray[np.int8]:
     """The part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
 
-    ``UNUSED`` for rows that ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
+    ``unit_N``: what no part divides, if another than the question (``Graded.unit_N``). ``UNUSED`` for rows that
+    ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
     """
-    validates_N = hash_unit(question_N, seed) < config.validation_fraction
+    validates_N = hash_unit(question_N if unit_N is None else unit_N, seed) < config.validation_fraction
     part_N = np.where(validates_N, np.int8(VALIDATION), np.int8(FIT))
     part_N[~used(question_N, config, seed)] = UNUSED
     part_N[~first_of_each(question_N)] = REPEAT
@@ -56,3 +60,23 @@ def first_of_each(question_N: Int64s) -> Bools:
     first_N = np.zeros(len(question_N), dtype=np.bool_)
     first_N[np.unique(question_N, return_index=True)[1]] = True
     return first_N
+
+
+def independent(question_N: Int64s, row_ids_N: Int64s, cluster_N: Int64s | None = None) -> Bools:
+    """Return which rows count as independent draws, bool [N]: the first of each question.
+
+    With ``cluster_N`` one row of a cluster, by a hash of its id, and not of all clusters: by a hash of the cluster,
+    with a probability that is its number of rows by that of the largest. So the rows that are left are of different
+    clusters, and each is a row drawn from all rows, not from a cluster that was drawn: a bound for independent rows
+    holds for them, however large clusters are and whatever that has to do with what is right.
+    """
+    first_N = first_of_each(question_N)
+    if cluster_N is None:
+        return first_N
+    (place_M,) = np.nonzero(first_N)
+    order_M = np.lexsort((hash_unit(row_ids_N[place_M], derive(0, "row of a cluster")), cluster_N[place_M]))
+    cluster_K, start_K, size_K = np.unique(cluster_N[place_M][order_M], return_index=True, return_counts=True)
+    is_kept_K = hash_unit(cluster_K, derive(0, "clusters")) * size_K.max(initial=1) < size_K
+    kept_N = np.zeros(len(first_N), dtype=np.bool_)
+    kept_N[place_M[order_M[start_K[is_kept_K]]]] = True
+    return kept_N

@@ -522,3 +522,33 @@ def test_folds_are_dealt_by_class_and_by_a_seeded_hash_of_the_id() -> None:
     np.testing.assert_array_equal(folds_of(ids_N[order_N], correct_N[order_N], 5, 3), fold_N[order_N])
     assert (folds_of(ids_N, correct_N, 5, 4) != fold_N).mean() > 0.6
     assert set(folds_of(ids_N[:7], np.arange(7) < 3, 3, 0).tolist()) == {0, 1, 2}
+
+
+def test_no_fold_divides_a_group_and_folds_are_about_as_large_and_as_right() -> None:
+    rng = np.random.default_rng(1)
+    ids_N, cluster_N = rng.permutation(100_000)[:1_500], rng.integers(-(2**60), 2**60, 90)[rng.integers(0, 90, 1_500)]
+    correct_N = rng.random(1_500) < 0.3
+    fold_N = folds_of(ids_N, correct_N, 5, 3, cluster_M=cluster_N)
+    assert all(len(set(fold_N[cluster_N == cluster])) == 1 for cluster in set(cluster_N.tolist()))
+    assert np.abs(np.bincount(fold_N) - 300).max() < 45
+    assert np.abs(np.bincount(fold_N, correct_N) / np.bincount(fold_N) - correct_N.mean()).max() < 0.05
+    order_N = rng.permutation(1_500)
+    again_N = folds_of(ids_N[order_N], correct_N[order_N], 5, 3, cluster_M=cluster_N[order_N])
+    np.testing.assert_array_equal(again_N, fold_N[order_N])
+    with pytest.raises(DegenerateSourceError, match=r"of 4 groups \(splits\.group\), fewer than the 5 folds"):
+        folds_of(ids_N, correct_N, 5, 3, cluster_M=np.arange(1_500) % 4)
+
+
+def test_out_of_fold_logits_of_groups_do_not_know_them() -> None:
+    """Each group is right or wrong as a whole, by nothing that can be read: folds that divide groups would know it."""
+    rng = np.random.default_rng(2)
+    cluster_N = np.repeat(np.arange(60), 20)
+    mark_CD = 3 * rng.standard_normal((60, 40))
+    hidden_ND = (mark_CD[cluster_N] + rng.standard_normal((1_200, 40))).astype(np.float16)
+    rows = rows_of(hidden_ND, (rng.random(60) < 0.5)[cluster_N], rng.standard_normal((1_200, len(NUMBERS))))
+    kinds = {}
+    for name, found in (("rows", rows), ("groups", rows._replace(cluster_N=cluster_N))):
+        held_out = stacked_of(found, CONFIG, seed=3, origin={}).held_out
+        assert held_out is not None
+        kinds[name] = roc_auc_score(found.correct_N, held_out.raw_N)
+    assert kinds["rows"] > 0.9 and kinds["groups"] < 0.65

@@ -89,7 +89,7 @@ def test_rows_are_read_once_in_the_order_of_their_ids(source: TrialRows, correct
     np.testing.assert_array_equal(source.correct_N, correct[kept_N] & (kept_N % 5 != 4))
     assert source.numbers == ("mean_logprob",)
     np.testing.assert_array_equal(source.numbers_NK, source.inputs["mean_logprob"].astype(np.float64))
-    np.testing.assert_array_equal(source.group_N, kept_N)
+    np.testing.assert_array_equal(source.unit_N, kept_N)
     assert {name: (array.shape, array.dtype) for name, array in source.inputs.items()} == {
         "prompt_last": ((896, SIZE), np.float16),
         "output_last": ((896, SIZE), np.float16),
@@ -210,12 +210,20 @@ def test_a_share_of_the_source_is_all_that_a_search_reads(source: TrialRows) -> 
     assert source.share(BASE, 5) is source
 
 
-def test_a_group_stays_on_one_side(written: tuple[TableRef, TableRef]) -> None:
-    groups = {i: f"subject {i // 30}" for i in range(NUM_ROWS)}
-    found, _ = read_source(*written, ("output_last",), groups=groups)
+def test_a_group_stays_on_one_side_of_folds_and_of_a_trials_parts(
+    written: tuple[TableRef, TableRef], tmp_path: Path
+) -> None:
+    labels, grades = written
+    table = io.read(grades)
+    clusters = pa.array([i // 30 for i in table["row_id"].to_pylist()], pa.int64())
+    grouped = io.write(table.append_column(schemas.CLUSTER, clusters), str(tmp_path / "grades.lance"))
+    found, _ = read_source(labels, grouped, ("output_last",))
     fold_N = found.fold_N(FOLDS, 3)
-    assert all(len(set(fold_N[found.row_ids_N // 30 == group])) == 1 for group in range(30))
-    assert set(fold_N) == set(range(FOLDS))
+    part_N = found.rows(BASE, fold_N == 0, seed=3).part_N
+    for group in range(30):
+        of_N = found.row_ids_N // 30 == group
+        assert len(set(fold_N[of_N])) == 1 and len({*part_N[of_N]} - {UNUSED}) <= 1
+    assert set(fold_N) == set(range(FOLDS)) and {FIT, VALIDATION} <= set(part_N)
     with pytest.raises(ConfigError, match=r"tune\.folds: 31 folds of 30 rows or groups; give fewer"):
         Objective(metric="auc", folds=31).check(found, 3)
 
@@ -230,7 +238,7 @@ def test_of_rows_that_ask_the_same_question_the_first_is_taken(
     found, num_missing = read_source(labels, io.write(asked, str(tmp_path / "grades.lance")), ("output_last",))
     firsts_N = np.arange(0, NUM_ROWS, 3)[1:]  # the first of the first three rows that is graded has no state
     np.testing.assert_array_equal(found.row_ids_N, firsts_N)
-    np.testing.assert_array_equal(found.group_N, -1 - firsts_N // 3)
+    np.testing.assert_array_equal(found.unit_N, -1 - firsts_N // 3)
     assert num_missing == 1
 
 

@@ -39,7 +39,7 @@ def source() -> TrialRows:
     ids_N = np.arange(NUM_ROWS)
     return TrialRows(
         row_ids_N=ids_N,
-        group_N=ids_N,
+        unit_N=ids_N,
         correct_N=rng.random(NUM_ROWS) < 1 / (1 + np.exp(-score_N)),
         parsed_N=rng.random(NUM_ROWS) < 0.95,
         inputs={"output_last": hidden_ND},

@@ -23,7 +23,7 @@ from curation.selection.budget import GradedScores
 from curation.stages.shift import sample_rows, sampled_texts, states_in
 from curation.tables import io, schemas
 from curation.trust import FittedTrust, Scores
-from curation.trust.parts import first_of_each
+from curation.trust.parts import independent
 
 SAMPLE_BYTES = 32 << 20
 """How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
@@ -159,7 +159,7 @@ def _every(row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
 
 
 def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> GradedScores:
-    """The first graded row of each question that is to be kept, by row id; NaN scores where no label could be read."""
+    """The graded rows to keep that count as independent draws, by row id; NaN scores where no label could be read."""
     graded = read_grades(grades)
     table = io.open_table(labels)
     stored = [schemas.raw_column(name), schemas.trust_column(name)]
@@ -181,4 +181,5 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
     place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
     raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
     found = GradedScores(raw_M, trust_M, graded.correct_N[place_M], label_M[order_M])
-    return found.subset(first_of_each(graded.question_N[place_M]))
+    cluster_M = None if graded.cluster_N is None else graded.cluster_N[place_M]
+    return found.subset(independent(graded.question_N[place_M], row_ids_M[order_M], cluster_M))

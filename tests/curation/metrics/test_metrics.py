@@ -121,7 +121,7 @@ def test_auc_of_one_wrong_row_and_of_equal_scores_has_an_interval():
     assert tied.value == 0.5 and 0.4 < tied.low < 0.48 and 0.52 < tied.high < 0.6
 
 
-@pytest.mark.parametrize("kind", INTERVALS)
+@pytest.mark.parametrize("kind", [kind for kind in INTERVALS if "users" not in kind])
 def test_auc_interval_of_few_wrong_rows_holds_the_truth(kind):
     found = coverage(kind, 1_500, seed=2)  # standard error .006
     assert 0.92 <= found.holds <= 0.98

@@ -15,7 +15,7 @@ import pytest
 from curation.config import DomainConfig, RunConfig, SourceConfig
 from curation.domains import attempt, get_domain
 from curation.errors import RowError
-from curation.sources import discover, raw_rows, read_rows, values_of
+from curation.sources import discover, raw_rows, read_rows
 from curation.sources.missing import missing, present
 from curation.stages.prepare import prepare
 from curation.tables import io
@@ -112,14 +112,6 @@ def test_a_jsonl_column_of_texts_and_nan_has_no_text_of_it(tmp_path: Path) -> No
 def test_an_array_is_no_single_value() -> None:
     values = np.array([1.0, NAN])
     assert present({"state": values})["state"] is values and present(np.array(NAN)) is None
-
-
-def test_a_looked_up_value_that_is_missing_is_the_empty_text(tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"a": [1.5, NAN, None], "b": ["x", " ", "nan"]}), path)
-    files, wanted = discover(SourceConfig(path=str(path))), np.arange(3)
-    assert values_of(files, "a", wanted, None) == {0: "1.5", 1: "", 2: ""}
-    assert values_of(files, "b", wanted, None) == {0: "x", 1: "", 2: "nan"}
 
 
 @pytest.mark.parametrize(

@@ -238,3 +238,22 @@ def test_a_domain_that_grades_many_rows_is_asked_once_and_may_fail() -> None:
     assert graded(2) == ([False] * 2, ["domain_failed: check gave 1 verdicts for 2 rows"] * 2)
     with pytest.raises(ConfigError):
         graded(3)
+
+
+def test_grades_have_the_clusters_of_the_rows_and_a_judge_keeps_them(tmp_path: Path) -> None:
+    ids = [30, 10, 40, 20]
+    columns = {"row_id": ids, "question": [f"Which is {i}?" for i in ids], "choices": [["this", "that"]] * 4}
+    examples = pa.table(columns).append_column(schemas.CLUSTER, pa.array([7, None, 7, -5], pa.int64()))
+    asked = save(tmp_path, "examples", examples)
+    weak = save(tmp_path, "labels", pa.table({"row_id": ids, "label": ["A"] * 4, "error": pa.nulls(4, pa.string())}))
+    gold = save(tmp_path, "gold", audit(ids, list("ABAA")))
+    parts = [stage._grade(*call) for call in stage._calls(weak, gold, asked, DomainConfig(name="mcqa"))]
+    ref = io.write(pa.concat_tables(parts), str(tmp_path / "grades.lance"))
+    graded = read_grades(ref)
+    assert graded.row_ids_N.tolist() == [10, 20, 30, 40] and graded.cluster_N is not None
+    assert graded.cluster_N.tolist() == [graded.question_N[0], -5, 7, 7], "a row without a group is one of its own"
+    assert graded.unit_N is graded.cluster_N
+    verdicts = pa.table({"row_id": [10], "value": [1.0], "error": pa.nulls(1, pa.string())})
+    judged = read_grades(overrule(ref, save(tmp_path, "verdicts", verdicts), str(tmp_path / "judged.lance")))
+    np.testing.assert_array_equal(judged.cluster_N, graded.cluster_N)
+    assert judged.correct_N.tolist() == [True, True, True, True]

@@ -13,7 +13,9 @@ from curation.config import RunConfig
 from curation.stages.possible_groups import differ
 
 
-def warned(folder: Path, labelled: list[dict[str, Any]], pool: list[dict[str, Any]]) -> list[str]:
+def warned(
+    folder: Path, labelled: list[dict[str, Any]], pool: list[dict[str, Any]], group: str | None = None
+) -> list[str]:
     for name, rows in (("labelled", labelled), ("pool", pool)):
         rows = [
             row | {"question": f"{name} {n}?", "choices": ["a", "b"], "answer": n % 2} for n, row in enumerate(rows)
@@ -25,7 +27,7 @@ def warned(folder: Path, labelled: list[dict[str, Any]], pool: list[dict[str, An
             "run_dir": str(folder / "run"),
             "domain": "mcqa",
             "sources": {name: {"path": str(folder / f"{name}.jsonl")} for name in ("labelled", "pool")},
-            "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}},
+            "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}, "group": group},
             "teacher": {"backend": "scripted"},
             "selection": {"budget": {"n": 1}, "arms": ["naive"]},
         }
@@ -42,7 +44,8 @@ def test_users_of_whom_the_pool_has_others_are_named(tmp_path: Path) -> None:
     labelled, pool = of_users(rng.integers(30, size=300)), of_users(100 + rng.integers(500, size=900))
     (line,) = warned(tmp_path, labelled, pool)
     assert "user may divide rows into groups (300 labelled rows that were looked at have 30 values, and 100 %" in line
-    assert "curate review draw" in line
+    assert "curate review draw" in line and "set splits.group: user" in line
+    assert warned(tmp_path, labelled, pool, group="user") == [], "its rows are counted by group"
 
 
 @pytest.mark.parametrize("kind", ["same users", "a user a row", "few values", "no such column"])

@@ -13,7 +13,7 @@ from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
 from curation.errors import ConfigError, SourceError
 from curation.refs import TableRef
-from curation.sources import check_unchanged, discover
+from curation.sources import check_unchanged, cluster_of, discover
 from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
 from curation.tables import io
 from curation.telemetry.standing import Update
@@ -374,3 +374,24 @@ def test_worked_solutions_stand_in_the_audit_table_alone(local_ray, tmp_path: Pa
         found["bad_solution"] += bad is not None
         found["no_gold"] += row["gold"] is None
     assert refs.counts["audit"].errors == found and all(found.values())
+
+
+def test_groups_stay_whole_and_their_numbers_stand_in_the_tables(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    users = [None if place < 3 else f"u{place % 17}" for place in range(NUM_ROWS)]
+    rows = [{**row, "user": user} for row, user in zip(puzzles[:NUM_ROWS], users, strict=True)]
+    settings = config({**SPLITS, "group": "user"}, all={"path": str(write_parts(tmp_path / "in", rows)), "mixed": True})
+    refs = run(settings, tmp_path / "out")
+    starts, user_of, split_of = {0: 0, 1: 110, 2: 180}, {}, {}
+    for name, ref in refs.tables.items():
+        if name == "audit":
+            continue
+        for row in content(ref):
+            user = users[starts[row["row_id"] >> 40] + (row["row_id"] & (1 << 40) - 1)]
+            assert row["row_cluster"] == cluster_of(user)
+            if user is not None:
+                user_of[row["row_cluster"]] = user
+                assert split_of.setdefault(user, name) == name
+    assert len(user_of) == 17 and set(split_of.values()) == {"adapt", "source", "calibration", "test", "pool"}
+    sizes = {name: counts.rows for name, counts in refs.counts.items()}
+    assert sum(rows for name, rows in sizes.items() if name != "audit") == NUM_ROWS and abs(sizes["source"] - 60) <= 15
+    assert run(settings, tmp_path / "out") == refs

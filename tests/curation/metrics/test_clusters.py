@@ -1,0 +1,134 @@
+"""Intervals of rows in clusters: against closed forms, pairs counted one by one, a jackknife and draws."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import beta, norm, t
+
+from benchmarks.verdict_intervals import INTERVALS, coverage
+from benchmarks.verdict_pools import fitted_on_users
+from curation import metrics
+from curation.metrics.bootstrap import resample
+from curation.metrics.clusters import inflation
+from curation.metrics.ranking import auc_influence
+from curation.report.evidence import foreseen, quality
+from curation.report.measured import InMemory
+
+RNG = np.random.default_rng(0)
+CLUSTER_N = RNG.integers(0, 25, 400)
+CORRECT_N = RNG.random(400) < norm.cdf(0.4 + RNG.normal(size=25)[CLUSTER_N])
+SCORE_N = np.round(RNG.normal(size=400) + CORRECT_N + 0.5 * RNG.normal(size=25)[CLUSTER_N], 1)  # with ties
+
+
+def ratio(effective: float, confidence: float = 0.95) -> float:
+    quantile = (1 + confidence) / 2
+    return float((t.ppf(quantile, effective - 1) / norm.ppf(quantile)) ** 2)
+
+
+def test_rows_that_are_their_own_clusters_are_as_wide_as_a_t_interval() -> None:
+    values_N = RNG.normal(size=40)
+    found = inflation(values_N - values_N.mean(), np.arange(40))
+    assert found == pytest.approx(40 / 39 * ratio(40)) and found < 1.12
+    assert inflation(values_N, None) == 1.0
+    assert math.isinf(inflation(values_N, np.zeros(40, dtype=np.int64)))
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+def test_a_share_has_the_interval_of_korn_and_graubard(confidence: float) -> None:
+    share = CORRECT_N.mean()
+    sums = [(CORRECT_N[c == CLUSTER_N] - share).sum() for c in range(25)]
+    sizes = np.bincount(CLUSTER_N)
+    variance = 25 / 24 * np.square(sums).sum() / 400**2
+    effective = share * (1 - share) / variance / ratio(400**2 / (sizes**2).sum(), confidence)
+    found = metrics.proportion(
+        int(CORRECT_N.sum()),
+        400,
+        confidence=confidence,
+        inflation=inflation(CORRECT_N - share, CLUSTER_N, confidence=confidence),
+    )
+    tail = (1 - confidence) / 2
+    assert found.low == pytest.approx(beta.ppf(tail, share * effective, (1 - share) * effective + 1))
+    assert found.high == pytest.approx(beta.ppf(1 - tail, share * effective + 1, (1 - share) * effective))
+    assert found.n == 400 and effective < 120
+
+
+def test_where_all_rows_are_right_a_cluster_counts_as_one() -> None:
+    cluster_N = np.repeat(np.arange(30), 20)
+    cells_2N = np.stack([np.zeros(600), np.ones(600)]).astype(np.int64)
+    (found,) = metrics.purity_of_cells(cells_2N, [600], cluster_G=cluster_N)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.025 ** (ratio(30) / 30)) and found.low < 0.88
+    (one,) = metrics.purity_of_cells(cells_2N, [15], cluster_G=cluster_N)
+    assert (one.low, one.high) == (0.0, 1.0), "one cluster tells nothing"
+
+
+def test_the_variance_of_an_auc_is_that_of_pairs_summed_by_cluster() -> None:
+    right, wrong = np.flatnonzero(CORRECT_N), np.flatnonzero(~CORRECT_N)
+    in_order = np.array([[(SCORE_N[i] > SCORE_N[j]) + (SCORE_N[i] == SCORE_N[j]) / 2 for j in wrong] for i in right])
+    auc = in_order.mean()
+    sums = [
+        (in_order[CLUSTER_N[right] == c].mean(axis=1) - auc).sum() / len(right)
+        + (in_order[:, CLUSTER_N[wrong] == c].mean(axis=0) - auc).sum() / len(wrong)
+        for c in range(25)
+    ]
+    influence_N = auc_influence(SCORE_N, CORRECT_N)
+    by_cluster = np.bincount(CLUSTER_N, influence_N)
+    np.testing.assert_allclose(by_cluster, sums, atol=1e-12)
+    jackknife = [metrics.auc_value(SCORE_N[c != CLUSTER_N], CORRECT_N[c != CLUSTER_N]) for c in range(25)]
+    assert 25 / 24 * np.square(sums).sum() == pytest.approx(24 * np.var(jackknife), rel=0.15)
+    found, plain = metrics.auc(SCORE_N, CORRECT_N, cluster_N=CLUSTER_N), metrics.auc(SCORE_N, CORRECT_N)
+    assert found.value == plain.value == pytest.approx(auc)
+    assert found.high - found.low > 1.2 * (plain.high - plain.low)
+
+
+def test_a_difference_of_two_scores_of_the_same_users_is_wider_by_cluster() -> None:
+    other_N = RNG.normal(size=400) + CORRECT_N
+    plain = metrics.auc_difference(SCORE_N, other_N, CORRECT_N)
+    found = metrics.auc_difference(SCORE_N, other_N, CORRECT_N, cluster_N=CLUSTER_N)
+    jackknife = [
+        metrics.auc_difference(*(of_N[c != CLUSTER_N] for of_N in (SCORE_N, other_N, CORRECT_N))).value
+        for c in range(25)
+    ]
+    half = t.ppf(0.975, 24) * math.sqrt(24 * np.var(jackknife))
+    assert found.value == plain.value
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.2)
+
+
+def test_a_bootstrap_draws_clusters() -> None:
+    trust_N = 1 / (1 + np.exp(-SCORE_N))
+    errors_N = (trust_N - CORRECT_N) ** 2
+    by_cluster = np.bincount(CLUSTER_N, errors_N - errors_N.mean())
+    found = metrics.brier(trust_N, CORRECT_N, cluster_N=CLUSTER_N)
+    sd = math.sqrt(np.square(by_cluster).sum()) / 400
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(sd, rel=0.15)
+    plain = metrics.brier(trust_N, CORRECT_N)
+    assert found.value == plain.value and found.high - found.low > 1.3 * (plain.high - plain.low)
+    for name in ("ece", "brier_parts"):
+        measured = getattr(metrics, name)(trust_N, CORRECT_N, cluster_N=CLUSTER_N)
+        assert measured == getattr(metrics, name)(trust_N, CORRECT_N, cluster_N=7 * CLUSTER_N - 3), "ids do not count"
+    assert resample(np.array([3, 4]), lambda counts: counts[..., 0] / 7, 0).shape == (1000,)
+
+
+def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
+    rows, trust_N, _ = fitted_on_users(np.random.default_rng(3), wrong=False, grouped=True)
+    alone = replace(rows, cluster_N=None)
+    found, plain = (quality(InMemory(judged=of, selected={}, seed=0).parsed, "trust", 150, 0.6) for of in (rows, alone))
+    assert found is not None and plain is not None and found.auc is not None and plain.auc is not None
+    assert found.top.value == plain.top.value and found.share_right.value == plain.share_right.value
+    for name in ("share_right", "brier_excess"):
+        wide, narrow = getattr(found, name), getattr(plain, name)
+        assert wide.high - wide.low > narrow.high - narrow.low
+    expected, by_rows = (foreseen(of, "trust", 150, np.sort(trust_N)[::-1][:1_000]) for of in (rows, alone))
+    assert expected is not None and by_rows is not None
+    assert expected.purity.value == by_rows.purity.value and expected.purity.low < by_rows.purity.low
+
+
+@pytest.mark.parametrize("kind", [kind for kind in INTERVALS if kind.endswith("with splits.group")])
+def test_intervals_of_users_hold_the_truth(kind: str) -> None:
+    assert 0.92 <= coverage(kind, 1_000, 1).holds <= 0.97
+
+
+def test_intervals_that_count_rows_do_not() -> None:
+    assert coverage("share right, 600 rows of 30 users, without splits.group", 1_000, 1).holds < 0.7
