@@ -16,10 +16,10 @@ PRODUCT = ("curation", "train", "tune")
 MOST_PARAMETERS, MOST_LINES = 8, 60
 SHORT_FILE, SHORT_FUNCTION = 60, 6
 BUDGETS: dict[str, int] = {
-    "curation": 2_190,
+    "curation": 2_180,
     "curation/cluster": 920,
-    "curation/commands": 8_350,
-    "curation/config": 5_040,
+    "curation/commands": 8_030,
+    "curation/config": 5_050,
     "curation/domains": 5_440,
     "curation/filter": 4_650,
     "curation/metrics": 2_120,
@@ -27,18 +27,18 @@ BUDGETS: dict[str, int] = {
     "curation/passes": 2_030,
     "curation/pipeline": 4_500,
     "curation/report": 7_590,
-    "curation/rundir": 2_070,
+    "curation/rundir": 2_080,
     "curation/selection": 2_740,
     "curation/signals": 540,
     "curation/sources": 1_960,
     "curation/stages": 8_760,
-    "curation/storage": 1_750,
+    "curation/storage": 1_810,
     "curation/tables": 1_930,
     "curation/teachers": 5_850,
     "curation/telemetry": 560,
     "curation/tracking": 340,
     "curation/trust": 2_310,
-    "train": 5_440,
+    "train": 5_450,
     "tune": 1_490,
 }
 """The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""
