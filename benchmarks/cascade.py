@@ -20,7 +20,6 @@ Controls: as many rows dropped by lot; a first score that is the same for all ro
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ import torch
 
 from benchmarks import worked_sums
 from benchmarks.pairs import measure
+from benchmarks.recorded import recorded
 from curation.arms import fitted_of
 from curation.arrays import Bools, Int64s
 from curation.config import RunConfig, TeacherConfig, TrustConfig
@@ -152,7 +152,7 @@ def labelled(name: str, kind: str) -> Labelled:
         ],
     )
     run_part(config, "gen-0/grade-source", alone=False)
-    stages = json.loads((Path(str(config.directory)) / "manifest.json").read_text())["stages"]
+    stages = recorded(Path(str(config.directory)))
     outputs = {name: stage["outputs"] for name, stage in stages.items()}
     return Labelled(
         task=task,

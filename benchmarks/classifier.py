@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from benchmarks.recorded import recorded
 from curation.arrays import Float64s
 from curation.metrics import auc_value
 from curation.refs import TableRef
@@ -122,7 +123,7 @@ def run_page(
 
 def read_rows(folder: Path, gold: Mapping[str, str]) -> Rows:
     """The pool's labels as the run left them, graded by the classes that it never saw."""
-    stages = json.loads((folder / "runs" / "tickets" / "manifest.json").read_text())["stages"]
+    stages = recorded(folder / "runs" / "tickets")
     outputs = {name: stage["outputs"] for name, stage in stages.items() if stage.get("outputs")}
     pool = TableRef.from_json(outputs["gen-0/score-pool"]["labels"])
     state, trust = schemas.state_column("prompt_last"), schemas.trust_column("trust")

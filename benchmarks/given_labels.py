@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.real.arms import fitted
+from benchmarks.recorded import recorded
 from curation.arrays import Float64s
 from curation.config import RunConfig, TrustConfig
 from curation.metrics import auc_value
@@ -124,7 +125,7 @@ def configuration(model: Path, work: Path, *, num_rows: int, dtype: str) -> RunC
 
 def read_rows(directory: Path) -> Rows:
     """The graded rows of the run."""
-    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    stages = recorded(directory)
     labels = io.latest(stages["gen-0/label-source"]["outputs"]["labels"]["uri"])
     grades = TableRef.from_json(stages["gen-0/grade-source"]["outputs"]["grades"])
     numbers = stored_numbers(io.open_table(labels).schema)

@@ -16,6 +16,7 @@ import yaml
 from click.testing import CliRunner
 
 from benchmarks.hostile_case import Case, Settings
+from benchmarks.recorded import recorded
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 
@@ -124,7 +125,7 @@ def check_run(run: Path) -> int:
     for row in found:
         text = TEXTS[(2**63 - 1 - row["row_id"]) % 8]
         assert f"Problem: {text} What is" in row["prompt"] and row["completion"] in COMPLETIONS, row["row_id"]
-    stages = json.loads((run / "manifest.json").read_text())["stages"]
+    stages = recorded(run)
     counts = stages["prepare"]["outputs"]["counts"]
     return sum(sum(counts[split]["errors"].values()) for split in ("source", "audit"))
 

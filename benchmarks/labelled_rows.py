@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
+from benchmarks.recorded import recorded
 from benchmarks.trust_quality import graded
 from curation import metrics
 from curation.arms import ARMS
@@ -48,7 +49,7 @@ class Run:
     """The labels of a finished run."""
 
     def __init__(self, directory: Path) -> None:
-        stages = json.loads((directory / "manifest.json").read_text())["stages"]
+        stages = recorded(directory)
         self.outputs = {name: stage["outputs"] for name, stage in stages.items()}
         raw = yaml.safe_load((directory / "config.yaml").read_text())["trust"]
         self.trust = TrustConfig.model_validate({**raw, "source_share": 1.0, "score_dtype": "float32"})

@@ -29,6 +29,8 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from benchmarks.recorded import recorded
+
 SETS = ("banking77", "irony")
 LABELLED, SIZES, DEALS = 500, (200, 500), 3
 RESULTS = Path(__file__).with_suffix(".jsonl")
@@ -77,7 +79,7 @@ def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:
         (source, states), (pool, _) = (rows_of(directory, split) for split in ("source", "pool"))
         section = yaml.safe_load((directory / "config.yaml").read_text())["domain"]
         domain = get_domain(DomainConfig.model_validate(section))
-        stages = json.loads((directory / "manifest.json").read_text())["stages"]
+        stages = recorded(directory)
         prepared = stages["prepare"]["outputs"]["tables"]
 
         def column(uri: str, key: str) -> dict[int, Any]:

@@ -8,7 +8,6 @@ trust is taken as the run gave it to every row, and then with 0 for unparsed row
 """
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.recorded import recorded
 from curation import metrics
 from curation.domains.grading import read_grades
 from curation.refs import TableRef
@@ -35,7 +35,7 @@ def graded(outputs: Mapping[str, Any], labels: str, split: str, columns: list[st
 
 def quality(directory: Path) -> dict[str, Any]:
     """The numbers of one run."""
-    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    stages = recorded(directory)
     outputs = {name: stage["outputs"] for name, stage in stages.items()}
     pool, correct_N = graded(outputs, "score", "pool", COLUMNS)
     source, source_N = graded(outputs, "label", "source", ["row_id", "label"])

@@ -32,12 +32,11 @@ from curation.periodic import every
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
 from curation.storage.paths import place
-from curation.telemetry.console import progress, say, too_quiet
+from curation.telemetry.console import say, too_quiet
 
 if TYPE_CHECKING:
     from curation.cluster import capacity
     from curation.commands import clean as cleaning
-    from curation.commands import copy as copying
     from curation.commands import doctor as doctors
     from curation.commands import inspect as tables
     from curation.commands import validate as validating
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
     from curation.config import load
 else:
     capacity, load = Lazy("curation.cluster.capacity"), Lazy("curation.config.load")
-    cleaning, copying = Lazy("curation.commands.clean"), Lazy("curation.commands.copy")
+    cleaning = Lazy("curation.commands.clean")
     doctors, validating = Lazy("curation.commands.doctor"), Lazy("curation.commands.validate")
     tables, table_text = Lazy("curation.commands.inspect"), Lazy("curation.commands.inspect.text")
 
-RARE = ("ablate", "analyze", "explain", "verify", "clean", "copy", "doctor")
+RARE = ("ablate", "analyze", "explain", "verify", "clean", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
 USUAL = (
     "init",
@@ -227,23 +226,6 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
         echo(f"{item.path}: {versions}{item.files:,} files, {table_text.size(item.bytes)}")
         files, num_bytes = files + item.files, num_bytes + item.bytes
     echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {table_text.size(num_bytes)}")
-
-
-@main.command("copy")
-@click.argument("run_dir")
-@click.argument("new")
-def copy_run(run_dir: str, new: str) -> None:
-    """Copy RUN_DIR to the folder NEW, so that the copy is a run of its own: it names and changes nothing of RUN_DIR.
-
-    `cp` does not do that: records name tables by their paths. Results of finished stages are copied, and the work of
-    unfinished ones is begun anew by `curate run NEW`. A run that is under way is refused. Until all is copied NEW is
-    called NEW.copying; after a kill, the same command goes on, or remove that folder.
-    """
-    with progress("copy") as update:
-        done = copying.copy(place(run_dir), place(new), update)
-    for folder in done.left:
-        echo(f"not copied, no finished stage names it: {folder}")
-    echo(f"{new}: {done.files:,} files, {table_text.size(done.bytes)}; next: `curate verify {new}`, `curate run {new}`")
 
 
 @main.command()

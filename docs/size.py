@@ -32,13 +32,13 @@ BUDGETS: dict[str, int] = {
     "curation/signals": 540,
     "curation/sources": 1_960,
     "curation/stages": 8_760,
-    "curation/storage": 1_750,
+    "curation/storage": 1_810,
     "curation/tables": 1_930,
     "curation/teachers": 5_880,
     "curation/telemetry": 560,
     "curation/tracking": 340,
     "curation/trust": 2_310,
-    "train": 5_440,
+    "train": 5_450,
     "tune": 1_490,
 }
 """The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""

@@ -87,7 +87,7 @@ def _listed(text: str) -> list[str]:
 
 SEVERAL = "test_students_run.py::test_students_of_one_selection_and_one_that_is_added"
 ANALYSED = "test_analysis_run.py::test_an_analysis_is_killed_resumed_cached_and_shown"
-COPIED = "curation/commands/test_copy.py::test_a_copy_is_whole_and_finished_without_its_original"
+COPIED = "test_moved_run.py::test_a_moved_run_goes_on"
 EXPLAINED = "test_analysis_run.py::test_a_row_and_a_student_of_it_are_explained"
 _ANALYSED = """
     curate analyze runs/quickstart | curate analyze CONFIG
@@ -134,7 +134,7 @@ OFFLINE: dict[str, str] = {
     "test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows",
     "curate inspect RUN_DIR gen-0/teacher": "curation/pipeline/test_left_out.py::"
     "test_rows_that_a_teacher_is_not_adapted_on_are_listed_with_their_reasons",
-    **dict.fromkeys(_listed("curate copy runs/my-run runs/other | curate copy RUN_DIR NEW | curate run NEW"), COPIED),
+    **dict.fromkeys(_listed("curate run runs/other"), COPIED),
     "curate export-student runs/my-run --student large -o large": SEVERAL,
     "curate tune CONFIG": "test_search_run.py::test_a_search_whose_driver_is_killed_ends_with_the_same_leaderboard",
     "python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student": (

@@ -1,6 +1,5 @@
 """A run directory with a selection, made by the select stage itself over a written pool, for tests of reviews."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.recorded import recorded
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains.math import Math
 from curation.refs import TableRef
@@ -122,7 +122,7 @@ def make_run(
 
 def selected(run: ReviewedRun, arm: str) -> list[int]:
     """The ids of the rows that an arm selected, best first."""
-    record = json.loads((run.directory / "manifest.json").read_text())["stages"]["gen-0/select"]
+    record = recorded(run.directory)["gen-0/select"]
     table = TableRef.from_json(record["outputs"]["arms"][arm]["table"])
     return io.read(table, columns=["row_id"])["row_id"].to_pylist()
 

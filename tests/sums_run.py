@@ -13,6 +13,7 @@ import lance
 import yaml
 from click.testing import CliRunner
 
+from benchmarks.recorded import recorded
 from curation.cli import main
 
 NUM_SOURCE = 100
@@ -124,6 +125,6 @@ class SumsRun:
 
     def counts(self) -> dict[str, Any]:
         """What the manifest says became of the pool's rows."""
-        stages = json.loads((self.directory / "manifest.json").read_text())["stages"]
+        stages = recorded(self.directory)
         counts: dict[str, Any] = stages["gen-0/label-pool"]["outputs"]["counts"]
         return counts

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.recorded import recorded
 from curation.refs import TableRef
 from curation.tables import io
 
@@ -71,7 +72,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def manifest(config: Path) -> dict[str, Any]:
-    return json.loads((config.parent / "run" / "manifest.json").read_text())["stages"]
+    return recorded(config.parent / "run")
 
 
 def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:

@@ -3,11 +3,13 @@
 import copy
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from benchmarks.recorded import recorded
 from curation import run
 from curation.commands.plan import make_plan
 from curation.commands.status import look, status_lines
@@ -15,6 +17,7 @@ from curation.config.load import load_config
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
 from curation.hashing import derive
+from curation.pipeline.running import run_part
 from curation.refs import TableRef
 from curation.stages.label import RowShare
 from curation.tables import io
@@ -62,7 +65,7 @@ def load(directory: Path, puzzle_file: Path, changes: dict | None = None, overri
 
 
 def stages(directory: Path) -> dict:
-    return json.loads((directory / "run" / "manifest.json").read_text())["stages"]
+    return recorded(directory / "run")
 
 
 def events(directory: Path, kind: str) -> list[str]:
@@ -124,6 +127,15 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
         chosen = TableRef.from_json(done[f"gen-{index}/select"]["outputs"]["arms"]["trust"]["table"])
         assert out < ids[index] and not out & set(io.read(chosen, ["row_id"])["row_id"].to_pylist())
     assert (arm["rows_trained"], arm["rows_dropped"], arm["epochs"]) == (40, 0, 1)
+
+    # A copy elsewhere does nothing again, and its second generation is taught by its own student.
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    copied = load_config(shutil.copytree(tmp_path / "run", tmp_path / "copy") / "config.yaml")
+    assert copied.directory == tmp_path / "copy" and run(copied)["arms"] == report["arms"]
+    assert (tmp_path / "copy" / "manifest.json").read_bytes() == before[tmp_path / "run" / "manifest.json"]
+    assert recorded(copied.directory)["gen-1/label-pool"]["inputs"]["model"]["adapter"].startswith(f"{tmp_path}/copy/")
+    run_part(load_config(tmp_path / "copy" / "config.yaml", ["selection.budget.n=30"]), "gen-0/select", alone=False)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
 
     # The same command again does nothing; another budget redoes the selections and what hangs on them, no labels.
     assert run(config)["arms"] == report["arms"]

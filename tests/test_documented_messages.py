@@ -78,8 +78,8 @@ PRODUCED = {
     "test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake",
     "is of format": "curation/rundir/test_manifest.py::"
     "test_a_directory_of_an_earlier_format_is_read_and_not_gone_on_with",
-    "was moved or copied, its manifest names ...": "curation/commands/test_clean.py::"
-    "test_a_run_that_was_moved_is_left_alone",
+    "names the table ..., which lies outside": "curation/test_cli.py::"
+    "test_a_run_whose_record_names_a_table_elsewhere_is_refused_before_it_writes",
     "stage ... is damaged: ... missing or cut off": "curation/rundir/test_sealed.py::"
     "test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it",
     "manifest.json: is damaged": "curation/commands/test_verify.py::"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.recorded import recorded
 from curation import run
 from curation.cli import main
 from curation.commands.combine import member, require_alike
@@ -57,7 +58,7 @@ def config(tmp_path: Path, name: str = "run", *, arms: list[str] = ARMS, num: in
 
 
 def stages(tmp_path: Path, name: str = "run") -> dict[str, Any]:
-    return json.loads((tmp_path / name / "manifest.json").read_text())["stages"]
+    return recorded(tmp_path / name)
 
 
 def status(tmp_path: Path) -> str:

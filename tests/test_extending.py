@@ -1,7 +1,6 @@
 """Every example of ``docs/extending.md``, run from the command line: as a file and a line, and as a constant."""
 
 import csv
-import json
 import os
 import random
 import re
@@ -16,6 +15,8 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.torch import load_file
+
+from benchmarks.recorded import recorded
 
 pytestmark = pytest.mark.whole_run
 
@@ -154,7 +155,7 @@ def run(directory: Path, config: dict[str, Any], *verb: str) -> subprocess.Compl
 
 
 def outputs(directory: Path, stage: str) -> dict[str, Any]:
-    stages = json.loads((directory / "run" / "manifest.json").read_text())["stages"]
+    stages = recorded(directory / "run")
     return stages[f"gen-0/{stage}"]["outputs"]
 
 
@@ -211,7 +212,7 @@ def check(directory: Path, names: dict[str, str]) -> None:
 
 
 def outputs_of_prepare(directory: Path) -> dict[str, Any]:
-    stages = json.loads((directory / "run" / "manifest.json").read_text())["stages"]
+    stages = recorded(directory / "run")
     return stages["prepare"]["outputs"]["tables"]
 
 

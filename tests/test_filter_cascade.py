@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from filter_package import COMPLETIONS, STATES, ids_of, make_package, matrix, states_of, write_pool
 
+from benchmarks.recorded import recorded
 from curation.cli import main
 from curation.commands.filter import summary
 from curation.config.load import load_filter
@@ -56,7 +57,7 @@ def row_ids(output: Path) -> set[int]:
 
 def labels_of(output: Path) -> Any:
     """The labels of all rounds, with their columns of the first cut."""
-    stages = json.loads((output / "_curation/manifest.json").read_text())["stages"]
+    stages = recorded(output / "_curation")
     refs = [TableRef.from_json(made["outputs"]["labels"]) for name, made in stages.items() if name.startswith("label-")]
     return [io.read(ref).to_pandas() for ref in refs]
 

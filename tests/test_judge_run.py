@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.recorded import recorded
 from curation import run
 from curation.config.load import parse_config
 from curation.refs import TableRef
@@ -39,7 +40,7 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
         },
     }
     report = run(parse_config(config))
-    stages = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    stages = recorded(tmp_path / "run")
 
     def table(stage: str, output: str, columns: list[str]) -> dict[int, dict[str, Any]]:
         ref = TableRef.from_json(stages[f"gen-0/{stage}"]["outputs"][output])

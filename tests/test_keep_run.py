@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from benchmarks.recorded import recorded
 from curation.cli import main
 
 pytestmark = pytest.mark.timeout(900)
@@ -75,7 +76,7 @@ def pool(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def kept(folder: Path) -> Path:
-    record = json.loads((folder / "run" / "manifest.json").read_text())["stages"]["gen-0/keep"]
+    record = recorded(folder / "run")["gen-0/keep"]
     return Path(record["outputs"]["files"]["trust"]["parquet"]).parent
 
 
@@ -94,9 +95,9 @@ def test_every_selected_row_has_the_users_own_id(folder: Path, pool: dict[str, d
 def test_other_columns_are_read_back_and_nothing_else_is_done_again(
     folder: Path, pool: dict[str, dict[str, str]]
 ) -> None:
-    before = json.loads((folder / "run" / "manifest.json").read_text())["stages"]
+    before = recorded(folder / "run")
     curate("run", config(folder, ["key", "url"]))
-    after = json.loads((folder / "run" / "manifest.json").read_text())["stages"]
+    after = recorded(folder / "run")
     assert {name for name in after if after[name] != before[name]} == {"gen-0/keep"}  # times are in whole seconds
     rows = {row["key"]: row["url"] for row in pq.read_table(kept(folder) / "trust.parquet").to_pylist()}
     urls = {row["key"]: row["url"] or None for row in pool.values()}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.recorded import recorded
 from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
@@ -73,7 +74,7 @@ def test_a_search_has_a_page_and_a_run_with_its_best_yaml_fits_the_same(local_ra
     best = yaml.safe_load(Path(search["best_path"]).read_text())
     config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **best}))
     run_part(load_config(config), "trust", alone=False)
-    stages = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    stages = recorded(tmp_path / "run")
     mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
     assert mine != theirs
     assert (mine / "weights.safetensors").read_bytes() == (theirs / "weights.safetensors").read_bytes()

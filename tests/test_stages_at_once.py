@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from ray_nodes import Nodes, cluster_of, wait_until
 from sums_run import NUM_SOURCE, SumsRun
 
+from benchmarks.recorded import recorded
 from curation.cli import main
 
 pytestmark = pytest.mark.whole_run
@@ -177,7 +178,7 @@ def check_rows(run: ManyStages) -> None:
 
 def check_stages(run: ManyStages, ends: Collection[int]) -> None:
     """No stage twice, and three of them under way at once."""
-    stages = json.loads((run.directory / "manifest.json").read_text())["stages"]
+    stages = recorded(run.directory)
     events = run.lines()
     finished: set[str] = set()
     for event in events:
@@ -222,7 +223,7 @@ def test_one_that_fails_lets_the_others_end_and_is_alone_done_again(local_ray: A
     assert any(stages >= LABELLING for stages in under_way(run.lines()))
     assert [event["stage"] for event in run.events("failed")] == [PROBE]
     healthy = {event["stage"] for event in run.events("finished")}
-    stages = json.loads((run.directory / "manifest.json").read_text())["stages"]
+    stages = recorded(run.directory)
     assert stages.keys() == healthy >= LABELLING - {PROBE} and "gen-0/select" not in healthy
     assert len(ids_in(run, "pool")) == len(run.committed())
 
@@ -233,7 +234,7 @@ def test_one_that_fails_lets_the_others_end_and_is_alone_done_again(local_ray: A
     assert result.exit_code == 0, result.stderr
     started = [event["stage"] for event in run.lines()[before:] if event["event"] == "started"]
     assert PROBE in started and not healthy.intersection(started) and len(started) == len(set(started))
-    stages = json.loads((run.directory / "manifest.json").read_text())["stages"]
+    stages = recorded(run.directory)
     assert stages.keys() == healthy | set(started) and "gen-0/select" in stages
     assert stages[PROBE]["outputs"]["counts"]["errors"] == {"scripted": 10}
     check_rows_of_the_failed(run, asked)

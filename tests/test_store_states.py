@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.recorded import recorded
 from curation import run
 from curation.commands.plan import make_plan
 from curation.config.load import load_config
@@ -66,7 +67,7 @@ REST = [
 
 
 def done(directory: Path) -> dict:
-    return json.loads((directory / "run" / "manifest.json").read_text())["stages"]
+    return recorded(directory / "run")
 
 
 def started(directory: Path) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from benchmarks.recorded import recorded
 from curation import run
 from curation.cli import main
 from curation.commands.plan import make_plan
@@ -78,7 +79,7 @@ def test_students_of_one_selection_and_one_that_is_added(local_ray: Any, tmp_pat
         return path
 
     def stages() -> dict[str, dict[str, Any]]:
-        return json.loads((directory / "manifest.json").read_text())["stages"]
+        return recorded(directory)
 
     config = load_config(written())
     assert "student 0 tiny: qwen3 from scratch, 1 layers of 32" in [line.text for line in check(config)]

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 from test_docs import DOCS, blocks
 
+from benchmarks.recorded import recorded
 from curation.cli import main
 from curation.domains.checks import launch
 
@@ -73,7 +74,7 @@ def table(folder: Path, stage: str, name: str) -> list[dict[str, Any]]:
 
 
 def outputs(folder: Path, stage: str) -> Any:
-    return json.loads((folder / "run" / "manifest.json").read_text())["stages"][f"gen-0/{stage}"]["outputs"]
+    return recorded(folder / "run")[f"gen-0/{stage}"]["outputs"]
 
 
 def test_grades_are_the_programs_and_rows_that_crash_it_are_error_rows(folder: Path) -> None:

@@ -22,6 +22,7 @@ import yaml
 from click.testing import CliRunner
 from test_judge_check_run import BASES, logprob
 
+from benchmarks.recorded import recorded
 from curation.arms import REFERENCE_ARM
 from curation.cli import main
 from curation.commands.export.lineage import verified
@@ -106,7 +107,7 @@ def written(folder: Path, *, seconds: float = 0.0, address: str = "") -> Path:
 
 
 def outputs(folder: Path, stage: str) -> Any:
-    return json.loads((folder / "run" / "manifest.json").read_text())["stages"][f"gen-0/{stage}"]["outputs"]
+    return recorded(folder / "run")[f"gen-0/{stage}"]["outputs"]
 
 
 def rows_of(ref: Any) -> list[dict[str, Any]]:

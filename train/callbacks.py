@@ -1,7 +1,7 @@
 """Callbacks beside the steps of a ``transformers.Trainer``: checkpoints are stored elsewhere, progress is reported."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +10,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from curation.errors import CommitError
 from curation.escaping import logger_of
+from curation.refs import fingerprint
+from curation.storage.inside import run_around, to_record
 from curation.telemetry.standing import speed
 from train import fence, preemption
 from train.agreement import any_worker
@@ -35,12 +37,13 @@ class Kept(Protocol):
         ...
 
 
-def begun(output: Path, stamp: str, kept: Kept | None, args: TrainingArguments) -> Partial:
+def begun(output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Partial:
     """The folder of a training that begins or goes on, with what is stored of it; every worker calls this.
 
-    The first worker readies it; where the workers do not share it (``kept``), each its own.
+    The first worker readies it; where the workers do not share it (``kept``), each its own. Checkpoints of what learnt
+    something else (``learnt``, JSON) are not used; where the run directory is makes no difference.
     """
-    partial = Partial(output, stamp)
+    partial = Partial(output, fingerprint(to_record(learnt, run_around(output))))
     if kept is not None:
         kept.restore(partial.folder)
     if args.process_index == 0 or kept is not None:

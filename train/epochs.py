@@ -19,7 +19,7 @@ from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
 from curation.models import check_tokens, load_tokenizer
 from curation.models.dtypes import settled_training
-from curation.refs import ModelRef, TableRef, fingerprint
+from curation.refs import ModelRef, TableRef
 from train.callbacks import Checkpointing, Kept, Progress, begun
 from train.models import TrainingRecord, load_base, save, trainable, warm_up
 from train.order import Division, Order
@@ -110,7 +110,7 @@ def train_epochs(
     num_steps = order.num_steps * num_epochs
     args.warmup_steps = warm_up(math.ceil(config.warmup_ratio * num_steps), num_steps)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
-    unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)]), kept, args)
+    unfinished = begun(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
     division = Division(
         order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
     )

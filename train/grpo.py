@@ -29,7 +29,7 @@ from curation.models import check_tokens, here, load_tokenizer
 from curation.models.dtypes import settled_training
 from curation.models.loading import saved_from
 from curation.models.own_code import hub_revision
-from curation.refs import ModelRef, TableRef, fingerprint
+from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
@@ -149,7 +149,7 @@ def reinforce(
     args = _arguments(config, base, num_steps=num_steps, seed=seed, work=work)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
-    unfinished = begun(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]), kept, args)
+    unfinished = begun(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
     model = _policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _rollouts(tokenizer, model, base, config, tasks)

@@ -69,7 +69,7 @@ def fit_stacked(
         ConfigError: options that it does not take.
         RunFailedError: a network failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    rows, origin = _read(labels, grades, config, seed)
+    rows, origin = _read(labels, grades, config, seed, output)
     if closed is not None and config.states:
         rows = with_classes(rows, labels, closed)
     output = output.resolve()
@@ -96,13 +96,16 @@ def fit_confidence(labels: TableRef, grades: TableRef, config: TrustConfig, *, s
         DegenerateSourceError: all labels are right, or all are wrong.
         SourceError: the labels hold no number that differs between rows.
     """
-    rows, origin = _read(labels, grades, config, seed)
+    rows, origin = _read(labels, grades, config, seed, output)
     return confidence_of(rows, config, seed=seed, origin=origin).save(output.resolve())
 
 
-def _read(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> tuple[LabelledRows, Json]:
+def _read(
+    labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place
+) -> tuple[LabelledRows, Json]:
     numbers = stored_numbers(io.open_table(labels).schema)
-    return labelled_rows(labels, grades, config, seed=seed, numbers=numbers), origin_of(labels, grades, config, seed)
+    rows = labelled_rows(labels, grades, config, seed=seed, numbers=numbers)
+    return rows, origin_of(labels, grades, config, seed, output)
 
 
 def stacked_of(

@@ -23,6 +23,7 @@ from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options, code
+from curation.storage.inside import run_around, to_record
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import input_column
@@ -53,7 +54,7 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
-    origin = origin_of(labels, grades, config, seed)
+    origin = origin_of(labels, grades, config, seed, output)
     return fit_net(neural_of, rows, config, origin, seed=seed, output=output.resolve())
 
 
@@ -72,7 +73,7 @@ def fit_deep_ensemble(
     seeds = _member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
-    origin = origin_of(labels, grades, config, seed)
+    origin = origin_of(labels, grades, config, seed, output)
     shared = ray.put(tuple(rows))
     kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
     fits = []
@@ -129,7 +130,7 @@ def fit_attention(
     """
     check_heads(num_heads, config.width)
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
-    origin = origin_of(labels, grades, config, seed)
+    origin = origin_of(labels, grades, config, seed, output)
     return fit_net(attention_of, rows, config, origin, seed=seed, output=output.resolve(), num_heads=num_heads)
 
 
@@ -156,7 +157,7 @@ def fit_here(
     """
     check_options("trust.options", made_by.fitted, None, None, config, None, **options)
     rows = read_rows(labels, grades, config, seed=seed)
-    return _fitted(made_by, rows, config, origin_of(labels, grades, config, seed), **options).save(output)
+    return _fitted(made_by, rows, config, origin_of(labels, grades, config, seed, output), **options).save(output)
 
 
 def fit_rows(
@@ -297,11 +298,11 @@ def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
-def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> Json:
-    """The inputs of a fit, as JSON."""
+def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place) -> Json:
+    """Return the inputs of a fit as JSON, with tables relative to the run directory that ``output`` lies in."""
+    tables = {"labels": labels.to_json(), "grades": grades.to_json()}
     return {
-        "labels": labels.to_json(),
-        "grades": grades.to_json(),
+        **to_record(tables, run_around(output)),
         "config": config.model_dump(mode="json"),
         "seed": seed,
     }

@@ -24,6 +24,7 @@ import yaml
 from benchmarks.real.arms import BASELINE, Arm, Scored, arms, drawn, free, paper
 from benchmarks.real.promises import promises
 from benchmarks.real.tasks import TASKS, configuration
+from benchmarks.recorded import recorded
 from curation.arms import FREE, PAPER_TRUST
 from curation.config import TrustConfig
 from curation.metrics import auc_value
@@ -59,7 +60,7 @@ def labelled(directory: Path) -> bool:
 
 def rows_of(directory: Path, split: str) -> tuple[LabelledRows, tuple[str, ...]]:
     """The graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
-    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    stages = recorded(directory)
     uri = stages[f"gen-0/label-{split}"]["outputs"]["labels"]["uri"]
     labels = io.latest(uri)
     grades = TableRef.from_json(stages[f"gen-0/grade-{split}"]["outputs"]["grades"])

@@ -49,7 +49,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
     """Remove what is older than ``hours``, and yield each removal; ``dry``: only yield.
 
     Raises:
-        RunDirError: the directory is neither a run directory nor a filter's output, was moved, or is in use.
+        RunDirError: the directory is neither a run directory nor a filter's output, is of another format, or is in use.
     """
     require_reachable(directory)
     record = record_in(directory)
@@ -61,7 +61,8 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
     before = time.time() - 3600 * hours
     with nullcontext() if dry else lease.hold(directory):
         manifest = Manifest.load(directory)
-        manifest.require_here()
+        manifest.require_current()
+        manifest.require_own_tables()
         pinned = _pinned(manifest)
         superseded = list(_superseded(manifest, before))
         for folder in superseded:

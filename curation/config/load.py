@@ -26,6 +26,8 @@ from curation.json_types import Json, JsonView
 from curation.storage.paths import Place, place
 
 T = TypeVar("T", bound=BaseModel)
+KEPT = "config.yaml"
+"""The file in a run directory with the configuration of its last run."""
 FILTERS = "package"
 """The key that every configuration of a filter has, and none of a run."""
 
@@ -34,7 +36,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
 
     Paths of sources and models are relative to the folder of the file that gives them (overrides: of ``path``), which
-    may be in an object store.
+    may be in an object store. A ``config.yaml`` that a run left in its directory names that directory, wherever it is.
 
     Raises:
         ConfigError: the file or a base is missing or no YAML mapping, a rule is broken, or a key is unknown.
@@ -42,6 +44,8 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     raw, roots = read(path)
     if FILTERS in raw and "sources" not in raw:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
+    if "run_dir" in raw and place(path).name == KEPT and (place(path).with_name("manifest.json")).is_file():
+        raw["run_dir"] = str(place(path).absolute().parent)  # it may have been moved or copied
     further: Json = {}
     alone = copy.deepcopy(raw)
     for override in overrides:

@@ -4,6 +4,7 @@ import json
 
 from curation.refs import TableRef
 from curation.report import ReviewRecord
+from curation.storage.inside import from_record
 from curation.storage.paths import Place, Remote
 from curation.telemetry.console import say
 
@@ -16,7 +17,7 @@ def read(directory: Place) -> list[ReviewRecord]:
     found: list[ReviewRecord] = []
     for path in [] if isinstance(directory, Remote) else sorted((directory / "review").glob("*/review.json")):
         try:
-            result = json.loads(path.read_text())
+            result = from_record(json.loads(path.read_text()), directory)
             if result["selection"] is None:  # of a filter
                 continue
             strata = [

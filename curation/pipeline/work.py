@@ -146,7 +146,7 @@ def at_work(
     """
     with lease.hold(directory, wait=wait) as held, ExitStack() as stack, files_of(directory):
         opened = opening(held.still_held)
-        opened.manifest.require_here()
+        opened.manifest.require_own_tables()
         again = dependents(named := redo(opened), opened.stages)
         works, hosts = bool(again) or not opened.is_settled(stages(opened)), None
         if works:

@@ -5,6 +5,7 @@ done. A different fingerprint under the same name means that something it depend
 (:mod:`curation.rundir.graph` says what). The event log is beside it (:mod:`curation.rundir.events`). One driver at a
 time holds the directory (:mod:`curation.storage.lease`). In an object store, moreover, a driver replaces only the
 manifest that it read. A recorded stage counts as done only while its files are there (:mod:`curation.rundir.sealed`).
+Paths below the directory are written relative to it, so that it can be moved and copied.
 """
 
 import hashlib
@@ -31,12 +32,12 @@ from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
-from curation.storage.inside import inside, lies_in
+from curation.storage.inside import from_record, inside, lies_in, to_record
 from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, write_atomically
 
-FORMAT = 3
+FORMAT = 4
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
 
@@ -132,7 +133,7 @@ class Manifest:
                     f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
                     "to start again"
                 )
-            stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
+            stages = {name: StageRecord(**item) for name, item in from_record(raw["stages"], directory).items()}
             manifest = cls(
                 directory,
                 raw["identity"],
@@ -189,8 +190,8 @@ class Manifest:
             for path in (name, self._folder_of(name, record.inputs), *Sealed.from_json(record.sealed).paths):
                 inside(self.directory, path, said)
 
-    def require_here(self) -> None:
-        """Refuse a directory that was moved or copied: its records name the tables of the one that they were made in.
+    def require_own_tables(self) -> None:
+        """Refuse records of tables outside the directory, which would be changed there; no run writes such a record.
 
         Raises:
             RunDirError: names such a table.
@@ -199,16 +200,10 @@ class Manifest:
             for ref in table_refs([record.inputs, record.outputs]):
                 if not lies_in(self.directory, place(ref.uri)):
                     raise RunDirError(
-                        f"{self.directory}: was moved or copied, its manifest names {ref.uri}, which would be read and "
-                        f"changed in its place; {self._mend}"
+                        f"{self.directory}: the record of stage {record.name} in manifest.json names the table "
+                        f"{ref.uri}, which lies outside and would be changed there; take the directory from a source "
+                        "that you trust"
                     )
-
-    @property
-    def _mend(self) -> str:
-        link = "mount or link the directory under its old path"
-        if self.directory.name == WORK or isinstance(self.directory, Remote):
-            return f"{link}, or give another place"
-        return f"`curate copy {self.directory} NEW` makes a copy that is whole; or {link}, or give another run_dir"
 
     def identify(
         self,
@@ -251,13 +246,17 @@ class Manifest:
         return {
             name: Recorded(
                 key=record.inputs,
-                digest=record.fingerprint,
+                is_of=lambda key, record=record: record.fingerprint == self._digest(key),  # type: ignore[misc]
                 outputs=record.outputs,
                 lost=lost[name].words if name in lost else "",
                 is_damaged=name in lost and bool(lost[name].broken),
             )
             for name, record in self.stages.items()
         }
+
+    def _digest(self, key: Mapping[str, object]) -> str:
+        """Return the fingerprint of a key, which does not depend on where the directory is."""
+        return fingerprint(to_record(key, self.directory))
 
     @property
     def lost(self) -> Mapping[str, Lost]:
@@ -327,9 +326,9 @@ class Manifest:
         """
         record = StageRecord(
             name=name,
-            fingerprint=fingerprint(inputs),
+            fingerprint=self._digest(inputs),
             inputs=inputs,
-            outputs=json.loads(json.dumps(outputs)),  # as the next process reads them
+            outputs=from_record(to_record(json.loads(json.dumps(outputs)), self.directory), self.directory),  # as read
             rows=rows,
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
@@ -362,7 +361,7 @@ class Manifest:
 
     def _folder_of(self, stage: str, inputs: Mapping[str, object]) -> str:
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
-        return f"{stage}-{fingerprint(inputs)[:8]}{again}"
+        return f"{stage}-{self._digest(inputs)[:8]}{again}"
 
     def event(self, kind: str, **fields: object) -> None:
         """Add a line to the event log."""
@@ -383,7 +382,7 @@ class Manifest:
             "made": self.made,
             "asked_again": self.asked_again,
             "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
-            "stages": {name: vars(record) for name, record in self.stages.items()},
+            "stages": to_record({name: vars(record) for name, record in self.stages.items()}, self.directory),
         }
         path, text = self.directory / "manifest.json", signed(json.dumps(value, indent=1))
         if not isinstance(path, Remote):

@@ -18,7 +18,7 @@ from curation.errors import TableError
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef, leaves, table_refs
 from curation.storage import durable
-from curation.storage.digest import TAG, Content, quick_content
+from curation.storage.digest import TAG, Content, has_content, quick_content
 from curation.storage.inside import inside
 from curation.storage.paths import Place, Remote, StoredObject, place
 from curation.tables import sums
@@ -132,6 +132,15 @@ class Listing:
             return Content(entry.size, f"{TAG}{entry.tag}")
         return quick_content(Path(self._home / path))
 
+    def has(self, path: str, then: Content) -> bool:
+        """Return whether a file of that size has a content still, which may be that of a file on a disk or in a store.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        tag = self.content(path).digest if isinstance(self._home, Remote) else ""
+        return self.size(path) == then.size and has_content(self._home / path, then, tag)
+
 
 def seal(home: Place, outputs: object, known: Mapping[str, Content]) -> Sealed:
     """The files in a run directory that outputs name; those that another record holds (``known``) are not read again.
@@ -178,7 +187,7 @@ def clear_damaged(home: Place, name: str, sealed: Sealed) -> None:
         path = inside(home, f"{table.path}/{table.manifest}", f"the record of stage {name} in manifest.json")
         if not isinstance(path, Remote) and path.is_dir():
             shutil.rmtree(path)
-        elif path.is_file() and Listing(home, [table.path]).content(f"{table.path}/{table.manifest}") != table.content:
+        elif path.is_file() and not Listing(home, [table.path]).has(f"{table.path}/{table.manifest}", table.content):
             path.unlink()
 
 

@@ -1,10 +1,9 @@
 """How the stages of a run stand: what a run directory records of each, beside what the graph asks for now."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from curation.json_types import JsonView
-from curation.refs import fingerprint
+from curation.json_types import Json, JsonView
 from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, key_of
 
 NUM_TOLD = 5
@@ -47,7 +46,8 @@ class Recorded(NamedTuple):
     """The record of a stage: the key that it ran with, and what it made."""
 
     key: JsonView
-    digest: str
+    is_of: Callable[[Json], bool]
+    """Whether a stage with this key made it."""
     outputs: Outputs
     lost: str = ""
     """Which of its files are not there any more, in words."""
@@ -83,7 +83,7 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
     record = records.get(stage.name)
     if record is None:
         return Status(stage, "new", "")
-    if record.digest == fingerprint(key):
+    if record.is_of(key):
         if record.lost:
             return Status(stage, "damaged" if record.is_damaged else "lost", record.lost)
         return Status(stage, "done", "")

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from curation.json_types import JsonView
 from curation.refs import TableRef, fingerprint
+from curation.storage.inside import run_around, to_record
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 
@@ -54,7 +55,8 @@ def ask_of(
 
     ``attempts``: how often it was measured anew by request (``--redo``); the values of each time have a table.
     """
-    settings = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
+    table = None if shots is None else to_record(shots.to_json(), run_around(directory))
+    settings = {"options": options, "shots": table, "seed": seed}
     again = f".{attempts}" if attempts else ""
     name = f"{signal}-{fingerprint(settings)[:8]}{again}.lance"
     if shots is not None:

@@ -11,6 +11,7 @@ from curation.json_types import Json
 from curation.refs import ProjectionRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
+from curation.storage.inside import run_around, to_record
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import io, schemas
@@ -68,7 +69,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
 
     settings = config.model_dump(mode="json", include=set(ROW_KEYS))
-    origin = {"labels": labels.to_json(), "seed": seed, **settings}
+    origin = {"labels": to_record(labels.to_json(), run_around(output)), "seed": seed, **settings}
     return fit_projection(batches(), size=size, states=config.states, origin=origin).save(output)
 
 

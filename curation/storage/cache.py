@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from curation.storage.digest import directory_digest
+from curation.refs import fingerprint
 from curation.storage.files import open_to_readers
 from curation.storage.paths import Place, Remote, place
 
@@ -78,7 +78,8 @@ def fetched(uri: str) -> Path:
             else:  # or a folder marker of some tools, which cannot be requested by name
                 path.touch()
 
-    with in_cache(f"{source.name}-{directory_digest(source)}", download) as copy:
+    content = fingerprint([(entry.path, entry.size, entry.tag) for entry in entries])
+    with in_cache(f"{source.name}-{content}", download) as copy:
         return copy
 
 

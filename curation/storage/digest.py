@@ -8,7 +8,7 @@ from typing import NamedTuple
 import xxhash
 
 from curation.refs import fingerprint
-from curation.storage.paths import Place, Remote
+from curation.storage.paths import PART_BYTES, Place, Remote
 
 SMALL_BYTES = 64 << 20
 """Files above this size are not read as a whole."""
@@ -39,13 +39,40 @@ def quick_content(path: Path) -> Content:
     Raises:
         OSError: the file cannot be read.
     """
-    digest, block, num_bytes = xxhash.xxh3_128(), bytearray(BLOCK_BYTES), 0
-    view = memoryview(block)
+    digest = xxhash.xxh3_128()
+    num_bytes = _feed(digest.update, path)
+    return Content(num_bytes, QUICK + digest.hexdigest())
+
+
+def _feed(update: Callable[[memoryview], None], path: Path) -> int:
+    """Hand a file's bytes to ``update`` in blocks; return how many there are."""
+    view, num_bytes = memoryview(bytearray(BLOCK_BYTES)), 0
     with path.open("rb", buffering=0) as file:
         while read := file.readinto(view):
-            digest.update(view[:read])
+            update(view[:read])
             num_bytes += read
-    return Content(num_bytes, QUICK + digest.hexdigest())
+    return num_bytes
+
+
+def has_content(path: Place, then: Content, tag: str) -> bool:
+    """Return whether a file has the content that was taken of it, here or before it was copied from a disk or a store.
+
+    ``tag``: the digest that the store gives now; "" on a disk, where a tag that is no MD5 digest tells nothing.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    kept = then.digest.removeprefix(QUICK).removeprefix(TAG).strip('"')
+    is_md5 = len(kept) == 32 and set(kept) <= set("0123456789abcdef")
+    if not (is_quick := then.digest.startswith(QUICK)) and not is_md5:
+        return tag in ("", then.digest)
+    digest = xxhash.xxh3_128() if is_quick else hashlib.md5(usedforsecurity=False)
+    if isinstance(path, Remote):
+        for start in range(0, then.size, PART_BYTES):
+            digest.update(path.read_range(start, min(start + PART_BYTES, then.size)))
+    else:
+        _feed(digest.update, path)
+    return digest.hexdigest() == kept
 
 
 def bytes_digest(content: bytes) -> str:
@@ -60,34 +87,26 @@ def file_sha256(path: Path) -> str:
 
 
 def directory_digest(path: Place) -> str:
-    """A digest of a directory's files: of the content of small ones, of size and modification time above 64 MiB.
+    """Return a digest of a directory's files that is equal for every copy, on a disk or in an object store.
 
-    In an object store: a digest of the store's content tags.
+    A file above 64 MiB counts by its size and by 64 stretches of 256 KiB, evenly spaced from its first byte to its
+    last: every fine-tuning changes all weights, so this tells models apart without reading tens of gigabytes.
     """
-    if isinstance(path, Remote):
-        return fingerprint([(entry.path, entry.size, entry.tag) for entry in path.entries()])
-    entries = []
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        stat = file.stat()
-        small = stat.st_size <= SMALL_BYTES
-        content = hashlib.sha256(file.read_bytes()).hexdigest() if small else f"{stat.st_size}-{stat.st_mtime_ns}"
-        entries.append((str(file.relative_to(path)), content))
-    return fingerprint(entries)
+    return fingerprint([(name, _content(path / name, size)) for name, size in _sizes(path).items()])
 
 
 def model_digest(path: Place) -> str:
-    """A digest of a model's or an adapter's files that is equal for every copy, on a disk or in an object store.
+    """Return the same of the files at the top of a model's folder that hold weights, tokenizer and configuration."""
+    sizes = {name: size for name, size in _sizes(path).items() if name.endswith((*WEIGHTS, *WORDS)) and "/" not in name}
+    return fingerprint([(name, _content(path / name, sizes[name])) for name in sorted(sizes) if name not in NO_WEIGHTS])
 
-    It covers the files at the top of the folder that hold weights, tokenizer and configuration. A file above 64 MiB
-    counts by its size and by 64 stretches of 256 KiB, evenly spaced from its first byte to its last: every fine-tuning
-    changes all weights, so this tells models apart without reading tens of gigabytes.
-    """
+
+def _sizes(path: Place) -> dict[str, int]:
+    """The size of each file in a folder, however deep, by its path relative to the folder, in order."""
     if isinstance(path, Remote):
-        sizes = {entry.path: entry.size for entry in path.entries()}
-    else:
-        sizes = {file.name: file.stat().st_size for file in path.iterdir() if file.is_file()}
-    names = [name for name in sorted(sizes) if name.endswith((*WEIGHTS, *WORDS)) and "/" not in name]
-    return fingerprint([(name, _content(path / name, sizes[name])) for name in names if name not in NO_WEIGHTS])
+        return {entry.path: entry.size for entry in path.entries()}
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.stat().st_size for file in files}
 
 
 def _content(path: Place, size: int) -> str:
@@ -96,23 +115,16 @@ def _content(path: Place, size: int) -> str:
     starts = evenly_spaced(size, SAMPLES, SAMPLE_BYTES)
     digest = hashlib.sha256(str(size).encode())
     if isinstance(path, Remote):
-        _feed(digest.update, lambda start: path.read_range(start, start + SAMPLE_BYTES), starts)
+        for start in starts:
+            digest.update(path.read_range(start, start + SAMPLE_BYTES))
         return digest.hexdigest()
     with path.open("rb") as file:
-
-        def read(start: int) -> bytes:
+        for start in starts:
             file.seek(start)
-            return file.read(SAMPLE_BYTES)
-
-        _feed(digest.update, read, starts)
+            digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
 
 
 def evenly_spaced(size: int, number: int, length: int) -> list[int]:
     """Where ``number`` stretches of ``length`` bytes start that reach from the first byte of a file to its last."""
     return [(size - length) * part // (number - 1) for part in range(number)]
-
-
-def _feed(update: Callable[[bytes], None], read: Callable[[int], bytes], starts: list[int]) -> None:
-    for start in starts:
-        update(read(start))

@@ -3,15 +3,22 @@
 A run directory may come from a stranger. So what is removed, replaced or written because a record names it goes through
 :func:`inside`, and a directory is worked in only if no link leads out of it and no pipe waits in it
 (:func:`require_enclosed`).
+
+In a record a path below its directory is relative (``./gen-0/...``), so that the directory can be moved and copied
+(:func:`to_record`, :func:`from_record`).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from curation.errors import RunDirError
 from curation.storage.paths import Place, Remote
+
+_HERE = "./"
+"""Begins a path that is relative to the directory of the record; another text that begins so gets it once more."""
 
 
 def inside(home: Place, name: object, named_by: str) -> Place:
@@ -32,6 +39,46 @@ def inside(home: Place, name: object, named_by: str) -> Place:
     if not lies_in(home, path):
         raise RunDirError(_leads_out(home, path, f"{named_by} names {name!r}, which"))
     return path
+
+
+def to_record(value: object, home: Place) -> Any:
+    """Return a JSON value as it stands in a record: the paths below its directory are relative to it."""
+    homes = dict.fromkeys([str(home), str(home.absolute()), str(home.resolve())])
+
+    def change(text: str) -> str:
+        found = next((root for root in homes if f"{text}/".startswith(f"{root}/")), None)
+        if found is not None:
+            return _HERE + text[len(found) + 1 :]
+        return _HERE + text if text.startswith(_HERE) else text
+
+    return _with_texts(value, change)
+
+
+def from_record(value: object, home: Place) -> Any:
+    """Return the inverse of :func:`to_record`, for where the directory is now."""
+    root = str(home.absolute())
+
+    def change(text: str) -> str:
+        path = text.removeprefix(_HERE)
+        return path if path == text or path.startswith(_HERE) else f"{root}/{path}".rstrip("/")
+
+    return _with_texts(value, change)
+
+
+def run_around(path: Place) -> Place:
+    """Return the run directory, or the output of a filter, that a path lies in; the path itself where there is none."""
+    above = path
+    while above.name and not any((above / name).is_file() for name in ("manifest.json", "filter.json")):
+        above = above.parent
+    return above if above.name else path
+
+
+def _with_texts(value: object, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _with_texts(part, change) for key, part in value.items()}
+    return [_with_texts(part, change) for part in value] if isinstance(value, list | tuple) else value
 
 
 def lies_in(home: Place, path: Place) -> bool:

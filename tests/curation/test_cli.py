@@ -539,9 +539,9 @@ def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config:
         assert "is not a manifest" in mistake(verb, config)
 
 
-def test_a_run_in_a_copy_of_another_is_refused_before_it_writes(config: Path, tmp_path: Path):
+def test_a_run_whose_record_names_a_table_elsewhere_is_refused_before_it_writes(config: Path, tmp_path: Path):
     settings = load_config(config)
     table = io.write(pa.table({"row_id": [0]}), str(tmp_path / "original" / "labels.lance"))
     open_run(settings, save=True).manifest.record("gen-0/label", {}, {"labels": table.to_json()}, rows=1, seconds=0.0)
-    assert f"was moved or copied, its manifest names {table.uri}" in mistake("run", config)
+    assert f"names the table {table.uri}, which lies outside" in mistake("run", config)
     assert io.latest(table.uri) == table

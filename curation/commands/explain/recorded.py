@@ -1,4 +1,4 @@
-"""A run as ``curate explain`` reads it: its tables by stage, where they are now, and the places of rows in files."""
+"""A run as ``curate explain`` reads it: its tables by stage, and the places of rows in files."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,12 +6,12 @@ from typing import Self
 
 import numpy as np
 
-from curation.commands.export.run import Moved, read_run
+from curation.commands.export.run import read_run
 from curation.config import RunConfig
 from curation.errors import TableError
 from curation.json_types import Json
 from curation.pipeline.growth import prepared_by
-from curation.refs import TableRef, table_refs
+from curation.refs import TableRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.label import Label
@@ -55,20 +55,7 @@ class RecordedRun:
     def splits(self) -> dict[str, TableRef]:
         """The tables of the prepared rows, by split; ``audit`` too, where there is one."""
         found = [record.outputs["tables"] for record in prepared_by(self.manifest)]
-        return {name: self.table(value) for tables in found for name, value in tables.items()}
-
-    @cached_property
-    def _moved(self) -> Moved:
-        record = self.manifest.stages["prepare"]
-        return Moved.of(self.manifest, record, next(table_refs(record.outputs)).uri)
-
-    def table(self, value: Json) -> TableRef:
-        """A table of the record, where the run directory is now."""
-        return TableRef(uri=self._moved.here(value["uri"]), version=value["version"])
-
-    def path(self, value: str) -> str:
-        """A path of the record, where the run directory is now."""
-        return self._moved.here(value)
+        return {name: TableRef.from_json(value) for tables in found for name, value in tables.items()}
 
     def one(self, ref: TableRef, row_id: int, columns: list[str] | None = None) -> Json | None:
         """The row of a table; ``None`` where it has none of that id."""

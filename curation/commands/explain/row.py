@@ -83,7 +83,7 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
     if labelled is None:
         return {**found, "why": f"stage gen-{index}/label-{split} is not done"}
-    labels = run.table((scored or labelled).outputs["labels"])
+    labels = TableRef.from_json((scored or labelled).outputs["labels"])
     found["teacher"] = labelled.inputs["model"]
     row = run.one(labels, row_id)
     if row is None:
@@ -97,7 +97,8 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     found["weighed"] = _weighed(run, index, labels, row_id)
     grades = run.stage(index, split, grading_stage(run.config, split))
     if grades is not None:
-        found["correct"] = (run.one(run.table(grades.outputs["grades"]), row_id, ["correct"]) or {}).get("correct")
+        graded = run.one(TableRef.from_json(grades.outputs["grades"]), row_id, ["correct"])
+        found["correct"] = (graded or {}).get("correct")
     selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
         found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
@@ -122,7 +123,7 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     if fitted is None or fitted.outputs.get("trust") is None:
         return None
     ref = TrustRef.from_json(fitted.outputs["trust"])
-    function = load_fitted(TrustRef(uri=run.path(ref.uri), digest=ref.digest))
+    function = load_fitted(ref)
     if not isinstance(function, StackedTrust) or not set(function.features) <= set(io.open_table(labels).schema.names):
         return None
     row = io.take(labels, np.array([row_id], dtype=np.int64), list(function.features)).combine_chunks().to_batches()[0]
@@ -134,7 +135,7 @@ def _failed(run: RecordedRun, index: int, row_id: int, arms: Iterable[str]) -> I
     """The arms from which the check of ``selection.verify`` has dropped the row, each with why."""
     kind = verifying_stage(run.config)
     verified = None if kind is None else run.stage(index, "pool", kind)
-    row = None if verified is None else run.one(run.table(verified.outputs["verdicts"]), row_id)
+    row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
     if row is not None and not row["correct"]:
         dropped = (arm for arm in arms if is_verified(ARMS[arm], run.config.selection))
         yield from ((arm, row["problem"] or "the check calls its answer wrong") for arm in dropped)
@@ -142,7 +143,7 @@ def _failed(run: RecordedRun, index: int, row_id: int, arms: Iterable[str]) -> I
 
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
     """The row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
-    row = run.one(run.table(made["table"]), row_id) if made["num_rows"] else None
+    row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
     place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
         "selected": row is not None,

@@ -6,6 +6,7 @@ from curation.commands.export.run import read_run
 from curation.commands.export.student import find_student, students_of
 from curation.errors import TableError
 from curation.json_types import Json
+from curation.refs import TableRef
 from curation.storage.paths import Place
 from curation.tables import io
 
@@ -32,7 +33,7 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
     selected = found.selecting
     assert selected is not None, "find_student compares the digest of its rows"
     made = selected.outputs["arms"][found.arm]
-    table = recorded.table(made["table"])
+    table = TableRef.from_json(made["table"])
     first = io.read(table, columns=COLUMNS, filter=f"rank < {num_rows}").sort_by("rank").to_pylist()
     training = found.record.outputs["training"]
     return {
@@ -48,7 +49,7 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
         "epochs": training["num_epochs"],
         "digest": made["digest"],
         "table": table.to_json(),
-        "files": {kind: recorded.path(made[kind]) for kind in ("parquet", "jsonl")},
+        "files": {kind: made[kind] for kind in ("parquet", "jsonl")},
         "read_all": f"curate inspect {run} {found.home}/select/{found.arm} --rows {made['num_rows']}",
         "rows": [{**row, "origin": recorded.origin(row["row_id"], "pool")} for row in first],
     }

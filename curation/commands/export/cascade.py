@@ -55,7 +55,7 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
             "the run kept no state of the last prompt token; for a cascade run again with teacher.states: "
             f"[{', '.join(['prompt_last', *states])}]"
         )
-    labels = fit.table(fit.record.inputs["labels"])
+    labels = TableRef.from_json(fit.record.inputs["labels"])
     if io.count(labels, filter="option_logprobs IS NOT NULL"):
         return "its rows have options to choose from, and then the prompt is most of the cost"
     try:
@@ -101,7 +101,7 @@ def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut
     """The split, and its rows: of the calibration split, if its states were stored, else those that no fit has seen."""
     labelled, features = fit.labels("calibration"), _features(fit, first)
     if labelled is not None and is_of(fit, labelled):
-        found = fit.table(labelled.outputs["labels"])
+        found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
             return "calibration", held_out(found, first, fit.trust, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_))
 

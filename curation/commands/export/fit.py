@@ -1,16 +1,16 @@
 """Finds a fitted trust function in a run directory, by the manifest alone, with the labels that it was fitted on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import Moved, chosen_generation, fitted_by, fitting_stage, read_run, report_of
+from curation.commands.export.run import chosen_generation, fitted_by, fitting_stage, read_run, report_of
 from curation.config import AnswersConfig, RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
 from curation.pipeline.grading import grading_stage
-from curation.refs import ModelRef, TableRef, TrustRef
+from curation.refs import ModelRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.label import Label
@@ -49,23 +49,14 @@ class Fit:
         assert found is not None, "find_fit refuses a run without it"
         return found
 
-    @cached_property
-    def _moved(self) -> Moved:
-        return Moved.of(self.manifest, self.record, self.record.outputs["trust"]["uri"])
-
     @property
     def trust(self) -> TrustRef:
-        """The files, where they are now."""
-        found = TrustRef.from_json(self.record.outputs["trust"])
-        return TrustRef(uri=self._moved.here(found.uri), digest=found.digest)
-
-    def table(self, found: JsonView) -> TableRef:
-        """A table of the run, where it is now."""
-        return TableRef(uri=self._moved.here(found["uri"]), version=found["version"])
+        """The files."""
+        return TrustRef.from_json(self.record.outputs["trust"])
 
     @property
     def teacher(self) -> ModelRef | None:
-        """The model that labelled or read answers, where it is now; ``None`` for a backend without weights.
+        """The model that labelled or read answers; ``None`` for a backend without weights.
 
         Raises:
             ExportError: its files are gone.
@@ -73,8 +64,6 @@ class Fit:
         if (found := self.labelling.inputs["model"]) is None:
             return None
         model = ModelRef.from_json(found)
-        adapter = None if model.adapter is None else self._moved.here(model.adapter)
-        model = replace(model, base=self._moved.here(model.base), adapter=adapter)
         for path in (None if is_on_hub(model) else model.base, model.adapter):
             if path is not None and not place(path).is_dir():
                 raise ExportError(f"{path}: the teacher's files are gone, and a package has their digest; restore them")
@@ -134,7 +123,7 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
             f"--trust {name}: {known.words} is not fitted, so there is nothing to export: it needs no run; {there}"
         )
     stage = f"gen-{generation}/{fitting_stage(config, name)}"
-    finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {stage}` fits it"
+    finish = f"`curate run {run} --until {stage}` fits it"
     record = manifest.find(Position(generation=generation, split="source", of=name), fitted_by(config, name))
     if record is None or "trust" not in record.outputs:
         raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")

@@ -1,8 +1,6 @@
-"""A run directory as exports read it: by its manifest and configuration, wherever it was moved or copied to."""
+"""A run directory as exports read it: by its manifest and configuration."""
 
 import json
-import re
-from dataclasses import dataclass
 
 from curation.arms import REFERENCE_ARM
 from curation.config import RunConfig
@@ -15,24 +13,6 @@ from curation.stages.fit import FitTrust
 from curation.stages.search import Search
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, require_reachable
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moved:
-    """Maps paths below the place where a run directory was made to where it is now; other paths stay."""
-
-    was: str
-    now: str
-
-    @classmethod
-    def of(cls, manifest: Manifest, record: StageRecord, made: str) -> "Moved":
-        """The file at a path below the directory of a stage, as the stage's record has it."""
-        found = re.match(rf"(.+)/{re.escape(record.name)}-[0-9a-f]{{8}}(\.\d+)?(/|$)", made)
-        return cls(was=found[1] if found is not None else "", now=str(manifest.directory.resolve()))
-
-    def here(self, path: str) -> str:
-        """Where a path is now."""
-        return f"{self.now}{path.removeprefix(self.was)}" if self.was and path.startswith(f"{self.was}/") else path
 
 
 def read_run(run: Place) -> tuple[RunConfig, Manifest]:

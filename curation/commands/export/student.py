@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
-from curation.commands.export.run import Moved, chosen_generation, fitted_by, read_run, report_of
+from curation.commands.export.run import chosen_generation, fitted_by, read_run, report_of
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
@@ -87,34 +87,23 @@ class Student:
 
     @cached_property
     def model(self) -> ModelRef:
-        """The student's weights, where they are now."""
-        return self.here(ModelRef.from_json(self.record.outputs["model"]))
+        """The student's weights."""
+        return ModelRef.from_json(self.record.outputs["model"])
 
     @cached_property
     def base(self) -> ModelRef:
-        """The model that it was trained from, where that is now."""
-        return self.here(ModelRef.from_json(self.record.inputs["base"]))
+        """The model that it was trained from."""
+        return ModelRef.from_json(self.record.inputs["base"])
 
     @property
     def folder(self) -> Place:
         """Where the training saved it."""
         return place(self.model.adapter or self.model.base)
 
-    def here(self, ref: ModelRef) -> ModelRef:
-        """The same model after the run directory was moved or copied: the manifest names where it was made."""
-        made = ref_path(ModelRef.from_json(self.record.outputs["model"]))
-        moved = Moved.of(self.manifest, self.record, made)
-        return replace(ref, base=moved.here(ref.base), adapter=ref.adapter and moved.here(ref.adapter))
-
     @cached_property
     def report(self) -> JsonView | None:
         """The run's report if it tells of this very training; ``None``: none does."""
         return report_of(self.manifest, self.record)
-
-
-def ref_path(ref: ModelRef) -> str:
-    """Where the weights that were trained last are: the adapter's folder or the model's."""
-    return ref.adapter or ref.base
 
 
 def _changed(student: Student) -> str | None:
@@ -177,7 +166,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
             f"--student {name}: learns from the main chain's selections, and the arm {arm} has a chain of its own; "
             f"name another arm; {trained}"
         )
-    finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {student.stage}` trains it"
+    finish = f"`curate run {run} --until {student.stage}` trains it"
     selected = student.selecting
     if selected is not None and (why := (selected.outputs.get("dropped") or {}).get(arm)) is not None:
         raise ExportError(

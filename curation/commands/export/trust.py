@@ -31,6 +31,7 @@ from curation.filter.package import (
     digests_of,
     write,
 )
+from curation.refs import TableRef
 from curation.report.levels import STOP
 from curation.rundir.manifest import StageRecord
 from curation.stages.label import Label
@@ -158,7 +159,7 @@ def _answers(stage: StageRecord) -> AnswersConfig:
 
 def _state_size(fit: Fit) -> int:
     """Numbers of one hidden state, as the labels have it; 0 where they have none."""
-    schema = io.open_table(fit.table(fit.record.inputs["labels"])).schema
+    schema = io.open_table(TableRef.from_json(fit.record.inputs["labels"])).schema
     return int(next((field.type.list_size for field in schema if schemas.is_state(field.name)), 0))
 
 

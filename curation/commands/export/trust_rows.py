@@ -50,7 +50,7 @@ def questions_of(fit: Fit) -> tuple[Question, ...]:
         labelling = fit.labels(split)
         if labelling is None or fit.config.domain_of(split) != config:
             continue
-        tables = fit.table(labelling.inputs["examples"]), fit.table(labelling.outputs["labels"])
+        tables = TableRef.from_json(labelling.inputs["examples"]), TableRef.from_json(labelling.outputs["labels"])
         return asked(domain, _rows(*tables))
     return ()
 
@@ -78,10 +78,10 @@ def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -
     states = list(dict.fromkeys([*inputs_of(fit)[0], *further]))
     if not states:
         domain = get_domain(fit.config.domain_of("source").ungraded)
-        texts = sampled_texts(fit.table(fit.labelling.inputs["examples"]), domain, fit.seed)
+        texts = sampled_texts(TableRef.from_json(fit.labelling.inputs["examples"]), domain, fit.seed)
         return pack_words(sample_words(texts, seed=fit.seed))
     stored = [schemas.raw_column(fit.name), schemas.trust_column(fit.name)]
-    labels = fit.table(fit.record.inputs["labels"])
+    labels = TableRef.from_json(fit.record.inputs["labels"])
     scored = set(stored) <= set(io.open_table(labels).schema.names)
     read = ["row_id", "label", *(stored if scored else function.features)]
     rows = sample_rows(labels, states, fit.seed, read)
@@ -118,10 +118,10 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None
     keep = _every
     split, chose = "calibration", False
     if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
-        labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
+        labels, graded = TableRef.from_json(labelled.outputs["labels"]), TableRef.from_json(grades.outputs["grades"])
     else:
         split, chose = "source", True  # they chose a penalty, a step to stop at, or the function itself
-        labels, graded = (fit.table(fit.record.inputs[name]) for name in ("labels", "grades"))
+        labels, graded = (TableRef.from_json(fit.record.inputs[name]) for name in ("labels", "grades"))
         keep = partial(has_held_out_score, function)
     rows = _graded(labels, graded, fit.name, function, keep)
     if get_domain(fit.config.domain_of("pool")).closed_labels() is None:

@@ -17,6 +17,7 @@ from curation.commands.review.source import Origin, rows_of, texts_of
 from curation.errors import ReviewError
 from curation.json_types import Json, JsonView
 from curation.selection.review import Stratum, draw
+from curation.storage.inside import from_record, run_around, to_record
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
 
@@ -51,7 +52,7 @@ class Review:
     @cached_property
     def drawn(self) -> Json:
         """The record of the draw."""
-        drawn: Json = json.loads((self.folder / "draw.json").read_text())
+        drawn: Json = from_record(json.loads((self.folder / "draw.json").read_text()), run_around(self.folder))
         return drawn
 
     @cached_property
@@ -149,7 +150,8 @@ def _appear(home: Path, name: str, rows: pa.Table, record: Json) -> None:
     try:
         temporary.mkdir(parents=True)
         pq.write_table(rows, temporary / "rows.parquet")
-        write_atomically(temporary / "draw.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(to_record(record, run_around(home)), indent=1, allow_nan=False)
+        write_atomically(temporary / "draw.json", text + "\n")
         os.rename(temporary, home / name)  # refused if there is a review of that name
     except OSError as error:
         raise ReviewError(

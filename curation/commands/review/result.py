@@ -22,6 +22,7 @@ from curation.errors import ReviewError
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.selection.risk import calibrate
+from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
 
@@ -89,7 +90,8 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
         "cut": _cut(judged, alpha, delta),
     }
     _write_tables(judged)
-    write_atomically(review.folder / "review.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    text = json.dumps(to_record(result, run_around(review.folder)), indent=1, allow_nan=False)
+    write_atomically(review.folder / "review.json", text + "\n")
     return result
 
 

@@ -99,10 +99,7 @@ def find(place: Place, arm: str | None) -> Origin:
     made = (manifest.find(Position(generation=index, split="pool"), Select) for index in itertools.count())
     found = list(itertools.takewhile(lambda record: record is not None, made))
     if not found or (record := found[-1]) is None:
-        raise ReviewError(
-            f"{place}: nothing is selected yet; `curate run {place}/config.yaml --set run_dir={place} --until "
-            "gen-0/select` selects"
-        )
+        raise ReviewError(f"{place}: nothing is selected yet; `curate run {place} --until gen-0/select` selects")
     return _of_run(place, len(found) - 1, record, arm)
 
 
@@ -214,8 +211,8 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
         found, num_candidates = _best(origin, floor)
     except (OSError, ValueError) as error:
         raise ReviewError(
-            f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, link it "
-            "under the old path"
+            f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, "
+            "draw again, as this review stands outside of it (--folder)"
         ) from error
     selected_N = found.passed_N if origin.threshold is not None else np.isin(found.row_ids_N, selected_n)
     scored = ScoredRows(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)

@@ -1,21 +1,19 @@
 """Compares files with the digests of when they were written, and tables with their rows."""
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from curation.errors import RunDirError, TableError
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Listing, Sealed, SealedTable
-from curation.storage.digest import TAG, Content, quick_content
-from curation.storage.paths import PART_BYTES, Place, Remote
+from curation.storage.digest import Content
+from curation.storage.paths import Place, Remote
 from curation.tables import sums, torn
 from curation.tables.contents import VERSIONS, VersionRows, files_of, id_files, rows_of
 from curation.telemetry.standing import Standing, Update
@@ -132,12 +130,9 @@ class Checker:
         if size != item.content.size:
             return f"has {size:,} bytes, and had {item.content.size:,} when it was written"
         try:
-            if isinstance(self._home, Remote):
-                return _object_problem(self._home / item.path, item.content, self._listing.content(item.path))
-            now = quick_content(Path(self._home / item.path))
+            return None if self._listing.has(item.path, item.content) else "its content changed"
         except OSError as error:
             return f"cannot be read ({error.strerror or error})"
-        return None if now == item.content else "its content changed"
 
     def _check_rows(self, name: str, table: SealedTable) -> None:
         """Compare the rows of a table, and their ids, with those that were recorded."""
@@ -188,11 +183,7 @@ class Checker:
 
 
 def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None = None) -> Verified:
-    """Read everything that the records of a run directory name.
-
-    Raises:
-        RunDirError: the directory was moved or copied, so that they name files elsewhere.
-    """
+    """Read everything that the records of a run directory name."""
     begun = time.monotonic()
     found = Verified(target=str(home)) if found is None else found
     try:
@@ -201,7 +192,6 @@ def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None =
         text = str(error).removeprefix(f"{home / 'manifest.json'}: ")
         found.damage.append(Damage(stage=None, path="manifest.json", problem=text, redo="restore it from a copy"))
         return found
-    manifest.require_here()
     found.unsealed += [name for name, record in manifest.stages.items() if not record.sealed and not record.released]
     found.files += 1
     Checker(home, found, redo).check(
@@ -209,15 +199,3 @@ def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None =
     )
     found.seconds += time.monotonic() - begun
     return found
-
-
-def _object_problem(path: Place, then: Content, now: Content) -> str | None:
-    """The damage of an object: it is read, and the store's tags are compared; many tags are MD5 digests."""
-    assert isinstance(path, Remote)
-    digest = hashlib.md5(usedforsecurity=False)
-    for start in range(0, then.size, PART_BYTES):
-        digest.update(path.read_range(start, min(start + PART_BYTES, then.size)))
-    tag = then.digest.removeprefix(TAG).strip('"')
-    is_md5 = len(tag) == 32 and set(tag) <= set("0123456789abcdef")
-    changed = now != then or (is_md5 and digest.hexdigest() != tag)
-    return "its content changed" if changed else None

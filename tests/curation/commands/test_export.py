@@ -23,6 +23,7 @@ from huggingface_hub import ModelCard
 from object_store import ObjectStore, object_store
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.recorded import recorded
 from curation import run
 from curation.cli import main
 from curation.commands.export.card import card_of
@@ -107,7 +108,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def trained(directory: Path, stage: str = STAGE) -> dict[str, Any]:
-    return json.loads((directory / "manifest.json").read_text())["stages"][stage]
+    return recorded(directory)[stage]
 
 
 def test_an_adapter_loads_with_peft_and_a_merged_model_with_transformers(finished, tmp_path: Path):
@@ -138,7 +139,7 @@ def test_lineage_and_card_say_what_manifest_and_report_say(finished, tmp_path: P
     directory, report = finished
     export(directory, "--arm", "trust", "--generation", 0, "-o", tmp_path / "out")
     lineage = json.loads((tmp_path / "out/lineage.json").read_text())
-    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    stages = recorded(directory)
     (own,) = [arm for arm in report["arms"] if arm["name"] == "trust"]
     (truth,) = [arm for arm in report["arms"] if arm["name"] == "ground_truth"]
     selected = stages["gen-0/select"]["outputs"]["arms"]["trust"]
@@ -247,7 +248,7 @@ def test_what_is_not_there_or_not_trained_is_refused_with_what_is(finished, tmp_
         del stages[STAGE]
 
     line = refused(copy := changed(finished, tmp_path / "a", unfinished), "-o", out)
-    assert f"is not trained yet; `curate run {copy}/config.yaml --set run_dir={copy} --until {STAGE}`" in line
+    assert f"is not trained yet; `curate run {copy} --until {STAGE}`" in line
 
     def selected_anew(stages: dict[str, Any], copy: Path) -> None:
         stages["gen-0/select"]["outputs"]["arms"]["trust"]["digest"] = "another"
@@ -334,7 +335,7 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
         line := export_trust(directory, "-o", tmp_path / "trust")
     )
     package = package_of(tmp_path / "trust")
-    told, stages = package.description, json.loads((directory / "manifest.json").read_text())["stages"]
+    told, stages = package.description, recorded(directory)
     fit = stages["gen-0/trust"]
     assert package.digest in line and told.made.fingerprint == fit["fingerprint"] and told.made.run == "exported"
     assert told.teacher == ModelRef.from_json(stages["gen-0/label-pool"]["inputs"]["model"])
@@ -384,7 +385,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     assert told.words in (tmp_path / "trust/README.md").read_text() and told.cut["threshold"] is None
     assert (told.loss, told.confidence) == (0.01, 0.95)
     # Both scores of the rows that set it, in another way: the function's own by weights that have not seen the row.
-    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    stages = recorded(directory)
     labels = read(stages["gen-0/score-source"]["outputs"]["labels"])
     held_out = load_fitted(package.trust).held_out
     known = labels["row_id"].isin(held_out.row_ids_N[~np.isnan(held_out.raw_N)])
@@ -443,7 +444,7 @@ def test_the_verdict_travels_with_what_is_exported(finished, tmp_path: Path):
 def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
     directory, _ = finished
     export_trust(directory, "--trust", "trust", "--generation", 0, "-o", tmp_path / "trust")
-    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    stages = recorded(directory)
     pool = read(stages["prepare"]["outputs"]["tables"]["pool"])
     labels = read(stages["gen-0/score-pool"]["outputs"]["labels"]).set_index("row_id")
     rows = pool[pool["error"].isna()].drop(columns="error").head(60)

@@ -1,0 +1,11 @@
+"""The stages that a run directory records, as JSON, with paths as of where the directory is now."""
+
+from pathlib import Path
+from typing import Any
+
+from curation.rundir.manifest import Manifest
+
+
+def recorded(directory: Path) -> dict[str, Any]:
+    """Return the record of each stage, by name; of a filter, give the folder ``_curation`` of its output."""
+    return {name: vars(record) for name, record in Manifest.load(directory).stages.items()}
