@@ -218,7 +218,11 @@ def test_full_weights_and_an_adapter_with_its_own_base_from_a_moved_run(finished
         shutil.rmtree(folder)
         shutil.copytree(BASE, folder)
         (folder / "training.json").write_text("{}")
-        stages[STAGE]["outputs"]["model"] = {"base": str(model), "revision": "x", "adapter": None}
+        stages[STAGE]["outputs"]["model"] = {
+            "base": f"./{model.relative_to(finished[0])}",
+            "revision": "x",
+            "adapter": None,
+        }
 
     moved = changed(finished, tmp_path / "full", full)
     assert "full model" in export(moved, "-o", tmp_path / "out", "--merged")
@@ -228,7 +232,7 @@ def test_full_weights_and_an_adapter_with_its_own_base_from_a_moved_run(finished
 
     def with_base(stages: dict[str, Any], copy: Path) -> None:
         shutil.copytree(BASE, copy / model.relative_to(finished[0]) / "base")
-        stages[STAGE]["outputs"]["model"]["base"] = str(model / "base")
+        stages[STAGE]["outputs"]["model"]["base"] = f"./{model.relative_to(finished[0])}/base"
 
     moved = changed(finished, tmp_path / "chained", with_base)
     export(moved, "-o", tmp_path / "pair")
@@ -480,8 +484,7 @@ def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tm
     assert "the labels of the source split changed since gen-0/trust was done" in line
 
     def emptied(stages: dict[str, Any], copy: Path) -> None:
-        made = Path(stages["gen-0/trust"]["outputs"]["trust"]["uri"]).relative_to(finished[0])
-        (copy / made / "weights.safetensors").unlink()
+        (copy / stages["gen-0/trust"]["outputs"]["trust"]["uri"] / "weights.safetensors").unlink()
 
     assert "has no weights.safetensors" in no(changed(finished, tmp_path / "b", emptied))
 
