@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from endpoint_server import Server, serving
 from sums_run import NUM_SOURCE
 
+from benchmarks.recorded import recorded
 from curation import Filter
 from curation.cli import main
 from curation.errors import PackageError
@@ -60,9 +61,8 @@ def filtering(folder: Path, package: Path, url: str, **changes: Any) -> Path:
 
 
 def stages_of(folder: Path) -> dict[str, Any]:
-    path = folder / "kept" / "_curation" / "manifest.json"
-    stages: dict[str, Any] = json.loads(path.read_text())["stages"] if path.exists() else {}
-    return stages
+    home = folder / "kept" / "_curation"
+    return recorded(home) if (home / "manifest.json").exists() else {}
 
 
 def labels_of(folder: Path, name: str) -> dict[int, dict[str, Any]]:

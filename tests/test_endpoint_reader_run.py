@@ -19,6 +19,7 @@ from test_endpoint_run import CONCURRENCY, PRICE, answer
 from tiny_shape import LONG
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.recorded import recorded
 from curation.cli import main
 from curation.config.load import config_of
 from curation.domains import get_domain
@@ -56,10 +57,8 @@ def make_run(directory: Path, url: str, reader: str, **endpoint: Any) -> SumsRun
 
 
 def stage_of(run: SumsRun, name: str) -> dict[str, Any] | None:
-    path = run.directory / "manifest.json"
-    stages = json.loads(path.read_text())["stages"] if path.exists() else {}
-    found: dict[str, Any] | None = stages.get(f"gen-0/{name}")
-    return found
+    stages = recorded(run.directory) if (run.directory / "manifest.json").exists() else {}
+    return stages.get(f"gen-0/{name}")
 
 
 def rows_of(run: SumsRun, name: str) -> dict[int, dict[str, Any]]:
