@@ -66,8 +66,9 @@ def measure(model: str, dtype: str, isa: str) -> tuple[float, list[list[float]]]
 @click.option("--pairs", default=3, show_default=True)
 def main(model: str, isa: str, pairs: int) -> None:
     """Compare the two types."""
+    from curation.config import AskConfig
     from curation.models import resolve
-    from curation.models.dtypes import AUTO, taken
+    from curation.models.dtypes import settle_cpus, settled
 
     ratios = []
     for _ in range(pairs):
@@ -84,7 +85,8 @@ def main(model: str, isa: str, pairs: int) -> None:
         )
     ratios.sort()
     print(f"CPU time of bfloat16 over float32: {ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    print(f"dtype: auto takes {taken(AUTO, resolve(model), on_gpu=False)} on a CPU")
+    settle_cpus(None)
+    print(f"dtype: auto takes {settled(AskConfig(), resolve(model)).dtype} where this CPU asks the model")
 
 
 if __name__ == "__main__":

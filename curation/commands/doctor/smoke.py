@@ -13,6 +13,7 @@ from curation.commands.doctor.finding import CheckResult, Finding, fail, found, 
 from curation.config import AskConfig, DecodingConfig
 from curation.heavy import ray
 from curation.storage.conditional import register_of
+from curation.storage.lease import unguarded
 from curation.storage.paths import Place, place
 from curation.tables import commits, io
 from curation.teachers import Request
@@ -99,7 +100,7 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
     wrote = [answer for answer in answers if answer.value is not None and answer.value.written is not None]
     if not wrote:
         return fail("no node wrote a row", STORE_FIX)
-    table = commits.Committer(uri)
+    table = commits.Committer(uri, unguarded)
     for answer in wrote:
         (row,) = answer.value.written.to_pylist()
         table.add(row["fragments"], row["row_ids"])
