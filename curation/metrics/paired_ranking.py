@@ -5,13 +5,12 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
-from curation.arrays import Bools, Floats, Int64s
+from curation.arrays import Int64s
 from curation.metrics.clusters import inflation
 from curation.metrics.estimates import CONFIDENCE, Estimate, proportion, undefined
 from curation.metrics.inputs import as_flags, as_scores, same_length
-from curation.metrics.ranking import auc_influence
+from curation.metrics.ranking import influence_of, placements
 
 
 def auc_difference(
@@ -32,7 +31,7 @@ def auc_difference(
     placed = []
     for scores in (as_scores(first_N), as_scores(second_N)):
         same_length(scores, correct)
-        placed.append(_placements(scores, correct))
+        placed.append(placements(scores, correct))
     num_right = int(correct.sum())
     num_wrong = len(correct) - num_right
     if min(num_right, num_wrong) < 2:
@@ -41,7 +40,7 @@ def auc_difference(
     value = float(right_P.mean() - other_P.mean())
     variance = float((right_P - other_P).var(ddof=1) / num_right + (wrong_Q - other_Q).var(ddof=1) / num_wrong)
     if cluster_N is not None:
-        influence_N = auc_influence(as_scores(first_N), correct) - auc_influence(as_scores(second_N), correct)
+        influence_N = influence_of(right_P - other_P, wrong_Q - other_Q, correct)
         variance *= inflation(influence_N, cluster_N, confidence=confidence)
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance)
     return Estimate(value=value, low=value - half, high=value + half, n=len(correct))
@@ -85,16 +84,3 @@ def purity_difference(
     below = math.hypot(mine.value - mine.low, theirs.high - theirs.value)
     above = math.hypot(mine.high - mine.value, theirs.value - theirs.low)
     return Estimate(value=weight * value, low=weight * (value - below), high=weight * (value + above), n=len(first))
-
-
-def _placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
-    """The share of wrong rows below each right row, and of right rows above each wrong row.
-
-    Ties count half. The mean of either is the AUC.
-    """
-    right_P, wrong_Q = scores_N[correct_N], scores_N[~correct_N]
-    rank_N = scipy.stats.rankdata(np.concatenate([right_P, wrong_Q]))
-    num_right, num_wrong = len(right_P), len(wrong_Q)
-    share_P = (rank_N[:num_right] - scipy.stats.rankdata(right_P)) / max(num_wrong, 1) if num_right else np.zeros(0)
-    share_Q = 1 - (rank_N[num_right:] - scipy.stats.rankdata(wrong_Q)) / max(num_right, 1) if num_wrong else np.zeros(0)
-    return share_P, share_Q

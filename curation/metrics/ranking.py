@@ -58,18 +58,32 @@ def auc(
 
 
 def auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
-    """Return how each row moves the AUC, float64 [N], which sum up to 0; both classes have rows.
+    """Return how each row moves the AUC, float64 [N], which sum up to 0; both classes have rows."""
+    return influence_of(*placements(scores_N, correct_N), correct_N)
 
-    A right row's is the share of wrong rows below it less the AUC, by the number of right rows; a wrong row's likewise.
+
+def influence_of(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
+    """Return how each row moves the mean of placements, or of the differences of two scores' placements, float64 [N].
+
+    A right row's is its placement less the mean, by the number of right rows; a wrong row's likewise.
+    """
+    influence_N = np.empty(len(correct_N))
+    influence_N[correct_N] = (below_P - below_P.mean()) / len(below_P)
+    influence_N[~correct_N] = (above_Q - above_Q.mean()) / len(above_Q)
+    return influence_N
+
+
+def placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
+    """Return the share of wrong rows below each right row, and of right rows above each wrong row.
+
+    Ties count half. The mean of either is the AUC.
     """
     right_P, wrong_Q = scores_N[correct_N], scores_N[~correct_N]
     rank_N = scipy.stats.rankdata(np.concatenate([right_P, wrong_Q]))
-    below_P = (rank_N[: len(right_P)] - scipy.stats.rankdata(right_P)) / len(wrong_Q)
-    above_Q = 1 - (rank_N[len(right_P) :] - scipy.stats.rankdata(wrong_Q)) / len(right_P)
-    influence_N = np.empty(len(scores_N))
-    influence_N[correct_N] = (below_P - below_P.mean()) / len(right_P)
-    influence_N[~correct_N] = (above_Q - above_Q.mean()) / len(wrong_Q)
-    return influence_N
+    num_right, num_wrong = len(right_P), len(wrong_Q)
+    share_P = (rank_N[:num_right] - scipy.stats.rankdata(right_P)) / max(num_wrong, 1) if num_right else np.zeros(0)
+    share_Q = 1 - (rank_N[num_right:] - scipy.stats.rankdata(wrong_Q)) / max(num_right, 1) if num_wrong else np.zeros(0)
+    return share_P, share_Q
 
 
 def purity_of_cells(
