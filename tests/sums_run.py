@@ -110,8 +110,9 @@ class SumsRun:
 
     def labels(self) -> lance.LanceDataset | None:
         """The pool's labels, as far as they are committed."""
-        found = [str(path) for path in self.directory.glob("gen-0/label-pool-*/labels.lance")]
-        return lance.dataset(found[0]) if found else None
+        # The folder is there before its first version is, and a driver may be between the two.
+        found = list(self.directory.glob("gen-0/label-pool-*/labels.lance/_versions/*.manifest"))
+        return lance.dataset(str(found[0].parents[1])) if found else None
 
     def committed(self) -> list[int]:
         """The row ids in the pool's labels, in order."""

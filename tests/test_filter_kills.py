@@ -62,8 +62,12 @@ class Driver:
 
 
 def committed(output: Path) -> set[int]:
-    found = list(output.glob("_curation/label-*/labels.lance"))
-    return set(lance.dataset(str(found[0])).to_table(columns=["row_id"])["row_id"].to_pylist()) if found else set()
+    found = list(output.glob("_curation/label-*/labels.lance/_versions/*.manifest"))  # a folder alone is no table yet
+    return (
+        set(lance.dataset(str(found[0].parents[1])).to_table(columns=["row_id"])["row_id"].to_pylist())
+        if found
+        else set()
+    )
 
 
 @pytest.mark.slow
