@@ -2,7 +2,7 @@
 
 The rows are made up: float16 states of the prompt and of the answer, half of the inputs each, of 64 factors in noise;
 ten classes that the prompt's factors tell, of which the teacher gives half rightly; five free signals. Each size is
-fitted with a class probe and without one, in this process, with as many threads as ``--threads``: with fewer than 2,000
+fitted with a class probe and without one, in this process, with as many threads as ``--threads``: with fewer than 500
 rows a run does the same, with more it fits the five networks in Ray Train workers. The peer is one ridge regression of
 as many targets on the same states by scikit-learn, without folds, and with one penalty. Printed are seconds by the
 clock and of CPU: of the fit without a class probe, of the one with it, of the class probe by itself, and of the peer.

@@ -18,7 +18,7 @@ class Recipe:
     folds: Annotated[int, Field(ge=2)] = 5
     probe_rows: NonNegativeInt = 80
     """With fewer labelled rows no member reads the states: the numbers stand alone."""
-    network_rows: NonNegativeInt = 2_000
+    network_rows: NonNegativeInt = 500
     """With fewer labelled rows there are no networks."""
     tree_rows: NonNegativeInt = 2_000
     """With fewer labelled rows a logistic regression combines; with as many, boosted trees do where they are better."""

@@ -15,6 +15,7 @@ from curation.trust.states import SCORE_ROWS
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
+NO_NETWORKS = "stacked without networks"
 BASELINE = "ten numbers and a probe (scikit-learn)"
 TEN = ("mean_logprob", "margin", "negentropy", "option_share", "option_lead", "min_logprob", "first_logprob")
 TEN = (*TEN, "last_logprob", "num_output_tokens", "num_prompt_tokens")
@@ -116,6 +117,7 @@ def arms(states: tuple[str, ...], preset: str | None) -> Mapping[str, Arm]:
     found["linear_probe"] = fitted("linear_probe", states)
     if preset is not None:
         found[PAPER_TRUST] = paper(states, preset)
+    found[NO_NETWORKS] = fitted("stacked", states, options={"stacked": {"network_rows": 10**9}})
     found["stacked"] = fitted("stacked", states)
     return found
 

@@ -56,6 +56,7 @@ class FitTrust(Stage):
     """The labels, where they are a closed set that the function reads."""
     teacher: str | None = setting(default=None)
     """Who answered, where labels that are all right or all wrong end a chain and not the run."""
+    revision: int = 2  # a stack of 500 rows has networks
 
     @property
     def takes(self) -> dict[str, float]:

@@ -4,6 +4,7 @@
 another ``revision``.
 """
 
+import dataclasses
 import importlib
 import json
 import pkgutil
@@ -15,6 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from curation import config
 from curation.config.base import Section
+from train.recipe import Recipe
 
 GOLDEN = Path(__file__).with_name("defaults.json")
 
@@ -35,6 +37,7 @@ def defaults() -> dict[str, Any]:
             if not field.is_required() and name not in section.RESOURCES:
                 value = field.get_default(call_default_factory=True)
                 found[f"{section.__name__}.{name}"] = value.to_key() if isinstance(value, Section) else value
+    found |= {f"Recipe.{field.name}": field.default for field in dataclasses.fields(Recipe)}  # its options are in a key
     as_read: dict[str, Any] = json.loads(json.dumps(found, default=to_jsonable_python, sort_keys=True))
     return as_read
 

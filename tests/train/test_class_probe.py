@@ -61,7 +61,7 @@ def batch_of(rows: LabelledRows, **changed: Any) -> pa.RecordBatch:
 
 
 def fit(rows: LabelledRows) -> StackedTrust:
-    return stacked_of(rows, CONFIG, seed=3, origin={})
+    return stacked_of(rows, CONFIG, seed=3, origin={}, network_rows=10_000)
 
 
 def auc_of(trust: StackedTrust, rows: LabelledRows) -> float:
@@ -122,7 +122,7 @@ def test_log_odds_of_certain_classes_are_finite_and_missing_labels_have_none() -
 @pytest.mark.parametrize("knows_gold", [True, False])
 def test_a_stack_compares_the_label_with_the_class_that_the_prompt_tells(knows_gold: bool, tmp_path: Path) -> None:
     rows, fresh = drawn(300), drawn(2_000, seed=1)
-    plain = stacked_of(without_classes(rows), CONFIG, seed=3, origin={})
+    plain = stacked_of(without_classes(rows), CONFIG, seed=3, origin={}, network_rows=10_000)
     trust = fit(rows if knows_gold else rows._replace(gold_N=np.full(300, np.nan)))
     assert plain.class_probe is None and LABEL not in plain.features
     assert trust.features[-1] == LABEL and CLASS_PROBE in trust.combination.names

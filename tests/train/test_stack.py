@@ -29,6 +29,8 @@ from train.trust_loop import LabelledRows
 
 STATES = ("prompt_last", "output_last")
 CONFIG = TrustConfig(states=STATES)
+NO_NETWORKS = {"network_rows": 10_000}
+"""Networks take seconds each, so that only tests of them have them."""
 NUMBERS = ("mean_logprob", "margin", "num_output_tokens")
 FREE_OF = {"internal_confidence": "mean_logprob", "margin": "margin"}
 
@@ -84,7 +86,7 @@ def batch_of(rows: LabelledRows) -> pa.RecordBatch:
 
 
 def fit(rows: LabelledRows, **options: Any) -> StackedTrust:
-    return stacked_of(rows, CONFIG, seed=3, origin={"from": "a test"}, **options)
+    return stacked_of(rows, CONFIG, seed=3, origin={"from": "a test"}, **NO_NETWORKS | options)
 
 
 def auc_of(trust: StackedTrust, fresh: LabelledRows) -> float:
@@ -385,7 +387,7 @@ def test_trust_is_the_chance_of_being_right(seed: int) -> None:
         drawn(n, seed=own, width=40, of_states=1.2, of_numbers=(2.0, 0.7, 0.0)).rows
         for n, own in ((3_000, seed), (20_000, 10 + seed))
     )
-    trust = fit(train, network_rows=10_000, tree_rows=10_000)
+    trust = fit(train, tree_rows=10_000)
     assert trust.held_out is not None
     for rows, raw_N in ((train, trust.held_out.raw_N), (fresh, trust.raw_score(batch_of(fresh)))):
         trust_N = trust.to_trust(raw_N)
@@ -506,7 +508,7 @@ def test_components_stand_before_probes_and_networks(tmp_path: Path) -> None:
     assert trust.probes is not None and trust.probes.names == ("probe of all",) and trust.networks is not None
     loaded = load_fitted(trust.save(tmp_path / "trust"))
     np.testing.assert_array_equal(loaded.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)))
-    whole = stacked_of(rows, CONFIG.model_copy(update={"pca": 12}), seed=3, origin={})
+    whole = stacked_of(rows, CONFIG.model_copy(update={"pca": 12}), seed=3, origin={}, **NO_NETWORKS)
     assert auc_of(whole, fresh) > best_free(fresh) + 0.05, "all components are all that the states say"
 
 
@@ -548,7 +550,7 @@ def test_out_of_fold_logits_of_groups_do_not_know_them() -> None:
     rows = rows_of(hidden_ND, (rng.random(60) < 0.5)[cluster_N], rng.standard_normal((1_200, len(NUMBERS))))
     kinds = {}
     for name, found in (("rows", rows), ("groups", rows._replace(cluster_N=cluster_N))):
-        held_out = stacked_of(found, CONFIG, seed=3, origin={}).held_out
+        held_out = fit(found).held_out
         assert held_out is not None
         kinds[name] = roc_auc_score(found.correct_N, held_out.raw_N)
     assert kinds["rows"] > 0.9 and kinds["groups"] < 0.65
