@@ -61,7 +61,61 @@ def task_rows(num: int, batch_rows: int) -> int:
     return batch_rows * max(1, math.ceil(num / (MOST_TASKS * batch_rows)))
 
 
-class Verify(Stage):
+class _BestRows(Stage):
+    """A stage that checks the best rows of the pool by an arm's trust."""
+
+    pool: In[TableRef]
+    labels: In[TableRef]
+    """The pool's labels with their scores."""
+    too_long: In[TableRef | None]
+    """Rows that no student can be trained on, which are not checked."""
+    repeats: In[TableRef | None]
+    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
+    labelled: In[TableRef | None] = None  # type: ignore[assignment]
+    """The source split, where labels that it has not seen rank last."""
+    domain: DomainConfig
+    arm: str
+    ranking: Trust
+    """The registry's entry of its score, but for the words."""
+    rows: int
+    seed: int
+    """The seed of the run, by which ties are broken as the selection breaks them."""
+
+    def best(self) -> Int64s:
+        """Return the ids of the rows to check, best first."""
+        trust, seed = ARMS[self.arm].trust, derive(self.seed, "draw")
+        known = None if self.labelled is None else seen_labels(self.labelled, self.domain)
+        seen = None if known is None else known.labels
+        scores = PoolScores(
+            labels=self.labels, trust=trust, seed=seed, too_long=self.too_long, repeats=self.repeats, seen=seen
+        )
+        num = min(self.rows, scores.num_scored)
+        if not num:
+            raise UserError(
+                f"selection.verify: no row of the pool has a score of the arm {self.arm}, so that none can be "
+                "checked; look at the stages score-pool and label-pool"
+            )
+        return scores.top(num, derive(self.seed, "ties")).row_ids_n
+
+    def kept(self, task: Task, checked_by: list[Any]) -> str:
+        """Return the table of verdicts by a check; a new one each time that the stage is done anew by request."""
+        name = fingerprint([plain(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
+        return str(place(self.labels.uri).parent / f"verdicts-{name}.lance")
+
+    def counted(self, task: Task, verdicts: TableRef, num_new: int) -> VerifyCounts:
+        """Return the counts, and say them."""
+        num, num_passed = io.count(verdicts), io.count(verdicts, filter="correct")
+        say_failed(task, io.read(verdicts))
+        known = f" ({num - num_new:,} of them before)" if num_new < num else ""
+        task.say(
+            f"selection.verify: {num:,} rows checked{known}, those that {self.arm} puts first: {num_passed:,} pass, "
+            f"{num - num_passed:,} are dropped"
+        )
+        num_problems = io.count(verdicts, filter="problem IS NOT NULL")
+        return VerifyCounts(arm=self.arm, asked=num, passed=num_passed, problems=num_problems)
+
+
+class Verify(_BestRows):
     """Runs a program on the best rows of the pool by an arm's trust, so many as are paid for.
 
     Rows that are committed when the stage is cut off are not checked again: a task of the program at a time is.
@@ -74,29 +128,13 @@ class Verify(Stage):
         """The checked rows (``schemas.GRADES``), best first."""
         counts: VerifyCounts
 
-    pool: In[TableRef]
-    labels: In[TableRef]
-    """The pool's labels with their scores."""
-    too_long: In[TableRef | None]
-    """Rows that no student can be trained on, which are not checked."""
-    repeats: In[TableRef | None]
-    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
-    labelled: In[TableRef | None] = None  # type: ignore[assignment]
-    """The source split, where labels that it has not seen rank last."""
-    domain: DomainConfig
     checker: str
     """A digest of the program and of its files, so that a changed one checks again."""
-    arm: str
-    ranking: Trust
-    """The registry's entry of its score, but for the words."""
-    rows: int
-    seed: int
-    """The seed of the run, by which ties are broken as the selection breaks them."""
 
     def run(self, task: Task) -> Done:
         """Check the rows that have no verdict yet."""
-        best_n = _best(self)
-        uri = _kept(task, self.labels, [self.domain, self.checker])
+        best_n = self.best()
+        uri = self.kept(task, [self.domain, self.checker])
         checked_N = _with_kept(best_n, uri, schemas.GRADES)
         num_new = len(checked_N) - len(commits.committed_ids(uri))
         with task.progress() as update:
@@ -110,11 +148,11 @@ class Verify(Stage):
                 progress=update,
             )
         made = io.write(io.take(verdicts, best_n).cast(schemas.GRADES), str(task.directory / "verdicts.lance"))
-        counts = _counted(task, self.arm, made, num_new)
+        counts = self.counted(task, made, num_new)
         return Done(outputs=self.Made(verdicts=made, counts=counts), rows=len(best_n))
 
 
-class VerifyByJudge(AskModel):
+class VerifyByJudge(_BestRows, AskModel):
     """Asks a judge about the best rows of the pool by an arm's trust (``check: judge`` of the domain ``text``).
 
     Rows without a verdict fail. Rows whose verdict is committed when the stage is cut off are not asked about again.
@@ -132,31 +170,14 @@ class VerifyByJudge(AskModel):
         pass_: Json
         """The record of the pass."""
 
-    pool: In[TableRef]
-    labels: In[TableRef]
-    """The pool's labels with their scores."""
-    too_long: In[TableRef | None]
-    """Rows that no student can be trained on, which are not checked."""
-    repeats: In[TableRef | None]
-    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
-    labelled: In[TableRef | None] = None  # type: ignore[assignment]
-    """The source split, where labels that it has not seen rank last."""
-    domain: DomainConfig
-    arm: str
-    ranking: Trust
-    """The registry's entry of its score, but for the words."""
-    rows: int
-    seed: int
-    """The seed of the run, by which ties are broken as the selection breaks them."""
-
     def run(self, task: Task) -> Done:
         """Ask about the rows that have no verdict yet."""
         options = self.domain.judge
         assert options is not None, "the domain's check is a judge"
-        best_n = _best(self)
+        best_n = self.best()
         model = None if self.teacher.model is None else self.teacher.model.to_json()
         ask = self.teacher.ask.without({*AskConfig.SPREAD, "decoding"})
-        uri = _kept(task, self.labels, [self.domain, model, ask, str(self.teacher.backend), self.decoding])
+        uri = self.kept(task, [self.domain, model, ask, str(self.teacher.backend), self.decoding])
         asked_N = _with_kept(best_n, uri, schemas.SIGNAL)
         num_new = len(asked_N) - len(commits.committed_ids(uri))
         job = SignalJob(
@@ -170,7 +191,7 @@ class VerifyByJudge(AskModel):
         found = io.take(verdicts, best_n, ["row_id", "value", "error"])
         refuse_silence(len(best_n), found["value"].null_count)
         made = io.write(self._grades(found, best_n), str(task.directory / "verdicts.lance"))
-        counts = _counted(task, self.arm, made, num_new)
+        counts = self.counted(task, made, num_new)
         return Done(outputs=self.Made(verdicts=made, counts=counts, pass_=record), rows=len(best_n))
 
     def _grades(self, found: pa.Table, best_n: Int64s) -> pa.Table:
@@ -185,48 +206,8 @@ class VerifyByJudge(AskModel):
         return pa.table(columns, names=schemas.GRADES.names).cast(schemas.GRADES)
 
 
-def _best(stage: Verify | VerifyByJudge) -> Int64s:
-    """The ids of the rows to check, best first."""
-    trust, seed = ARMS[stage.arm].trust, derive(stage.seed, "draw")
-    known = None if stage.labelled is None else seen_labels(stage.labelled, stage.domain)
-    seen = None if known is None else known.labels
-    scores = PoolScores(
-        labels=stage.labels, trust=trust, seed=seed, too_long=stage.too_long, repeats=stage.repeats, seen=seen
-    )
-    num = min(stage.rows, scores.num_scored)
-    if not num:
-        raise UserError(
-            f"selection.verify: no row of the pool has a score of the arm {stage.arm}, so that none can be "
-            "checked; look at the stages score-pool and label-pool"
-        )
-    return scores.top(num, derive(stage.seed, "ties")).row_ids_n
-
-
-def _kept(task: Task, labels: TableRef, checked_by: list[Any]) -> str:
-    """The table of verdicts on ``labels`` by a check; a new one each time that the stage is done anew by request."""
-    name = fingerprint([plain(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
-    return str(place(labels.uri).parent / f"verdicts-{name}.lance")
-
-
 def _with_kept(row_ids_n: Int64s, uri: str, schema: pa.Schema) -> Int64s:
     """The rows, and after them those that have a verdict already."""
     io.create(uri, schema)
     kept_N = np.array(commits.committed_ids(uri), dtype=np.int64)
     return np.concatenate([row_ids_n, np.setdiff1d(kept_N, row_ids_n)])
-
-
-def _counted(task: Task, arm: str, verdicts: TableRef, num_new: int) -> VerifyCounts:
-    """The counts, which are said."""
-    num, (num_passed, num_problems) = io.count(verdicts), _passed(verdicts)
-    say_failed(task, io.read(verdicts))
-    known = f" ({num - num_new:,} of them before)" if num_new < num else ""
-    task.say(
-        f"selection.verify: {num:,} rows checked{known}, those that {arm} puts first: {num_passed:,} pass, "
-        f"{num - num_passed:,} are dropped"
-    )
-    return VerifyCounts(arm=arm, asked=num, passed=num_passed, problems=num_problems)
-
-
-def _passed(verdicts: TableRef) -> tuple[int, int]:
-    """How many rows passed, and how many could not be checked."""
-    return io.count(verdicts, filter="correct"), io.count(verdicts, filter="problem IS NOT NULL")
