@@ -30,6 +30,7 @@ from curation.selection.top_n import TopN, in_rank_order
 from curation.storage.lease import unguarded
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
+from tests import golden
 
 NUM_ROWS, NUM_MORE, BAD = 400, 200, (3, 77)
 SETTINGS = ("teacher.chunk_rows=64", "output.rows_per_file=16", "pool.columns=[url]", "ray.num_cpus=2")
@@ -157,6 +158,16 @@ def test_the_rows_of_the_top_share_are_written_once_with_their_columns(grown, pa
     assert told["unparsed"] == sum(label is None for label in found.labels)
     assert content["cut"]["lowest_trust"] == pytest.approx(min(rows["trust"].to_pylist()))
     assert [file["rows"] for file in content["files"]] == [16, 16, num - 32]
+
+
+def test_the_cut_and_the_rows_are_those_on_record(grown):
+    rows = {"first": grown.rows, "both": grown.both}
+    names = ("lowest_trust", "num_dropped", "num_labelled", "num_scored", "num_short")
+    found = {
+        "cut": {name: grown.second.content["cut"][name] for name in names},
+        "kept": {name: len(table) for name, table in rows.items()},
+    }
+    golden.compare("filter", found | {"selected": {name: golden.digest(table) for name, table in rows.items()}})
 
 
 def test_nothing_new_is_nothing_to_do(grown):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
@@ -30,7 +31,12 @@ def check(name: str, directory: Path | str, *, exact: bool = True) -> None:
     Raises:
         AssertionError: something differs; all differences are listed.
     """
-    path, found = FOLDER / f"{name}.json", record_of(Path(directory))
+    compare(name, record_of(Path(directory)), exact=exact)
+
+
+def compare(name: str, found: Mapping[str, Any], *, exact: bool = True) -> None:
+    """Compare what was found with the record of that name, as :func:`check` does; digests stand below ``selected``."""
+    path, found = FOLDER / f"{name}.json", {"instructions": torch.backends.cpu.get_cpu_capability(), **found}
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         return
@@ -48,10 +54,7 @@ def check(name: str, directory: Path | str, *, exact: bool = True) -> None:
 def record_of(directory: Path) -> dict[str, Any]:
     """Return the numbers and digests of a finished run."""
     report = json.loads((directory / "report.json").read_text())
-    return {
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "generations": [_generation(of, directory / f"gen-{of['index']}") for of in report["generations"]],
-    }
+    return {"generations": [_generation(of, directory / f"gen-{of['index']}") for of in report["generations"]]}
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -86,14 +89,15 @@ def _generation(of: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         },
         "regimes": [{key: _estimate(regime[key]) for key in ("auc", "brier", "ece")} for regime in of["regimes"] or []],
         "selected": {
-            arm["name"]: digest(path) for arm in arms for path in folder.glob(f"select*/{arm['name']}.parquet")
+            arm["name"]: digest(pq.read_table(path))
+            for arm in arms
+            for path in folder.glob(f"select*/{arm['name']}.parquet")
         },
     }
 
 
-def digest(path: Path) -> str:
-    """Return the digest of the rows of a selection: their ids, labels and ranks, in order."""
-    table = pq.read_table(path)
+def digest(table: pa.Table) -> str:
+    """Return the digest of selected rows: their ids, labels and ranks, in order."""
     columns = [table[name].to_pylist() for name in IDENTITY if name in table.column_names]
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]
 

@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.risk_simulation import chess_like, simulate
 from curation.errors import ConfigError, UserError
 from curation.metrics import proportion
 from curation.selection.risk import calibrate
 from curation.selection.risk.ours import exact_upper, rows_with_one_error
 from curation.selection.risk.paper import hoeffding_upper
 from curation.selection.risk.problem import Kind, Rule
+from tests import golden
 
 RULES = Rule.__args__
 KINDS = Kind.__args__
@@ -350,6 +352,11 @@ def test_risk_of_our_rule_holds_for_uninformative_scores(alpha, num_rows, kind):
     count = _violations(_coin(noise), lambda t: noise, alpha=alpha, num_rows=num_rows, num_runs=400, kind=kind)
     assert proportion(count, 400).low <= 0.1
     assert count > 0  # it is a test of the level, not of a rule that refuses everything
+
+
+def test_risk_simulations_are_those_on_record():
+    tallies = simulate(chess_like(1.25), 0.1, 3_000, 20, 0)
+    golden.compare("risk", {f"{kind}.{rule}": vars(tally) for (rule, kind), tally in tallies.items()})
 
 
 def test_risk_of_the_uncorrected_rule_breaks_at_alpha_one_half():
