@@ -7,7 +7,7 @@ right. Of 1,000 pool rows the 25 % with the most trust are kept. Counted are, fo
 
 - ``filter``: alarms of a filter (exit code 3), by all rows or by those that pass the cut;
 - ``daily``: the same of ten rounds with 100 rows each, at the last round;
-- ``verdict``: verdicts of a run with the finding ``shift``;
+- ``verdict``: verdicts of a run with the finding ``shift``, by all rows or by those that pass the cut;
 - ``foreseen``: runs with a finding of any rule, or an expected purity of the kept rows within the foreseen interval.
 """
 
@@ -21,11 +21,13 @@ from scipy.special import expit
 from curation.arrays import Bools, Floats
 from curation.filter.stages.kept_shift import Rows, compare
 from curation.metrics import proportion
+from curation.metrics.foreign import count_passing
 from curation.metrics.shift import two_sample
 from curation.report.evidence import Material, weigh, widened
 from curation.report.measured import InMemory
 from curation.report.rows import FunctionScores, Judged
 from curation.report.verdict import verdict
+from curation.stages.shift import foreign_to_json
 from curation.trust.calibration import fit_calibration
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -86,6 +88,7 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
     if newest.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, days, seed=seed).alarm:
         found.add("daily")
     passes_M = raw_M >= least
+    passing = count_passing(held.states_ND, pool.states_ND, raw_K, raw_M, least, seed=seed)
 
     def judged(rows: Drawn, raw: Floats, first: int) -> Judged:
         scores = FunctionScores(raw_N=raw.astype(np.float64), trust_N=calibration.to_trust(raw).astype(np.float64))
@@ -104,6 +107,7 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
             num_pool=NUM_POOL,
             chance=None,
             shift=shift.to_json(),
+            foreign=None if passing is None else foreign_to_json(passing),
             seed=seed,
         )
     )

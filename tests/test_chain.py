@@ -159,7 +159,7 @@ def test_a_changed_budget_redoes_the_selection_alone(local_ray, tmp_path, puzzle
     before = stages(tmp_path)
     report = run(load(tmp_path, puzzle_file, changes, ("selection.budget.n=30",)))
     after = stages(tmp_path)
-    assert {name for name in after if after[name] != before[name]} == {"gen-0/select"}
+    assert {name for name in after if after[name] != before[name]} == {"gen-0/select", "gen-0/selected-shift"}
     assert report["arms"][0]["purity"]["n"] == 30 and report["arms"][0]["accuracy"] is None
     assert events(tmp_path, "started").count("gen-0/select") == 2
 
@@ -256,6 +256,7 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
         "shift",
         "length-pool",
         "select",
+        "selected-shift",
     ]  # now labelled as a whole
     assert sorted(events(tmp_path, "started")[started:]) == sorted(f"gen-0/{stage}" for stage in pool)
     planned = make_plan(config, probe=False).stages
@@ -283,10 +284,13 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
     assert judge["by_judge"]["n"] == judge["asked"] and judge["judged"] == graded["pool"]["judged"]
     assert report["risk_curves"]["chosen"] is None
 
-    # A laxer promise redoes the selection alone.
+    # A laxer promise redoes the selection and the look at it alone.
     laxer = load(tmp_path, Path(), risky(generations=[]), ("selection.budget.risk.alpha=0.9",))
     found = run(laxer)
-    assert {name for name, item in stages(tmp_path).items() if item != done.get(name)} == {"gen-0/select"}
+    assert {name for name, item in stages(tmp_path).items() if item != done.get(name)} == {
+        "gen-0/select",
+        "gen-0/selected-shift",
+    }
     assert found["budget"]["n"] == found["arms"][0]["num_selected"] > 40 and found["guarantee"]["claimed"]
     chosen = found["risk_curves"]["chosen"]
     assert round(chosen["share"] * 90) == found["budget"]["n"] == chosen["deployment"]["n"]

@@ -63,6 +63,7 @@ REST = [
     "score-pool",
     "shift",
     "select",
+    "selected-shift",
 ]
 
 
@@ -104,19 +105,21 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
     stored, stages = go()
     assert stages == sorted(["prepare", "repeats", *FIRST[:1], *LABELS, *FIRST[1:], *FITS, *REST])
     rows, shift = selected(tmp_path), stored["shift"]
+    (foreign,) = stored["foreign"].values()  # of trust, which is cross-fitted; few rows are held out from the others
+    assert foreign["share"]["n"] >= 60 and foreign["warning"] is None
     assert {len(ids) for ids in rows.values()} == {60}
 
     # Scored as labelled: source and fits stay; the other splits are labelled after them, without states but a sample.
     fused, stages = go("teacher.store_states=false")
     assert stages == sorted([*LABELS, *[stage for stage in REST if stage != "score-source"]])
     assert selected(tmp_path) == rows
-    assert fused["shift"] == shift
+    assert fused["shift"] == shift and fused["foreign"] == stored["foreign"]
     for mine, theirs in zip(fused["arms"], stored["arms"], strict=True):
         assert mine["purity"] == theirs["purity"]
     assert fused["trust"]["pool"].keys() == stored["trust"]["pool"].keys()
     assert [str(kind) for kind in states_of(tmp_path, "pool").values()] == 2 * ["list<item: halffloat>"]
     assert len(states_of(tmp_path, "source")) == 2
-    assert go("teacher.store_states=false", "selection.budget.n=50")[1] == ["select"]
+    assert go("teacher.store_states=false", "selection.budget.n=50")[1] == ["select", "selected-shift"]
     before = done(tmp_path)
     fits = {name: before[f"gen-0/{stage}"]["outputs"]["trust"] for name, stage in zip(FITTED, FITS, strict=True)}
     assert before["gen-0/label-pool"]["inputs"]["fitted"] == fits  # another fit labels the pool again

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from curation.arrays import Bools, Float32s
+from curation.arrays import Bools, Float32s, Floats
 from curation.json_types import Json
 from curation.metrics.estimates import Estimate, proportion, undefined
 
@@ -30,6 +30,8 @@ SHOWN_P, ALARM_P = 0.01, 1e-3
 than the second, since each delivery is tested again."""
 SHOWN_SHARE, ALARM_SHARE = 0.01, 0.02
 """The least share that is told of, and that is an alarm."""
+MIN_PASSING = 50
+"""The fewest labelled rows that serve as a yardstick; the cut is lowered on both sides until so many pass."""
 NEIGHBOURS, COMPONENTS = 5, 16
 _ROWS_AT_ONCE = 1024
 _CLIP = 10.0
@@ -146,6 +148,38 @@ def _to_neighbour(near_FC: Float32s, rows_RC: Float32s) -> Float32s:
         square_PF = np.square(part_PC).sum(axis=1)[:, None] - 2 * part_PC @ near_FC.T + square_F
         found[start : start + len(part_PC)] = np.partition(square_PF, k, axis=1)[:, k]
     return np.asarray(np.sqrt(np.maximum(found, 0)))
+
+
+def count_passing(
+    source_ND: Floats, pool_MD: Floats, score_N: Float32s, score_M: Float32s, least: np.float32, *, seed: int
+) -> Foreign | None:
+    """Count the foreign rows among pool rows that pass a cut, by the labelled rows that pass it.
+
+    ``None`` where no pool row passes, or too few labelled rows have a score. Rows whose states are not finite are left
+    out.
+
+    Args:
+        source_ND: states of labelled rows.
+        pool_MD: states of pool rows.
+        score_N: held-out scores of the labelled rows, NaN where there is none.
+        score_M: scores of the pool rows, NaN likewise.
+        least: the cut, a score that passes; lowered until ``MIN_PASSING`` labelled rows pass.
+        seed: of the division of the labelled rows.
+    """
+    usable_N = np.isfinite(source_ND).all(axis=1)
+    passes_M = (score_M >= least) & np.isfinite(pool_MD).all(axis=1)
+    source_ND, score_N = source_ND[usable_N], score_N[usable_N]
+    if len(source_ND) < 2 * MIN_PASSING or not passes_M.any():
+        return None
+    held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
+    known = np.sort(score_N[held_N & ~np.isnan(score_N)])
+    if len(known) < MIN_PASSING:
+        return None
+    if (lowered := known[-MIN_PASSING]) < least:
+        passes_M = (score_M >= lowered) & np.isfinite(pool_MD).all(axis=1)
+        held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
+        least = lowered
+    return count_beyond(source_K[score_N[held_N] >= least], pool_P, "distance")
 
 
 def clearest(found: list[Foreign]) -> Foreign:

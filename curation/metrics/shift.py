@@ -186,6 +186,15 @@ def percent(share: Estimate) -> str:
     return f"{100 * share.value:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
 
 
+def passing_in_words(foreign: Foreign) -> str:
+    """The share of foreign rows among those that pass a cut, in words."""
+    share = foreign.share
+    return (
+        f"{percent(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that pass it, "
+        "and trust says nothing of them"
+    )
+
+
 def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:
     """At most ``max_rows`` finite rows, in random order, float32 [N, D]."""
     finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))

@@ -11,7 +11,7 @@ from curation.domains import get_domain
 from curation.hashing import derive
 from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
-from curation.pipeline.comparing import comparing
+from curation.pipeline.comparing import comparing, comparing_selected
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
 from curation.pipeline.reading import bought, reading
@@ -137,6 +137,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
         **verified_by(selected),
         "shift": shift.out("shift"),
+        **comparing_selected(generation, scored, selected),
         "tests": tests.main,
         "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},

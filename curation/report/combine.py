@@ -312,7 +312,10 @@ def _described(member: Member, benchmark: str, report: Json) -> Json:
         "base": last["base"],
         "teacher_test": last["teacher"]["test"],
         "arms": [{key: arm[key] for key in shown} for arm in last["arms"]],
-        "warnings": [shift["warning"] for shift in last["shift"].values() if shift["warning"] is not None],
+        "warnings": [
+            *(shift["warning"] for shift in last["shift"].values() if shift["warning"] is not None),
+            *(f"{arm}: {found['warning']}" for arm, found in last["foreign"].items() if found["warning"] is not None),
+        ],
     }
 
 

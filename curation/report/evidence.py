@@ -146,6 +146,8 @@ class Evidence:
     """People's verdicts on the selected rows; ``None`` without a review by people."""
     shift: JsonView | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
+    foreign: JsonView | None = None
+    """The same of the rows that pass the cut (``curation.stages.shift.foreign_to_json``); ``None``: nothing tells."""
     capped: bool = False
     """A cap on labels, or places by class, have left out rows of higher trust than some that are selected, so that
     validation's top does not stand for them."""
@@ -193,6 +195,7 @@ class Material:
     num_pool: int
     chance: float | None
     shift: JsonView | None
+    foreign: JsonView | None = None
     seed: int
     checked: ReviewedPurity | None = None
     capped: bool = False
@@ -240,6 +243,7 @@ def weigh(of: Material) -> Evidence:
         foreseen=expected,
         checked=of.checked,
         shift=of.shift,
+        foreign=of.foreign,
         capped=of.capped,
         rivals=rivals,
         repeats=of.repeats,

@@ -118,6 +118,9 @@ class GenerationRecord:
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
+    foreign: Mapping[str, JsonView] = field(default_factory=dict)
+    """The share of foreign rows among those that pass the cut, as JSON (``curation.stages.shift.foreign_to_json``), by
+    arm; without arms for which nothing tells."""
     unseen: JsonView | None = None
     """``curation.domains.unseen_labels.UnseenLabels`` as JSON; ``None`` where all of the pool's labels are seen, or
     labels are open."""

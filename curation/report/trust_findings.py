@@ -188,6 +188,8 @@ def shifted(evidence: Evidence) -> Finding | None:
             CARE,
             f"the pool's selected rows are less trusted than validation's, by {100 * drop.value:.0f} points of purity",
         )
+    if evidence.foreign is not None and evidence.foreign["warning"] is not None:
+        return CARE, evidence.foreign["warning"]
     if not evidence.shift["differs"]:
         return None
     if evidence.shift["strength"] == "slight" and drop is not None and drop.value <= DROP:

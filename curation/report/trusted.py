@@ -89,6 +89,7 @@ def evidence(
         num_pool=num_pool,
         chance=chance(run.prepared["source"], run.domain, known.row_ids_N, run.seed),
         shift=record.shift.get("source"),
+        foreign=record.foreign.get(arm),
         seed=run.seed,
         checked=checked(
             run.reviews,

@@ -1,23 +1,30 @@
-"""The shift stage: tests whether inputs of trust (hidden states, or numbers) differ between pool and other splits."""
+"""The shift stages: test whether inputs of trust (hidden states, or numbers) differ between pool and other splits.
 
-from collections.abc import Sequence
+All rows are compared first, and after selection those that pass the cut: foreign rows that are trusted fill a
+selection, where 2 % of the pool may be 8 % of what is kept.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from curation.arrays import Float32s
+from curation.arms import ARMS
+from curation.arrays import Bools, Float32s, Floats
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.json_types import Json
-from curation.metrics.shift import Shift, sampled, two_sample
+from curation.metrics.foreign import Foreign, count_passing
+from curation.metrics.shift import Shift, passing_in_words, sampled, two_sample
 from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
 from curation.tables import io
 from curation.tables.schemas import input_column
+from curation.trust import get_trust
 
 
 class MeasureShift(Stage):
@@ -62,6 +69,48 @@ class MeasureTextShift(MeasureShift):
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
 
+class MeasureSelectedShift(Stage):
+    """Counts the foreign rows among those of the pool that pass the cut of an arm."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        foreign: dict[str, Json]
+        """:func:`foreign_to_json` by arm; without arms that have no cut, or too few labelled rows with a score."""
+
+    source: In[TableRef]
+    """Labels with held-out scores."""
+    pool: In[TableRef]
+    """Labels with scores."""
+    thresholds: InEach[float | None]
+    """The lowest raw score that each arm selected."""
+    states: list[str]
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Count them, on the sampled rows that have states."""
+        of_source = io.open_table(self.source).schema.names  # without signals that only other splits have
+        columns = {arm: get_trust(ARMS[arm].trust, self.seed).features[0] for arm in self.thresholds}  # the raw score
+        columns = {arm: column for arm, column in columns.items() if column in of_source}
+        further = ["label", *columns.values()]
+        source, pool = (sample_rows(ref, self.states, self.seed, further) for ref in (self.source, self.pool))
+        source_ND, pool_MD = (joined(states_in(rows, self.states), self.states) for rows in (source, pool))
+        found = {}
+        for arm, column in columns.items():
+            if (least := self.thresholds[arm]) is None:
+                continue
+            score_N, score_M = (scores_in(rows, column) for rows in (source, pool))
+            foreign = count_passing(source_ND, pool_MD, score_N, score_M, np.float32(least), seed=self.seed)
+            if foreign is not None:
+                found[arm] = foreign_to_json(foreign)
+        return Done(outputs=self.Made(foreign=found), rows=io.count(self.pool))
+
+
+def foreign_to_json(foreign: Foreign) -> Json:
+    """The share of foreign rows that pass a cut, with a ``warning`` in words if it is shown (``Foreign.is_shown``)."""
+    return {**foreign.to_json(), "warning": passing_in_words(foreign) if foreign.is_shown else None}
+
+
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Json:
     """:func:`compare` as JSON."""
     return compare(split, pool, states, seed=seed).to_json()
@@ -83,7 +132,7 @@ def sampled_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
 
 def compare(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Shift:
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error."""
-    sides = [np.concatenate(list(sample_states(ref, states, seed).values()), axis=1) for ref in (split, pool)]
+    sides = [joined(sample_states(ref, states, seed), states) for ref in (split, pool)]
     schema = io.open_table(pool).schema
     numbers = [state for state in states if not pa.types.is_nested(schema.field(input_column(state)).type)]
     inputs = f"numbers that came with the labels ({', '.join(numbers)})" if numbers else "hidden states"
@@ -117,6 +166,17 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
 def states_in(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
     """The states of rows, by name, each float32 [N, D]; of a column of numbers D is 1."""
     return {state: _matrix(rows[input_column(state)].combine_chunks()) for state in states}
+
+
+def joined(states: Mapping[str, Floats], names: Sequence[str]) -> Floats:
+    """States side by side, [N, D]."""
+    return np.concatenate([states[name] for name in names], axis=1)
+
+
+def scores_in(rows: pa.Table, column: str) -> Float32s:
+    """The scores of rows, float32 [N]; NaN where there is none, or no label."""
+    labelled_N: Bools = rows["label"].is_valid().to_numpy()
+    return np.where(labelled_N, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
 
 
 def _matrix(states: pa.Array) -> Float32s:

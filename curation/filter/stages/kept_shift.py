@@ -5,7 +5,7 @@ compared with the package's rows: the rows that pass (their distance to the sour
 the newest rounds together, up to ``MAX_ROWS`` rows. Small deliveries add up that way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,20 +17,17 @@ from curation.arrays import Bools, Float32s, Floats
 from curation.filter.package import TrustPackage
 from curation.filter.stages.cut import ThresholdCut
 from curation.filter.stages.packaged import Packaged
-from curation.filter.stages.pool_shift import States
 from curation.json_types import Json
-from curation.metrics.foreign import ALARM_P, Foreign, count_beyond, distances_to_source
-from curation.metrics.shift import Shift, percent, two_sample
+from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, count_passing
+from curation.metrics.shift import Shift, passing_in_words, two_sample
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
 from curation.stages.first_cut import Passing, passing
-from curation.stages.shift import sample_rows, states_in
+from curation.stages.shift import joined, sample_rows, scores_in, states_in
 from curation.tables import io
 from curation.tables.schemas import trust_column
 
-MIN_PASSING = 50
-"""The fewest labelled rows that serve as a yardstick; the cut is lowered on both sides until so many pass."""
 CLEAR_DISTANCE = 0.2
 """Kolmogorov and Smirnov's distance of two trusts from which on it is an alarm."""
 TOLERANCE = 0.1
@@ -71,11 +68,7 @@ class KeptShift:
         """A warning for the report, or ``None``."""
         found = []
         if self.passing is not None and self.passing.alarm:
-            share = self.passing.share
-            found.append(
-                f"{percent(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that "
-                "pass it, and trust says nothing of them"
-            )
+            found.append(passing_in_words(self.passing))
         if self.trust_alarm:
             found.append(
                 f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
@@ -156,8 +149,10 @@ def compare_kept(
     reference = package.reference(() if first_cut is None else first_cut.states)
     parts = [sample_rows(ref, list(reference), seed, ["label", threshold.column]) for ref in tables.values()]
     rows = pa.concat_tables(parts)
-    source = Rows(_joined(reference, names), package.reference_score(which))
-    pool = Rows(_joined(found := states_in(rows, list(reference)), names), _scores(rows, threshold.column))
+    found = states_in(rows, list(reference))
+    source_ND, pool_MD = (joined(side, names) if names else None for side in (reference, found))
+    source = Rows(source_ND, package.reference_score(which))
+    pool = Rows(pool_MD, scores_in(rows, threshold.column))
     if first_cut is not None:
         source, pool = source.only(first_cut(reference)), pool.only(first_cut(found))
     known_K = None
@@ -194,40 +189,9 @@ def compare(
         if len(rounds) > 1:
             everything = two_sample(source.states_ND, pool.states_ND, seed=seed)
         if source.score_N is not None:
-            passes = _passing(source.states_ND, pool.states_ND, source.score_N, pool.score_N, least, seed=seed)
+            passes = count_passing(source.states_ND, pool.states_ND, source.score_N, pool.score_N, least, seed=seed)
     distance, p_value = _compare_trust(calibration_K, pool.score_N[pool.score_N >= least], least)
     return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)
-
-
-def _joined(states: States, names: Sequence[str]) -> Floats | None:
-    """States side by side, [N, D]; None without any."""
-    return np.concatenate([states[name] for name in names], axis=1) if names else None
-
-
-def _scores(rows: pa.Table, column: str) -> Float32s:
-    """The scores of rows, NaN where there is none, or no label."""
-    labelled_M: Bools = rows["label"].is_valid().to_numpy()
-    return np.where(labelled_M, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
-
-
-def _passing(
-    source_ND: Floats, pool_MD: Floats, score_N: Float32s, score_M: Float32s, least: np.float32, *, seed: int
-) -> Foreign | None:
-    """The foreign share of pool rows with a score of at least ``least``, or of as much as enough labelled rows have."""
-    usable_N = np.isfinite(source_ND).all(axis=1)
-    passes_M = (score_M >= least) & np.isfinite(pool_MD).all(axis=1)
-    source_ND, score_N = source_ND[usable_N], score_N[usable_N]
-    if len(source_ND) < 2 * MIN_PASSING or not passes_M.any():
-        return None
-    held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
-    known = np.sort(score_N[held_N & ~np.isnan(score_N)])
-    if len(known) < MIN_PASSING:
-        return None
-    if (lowered := known[-MIN_PASSING]) < least:
-        passes_M = (score_M >= lowered) & np.isfinite(pool_MD).all(axis=1)
-        held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
-        least = lowered
-    return count_beyond(source_K[score_N[held_N] >= least], pool_P, "distance")
 
 
 def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:

@@ -53,7 +53,8 @@ def answers_of(models: Iterable[str]) -> set[str]:
 
 
 STUDENTS = {f"student-{arm}" for arm in NAMES} | answers_of(NAMES)
-CHOSEN = {"select"} | STUDENTS
+SELECTED = {"select", "selected-shift"}
+CHOSEN = SELECTED | STUDENTS
 DRAWN = {"naive", "ground_truth"}  # their trust is a draw
 SCORES = {"score-source", "score-pool"}
 SIGNAL = "signal-icl_mean_logprob-pool"
@@ -88,7 +89,7 @@ CHANGES: dict[str, set[str]] = {
     "selection.max_per_label=3": {"rollouts"} | CHOSEN,
     "selection.gold_rollouts.temperature=0.9": {"rollouts"},
     "selection.gold_rollouts.source=answers": {"rollouts", "length-pool"},
-    "selection.arms=[naive, linear_probe, trust, ground_truth]": {"score-pool", "select"} | FEWER,
+    "selection.arms=[naive, linear_probe, trust, ground_truth]": {"score-pool"} | SELECTED | FEWER,
     "trust.width=64": {"trust"} | SCORES | CHOSEN,
     "trust.kind=stacked": {"trust"} | SCORES | CHOSEN,
     "trust.class_weight=0.2": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
@@ -129,12 +130,14 @@ def made_up(stage: Stage) -> None:
             "MeasureLength": {"counts": {}, "too_long": None},  # nothing is too long
             "Select": {
                 "budget": {},
-                "arms": {arm: {"digest": key + arm, "table": table} for arm in ARMS},
+                "arms": {arm: {"digest": key + arm, "table": table, "threshold": key} for arm in ARMS},
                 "rows_of": dict.fromkeys(ARMS, table),
             },
         }.get(stage.kind, {})
         named = {"labels": table, "grades": table, "signal": table, "model": model, "trust": digested}
-        rest: dict[str, Any] = {name: {} for name in ("counts", "fit", "shift", "num_unread", "num_asked", "training")}
+        rest: dict[str, Any] = {
+            name: {} for name in ("counts", "fit", "shift", "foreign", "num_unread", "num_asked", "training")
+        }
         return Done(outputs={**named, **rest, **outputs}, rows=1)
 
     object.__setattr__(stage, "do", do)
@@ -180,7 +183,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run."""
     directory = tmp_path_factory.mktemp("finished")
     planned, done = run(load(directory))
-    assert set(planned) == done and len(done) == 35
+    assert set(planned) == done and len(done) == 36
     return directory
 
 

@@ -62,6 +62,8 @@ class Scribe:
                 return {"texts": {"source": "answer", "samples": None}}
             case "shift":
                 return {"shift": dict(generation.shift)}
+            case "selected":
+                return {"foreign": {"trust": {"warning": "12 % are unlike"}, "internal_confidence": {"warning": None}}}
             case "select":
                 chosen = {
                     arm: {"arm": arm, "table": ref.to_json(), "num_rows": 120, "digest": arm} | generation.formats[arm]
@@ -191,6 +193,7 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
     page = (tmp_path / "out" / "combined.html").read_text()
     HTMLParser().feed(page)
     assert f"{100 * value:.1f}" in page and "No test row stands in two runs" in page and "http" not in page
+    assert page.count("trust: 12 % are unlike") == 3 and "internal_confidence: " not in page
     assert all(str(directory) in page for directory in seeds[1])
     as_json = json.loads(combine(*seeds[1], "-o", tmp_path / "out", "--json").stdout)
     assert {**as_json, "created": ""} == {**content, "created": ""}

@@ -17,6 +17,7 @@ from benchmarks import verdicts
 from curation.commands.tables import verdict_lines
 from curation.domains.unseen_labels import UnseenLabels
 from curation.metrics import Estimate, proportion, share_of_finite
+from curation.metrics.foreign import Foreign
 from curation.report import RunRecord, collect
 from curation.report.evidence import (
     CONFIDENCE,
@@ -39,6 +40,7 @@ from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, Judged
 from curation.report.samples import samples
 from curation.report.verdict import CARE, RULES, STOP, USE, gravest, verdict
+from curation.stages.shift import foreign_to_json
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,7 @@ HEALTHY = Evidence(
 )
 POOL = replace(GOOD, rows=4000, rarer=1600, top=about(0.84, 0.82, 0.86))
 DIFFERENT = {"differs": True, "strength": "severe"}
+FOREIGN = foreign_to_json(Foreign(share=about(0.12, 0.07, 0.18), p_value=1e-4, by="distance"))
 UNSEEN = UnseenLabels(num_seen=5, expected=0.02, num_read=1000, num_rows=50, num_labels=1, most={"bird": 60})
 
 
@@ -114,8 +117,9 @@ def test_what_people_said_stands_in_place_of_what_validation_foresees() -> None:
         people.sentence
     )
     for few, rules in ((100, []), (99, ["shift"])):  # a shift that people looked at does not matter by itself
-        found = verdict(by_people(POOL.top, rows=few, shift=DIFFERENT), "d")
-        assert [item["rule"] for item in found.findings] == rules
+        for fields in ({"shift": DIFFERENT}, {"foreign": FOREIGN}):
+            found = verdict(by_people(POOL.top, rows=few, **fields), "d")
+            assert [item["rule"] for item in found.findings] == rules
     alone = by_people(POOL.top, validation=None, foreseen=None)
     assert verdict(alone, "d").level == USE and verdict(replace(alone, checked=None), "d").level == STOP
     gold = replace(by_people(about(0.2, 0.1, 0.3)), pool=POOL)  # of all selected rows, not of some
@@ -294,6 +298,12 @@ BEATEN = (
         (replace(HEALTHY, pool=replace(POOL, top=about(0.48, 0.46, 0.5))), "purity", STOP, "48.0\u00a0% in the pool"),
         (replace(HEALTHY, shift=DIFFERENT), "shift", CARE, "no checked row says whether that matters"),
         (
+            replace(HEALTHY, foreign=FOREIGN),
+            "shift",
+            CARE,
+            "12 % [7, 18] of 1,000 rows looked at that pass the cut are unlike the labelled rows that pass it",
+        ),
+        (
             replace(HEALTHY, foreseen=replace(HEALTHY.foreseen, drop=about(0.2, 0.1, 0.3))),
             "shift",
             CARE,
@@ -321,8 +331,10 @@ def test_each_rule_finds_its_own_sickness(evidence: Evidence, rule: str, level: 
 def test_what_does_no_harm_is_no_finding() -> None:
     """States that differ, where an audit set shows the purity; a slight difference that costs no purity; a small set
     beside a large audit set."""
-    assert verdict(replace(HEALTHY, pool=POOL, shift=DIFFERENT), "d").level == USE
+    assert verdict(replace(HEALTHY, pool=POOL, shift=DIFFERENT, foreign=FOREIGN), "d").level == USE
     assert verdict(replace(HEALTHY, shift={"differs": True, "strength": "slight"}), "d").level == USE
+    few = foreign_to_json(Foreign(share=about(0.009, 0.001, 0.02), p_value=1e-3, by="distance"))
+    assert few["warning"] is None and verdict(replace(HEALTHY, foreign=few), "d").level == USE
     few = replace(GOOD, rows=30, rarer=9, auc=about(0.6, 0.4, 0.8), top=about(0.8, 0.5, 0.95))
     assert verdict(replace(HEALTHY, validation=few, pool=POOL), "d").level == USE
 
@@ -533,9 +545,10 @@ def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[
     assert report["verdict"]["sign"] in body[: body.index(sentence)]
     assert list(report).index("verdict") < 3 and verdict_lines(report)[0].endswith(sentence)
     shifted = {"source": DIFFERENT | {"warning": None}}
-    found = collect(changed(run, audit=False, tests={}, training={}, shift=shifted))
+    found = collect(changed(run, audit=False, tests={}, training={}, shift=shifted, foreign={"trust": FOREIGN}))
     lines, page = verdict_lines(found), unescape(render(found))
     assert found["verdict"]["level"] != USE and any("next: " in line for line in lines)
+    assert found["evidence"]["foreign"] == FOREIGN and f"selected by trust.</b> {FOREIGN['warning']}" in page
     for finding in found["verdict"]["findings"]:
         assert finding["next"] in page
     assert "Nobody has checked the pool's labels" in page and "curate review draw RUN_DIR --num 200" in page

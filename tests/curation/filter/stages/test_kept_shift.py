@@ -120,6 +120,7 @@ def test_trust_that_differs_by_what_folds_differ_by_is_no_alarm(moved, alarm, va
 
 @pytest.mark.parametrize(("share", "names", "bounds"), [
     (0.0, ("filter", "daily", "verdict"), (0, 1)),
+    (0.02, ("verdict", "foreseen"), (12, 15)),  # in half of the runs by all rows
     (0.1, ("filter", "daily", "verdict", "foreseen"), (14, 15)),
 ])  # fmt: skip
 def test_simulated_filters_and_verdicts(share, names, bounds):
