@@ -23,7 +23,7 @@ BUDGETS: dict[str, int] = {
     "curation/domains": 5_460,
     "curation/filter": 4_800,
     "curation/metrics": 2_310,
-    "curation/models": 1_440,
+    "curation/models": 1_600,
     "curation/passes": 2_030,
     "curation/pipeline": 4_490,
     "curation/report": 7_640,
