@@ -5,6 +5,7 @@ does. What the files do not say themselves is left to transformers: both functio
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from curation.json_types import Json, JsonView
@@ -67,10 +68,8 @@ def tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
     special = {name: text for name, token in settings.items() if name.endswith("_token") and (text := _content(token))}
     if "eos_token" not in special or not isinstance(template, str | None):
         return None  # its class names an end, or there are several templates
-    from tokenizers import Tokenizer
-
     try:
-        backend = Tokenizer.from_file(str(path))
+        backend = _backend(str(path), path.stat().st_mtime_ns, path.stat().st_size)
     except Exception:  # the library raises no narrower one; transformers says what is wrong
         return None
     added = settings.get("added_tokens_decoder")
@@ -80,6 +79,14 @@ def tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
     if not set(named) <= {token.content for token in backend.get_added_tokens_decoder().values()}:
         return None  # transformers would add them
     return JsonTokenizer(ref.base, backend, special, settings, template)
+
+
+@lru_cache(maxsize=1)
+def _backend(path: str, modified_ns: int, size: int) -> Any:
+    """Return what a tokenizer.json holds: a look takes it twice, and 33 MB take most of a second."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(path)
 
 
 class JsonTokenizer:
