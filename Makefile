@@ -7,9 +7,10 @@ BROWSER_INSTALLED := $(VENV)/.browser-installed
 VLLM_VENV := .venv-vllm
 VLLM_ENGINE := $(VLLM_VENV)/.engine
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
-# --no-compile: Python compiles a module when it is first imported, and most are never imported.
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
-VLLM_INSTALL := $(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --prefer-binary --constraint constraints-vllm.txt
+# --compile: also where PYTHONDONTWRITEBYTECODE is set, as in many images; there each process would compile what it imports,
+# some 4,300 modules with torch and transformers.
+INSTALL := $(BIN)/python -m pip install --quiet --compile --constraint constraints.txt
+VLLM_INSTALL := $(VLLM_VENV)/bin/python -m pip install --quiet --compile --prefer-binary --constraint constraints-vllm.txt
 
 .PHONY: run tune evidence test test-slow test-vllm test-tracking test-browser check docs bases clean
 
@@ -72,6 +73,7 @@ bases: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable ".[dev]"
+	$(BIN)/python -m compileall -q curation train tune
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)

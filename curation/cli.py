@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from curation.activity import current
 from curation.commands.analyze_verb import analyze
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
@@ -81,7 +82,8 @@ def _heard(ctx: click.Context) -> Iterator[None]:
         seconds = time.monotonic() - begun
         is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
         if is_due and too_quiet(begun, patience=1.35):
-            say(f"curate {verb}: at work for {seconds:.0f} s")
+            words = current()
+            say(f"curate {verb}: at work for {seconds:.0f} s{'' if words is None else f' ({words})'}")
 
     with every(0.5, look):
         yield

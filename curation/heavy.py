@@ -4,8 +4,11 @@ Modules that describe a run, or that the command line loads, reach them through 
 finished run answer without them. A module that only workers load imports them at its top.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from curation.activity import doing
 
 
 class Lazy:
@@ -15,7 +18,10 @@ class Lazy:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self._module), name)
+        if self._module in sys.modules:
+            return getattr(import_module(self._module), name)  # waits where another thread imports it
+        with doing(f"importing {self._module}"):
+            return getattr(import_module(self._module), name)
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return Lazy, (self._module,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 from curation import memory, namesakes, own_modules
+from curation.activity import doing
 from curation.cluster import capacity, news, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
@@ -51,9 +52,14 @@ def _start_ray(settings: RayConfig) -> None:
     """
     address, receive = capacity.address_of(settings), _receiver()
     capacity.check_answers(address)
+    is_here = address == capacity.LOCAL
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
-            with ray_private.starting(news.tell), ray_private.alone() if address == capacity.LOCAL else nullcontext():
+            with (
+                doing("starting Ray" if is_here else f"joining Ray at {address}"),
+                ray_private.starting(news.tell),
+                ray_private.alone() if is_here else nullcontext(),
+            ):
                 ray.init(
                     address=address,
                     num_cpus=settings.num_cpus if address == capacity.LOCAL else None,

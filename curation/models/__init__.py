@@ -11,6 +11,7 @@ from curation.config.states import beyond
 from curation.errors import ModelError, is_panic
 from curation.heavy import torch, transformers
 from curation.json_types import Json
+from curation.models import from_json
 from curation.models.adapters import adapted
 from curation.models.loading import (
     check_adapter,
@@ -20,7 +21,7 @@ from curation.models.loading import (
     hub_commit,
     load_weights,
 )
-from curation.models.own_code import allowed_code, check_head, file_of
+from curation.models.own_code import allowed_code, check_code, check_head, file_of
 from curation.refs import ModelRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
@@ -58,7 +59,7 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
     ref = ModelRef(base=base, revision=hub_commit(base, revision) or revision, adapter=adapter, code=code)
     try:
         if code is None:
-            configuration_of(ref)
+            read_configuration(ref)
         else:  # nothing of it is run here
             check_files(ref)
             if file_of(ref, "config.json") is None:
@@ -88,8 +89,8 @@ def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> Non
         if head:
             check_head(ref)
         if loads and code is None and not isinstance(place(base), Remote):
-            configuration_of(ref)
-            load_tokenizer(ref)
+            read_configuration(ref)
+            read_tokenizer(ref)
     elif model.adapter is not None:
         check_adapter(model.adapter)
 
@@ -179,6 +180,17 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def read_tokenizer(ref: ModelRef) -> Any:
+    """A tokenizer that counts as :func:`load_tokenizer` does, without torch where that can be.
+
+    Raises:
+        ModelError: as :func:`load_tokenizer`.
+    """
+    check_code(ref)
+    found = from_json.tokenizer(ref)
+    return load_tokenizer(ref) if found is None else found
 
 
 def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> None:
@@ -325,24 +337,35 @@ def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
     return config
 
 
+def read_configuration(ref: ModelRef) -> Json:
+    """The configuration of a text model, or of the part of a model that reads text, without torch where that can be.
+
+    Raises:
+        ModelError: as :func:`configuration_of`.
+    """
+    check_code(ref)
+    found = from_json.configuration(ref)
+    return configuration_of(ref).get_text_config().to_dict() if found is None else found
+
+
 def state_size(ref: ModelRef, states: Sequence[str]) -> int:
     """The width of these hidden states of a model, from its configuration alone.
 
     Raises:
         ModelError: it lacks a layer that ``states`` names.
     """
-    config = configuration_of(ref)
-    check_layers(ref, config, states)
-    return int(config.get_text_config().hidden_size)
+    config = read_configuration(ref)
+    check_layers(ref, config["num_hidden_layers"], states)
+    return int(config["hidden_size"])
 
 
-def check_layers(ref: ModelRef, config: "PreTrainedConfig", states: Sequence[str]) -> None:
-    """Refuse states of layers that a model with this configuration lacks.
+def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
+    """Refuse states of layers that a model of so many layers lacks.
 
     Raises:
         ModelError: a layer is missing; the message names the state, its layer and the number of layers.
     """
-    problem = beyond(states, int(config.get_text_config().num_hidden_layers))
+    problem = beyond(states, num_layers)
     if problem is not None:
         raise ModelError(f"teacher.states: {problem} (model {ref.base!r})")
 

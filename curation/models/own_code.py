@@ -155,16 +155,24 @@ def file_of(ref: ModelRef, name: str) -> Json | None:
     path = place(ref.base)
     if path.exists():
         return object_in(path / name)
+    found = file_path(ref, name)
+    return None if found is None else object_in(found)
+
+
+def file_path(ref: ModelRef, name: str) -> Path | None:
+    """The file of a model on this machine, a hub id's in the local cache; None if there is none."""
+    path = place(ref.base)
     if isinstance(path, Remote):
         return None
-
+    if path.exists():
+        return path / name if (path / name).is_file() else None
     try:
         found = transformers.utils.hub.cached_file(
             ref.base, name, revision=ref.revision, _raise_exceptions_for_missing_entries=False
         )
     except (OSError, ValueError):
         return None
-    return None if found is None else object_in(Path(found))
+    return None if found is None else Path(found)
 
 
 def object_in(path: Place) -> Json | None:

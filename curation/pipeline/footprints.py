@@ -52,7 +52,7 @@ def shape_of(model: ModelConfig) -> DecoderShape | None:
     """
     if model.allow_remote_code:
         return None
-    return DecoderShape.of(models.configuration_of(models.named(model)).get_text_config().to_dict())
+    return DecoderShape.of(models.read_configuration(models.named(model)))
 
 
 def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = shape_of) -> Iterator[str]:

@@ -20,10 +20,10 @@ def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -
     if model is None or model.path is None or model.allow_remote_code:
         return  # code of a model's own is not run to look
     ref = models.named(model)
-    longest = getattr(models.configuration_of(ref).get_text_config(), "max_position_embeddings", None)
+    longest = models.read_configuration(ref).get("max_position_embeddings")
     if longest is None:
         return
-    tokenizer = models.load_tokenizer(ref)
+    tokenizer = models.read_tokenizer(ref)
     for split, rows in examples.items():
         domain = as_asked(get_domain(config.domain_of(split)), decoding)
         found = (attempt(label_request, domain, place, row)[0] for place, row in enumerate(rows))

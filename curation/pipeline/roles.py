@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from curation import models
+from curation.activity import doing
 from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.models.dtypes import settled
@@ -23,7 +24,8 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
     for role, model in config.models.items():
         if model.path is not None:
             head = role == "reward model" and reward is not None and reward.kind != "verifier"
-            models.check(model, head=head, loads=loads)
+            with doing(f"reading the {role} {model.path}"):
+                models.check(model, head=head, loads=loads)
 
 
 def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:

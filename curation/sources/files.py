@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from curation.activity import doing
 from curation.config import SourceConfig
 from curation.errors import SourceError
 from curation.escaping import quoted
@@ -47,7 +48,8 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
         else _describe(file, form, numbers[file.path], dialect)
         for file, form in found
     )
-    files = sorted((file for file in described if file is not None), key=lambda file: file.index)
+    with doing(f"reading {len(found)} {'file' if len(found) == 1 else 'files'} of {source.path}"):
+        files = sorted((file for file in described if file is not None), key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
         left_out = "".join(f" ({words})" for words in left_out_words(files))
         raise SourceError(f"{source.path}: holds no rows{left_out}; give a source that does")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from curation.activity import doing
 from curation.arrays import Int64s
 from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
@@ -69,7 +70,8 @@ def preview(
         assignment = assignment_of(config, source, items, taken)
         positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
         split_N = assignment.split_of(positions_N)
-        drawn = rows_at(items, positions_N)
+        with doing(f"reading {len(positions_N):,} rows of the source {source}"):
+            drawn = rows_at(items, positions_N)
         if (id_column := config.sources[source].id_column) is not None:
             for file in items:
                 if values := [row.raw.get(id_column) for row in drawn if row.file == file.index]:

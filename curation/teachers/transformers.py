@@ -61,7 +61,7 @@ class TransformersTeacher:
         self._config, self._stateless = config, config.model_copy(update=AskConfig.BARE)
         if config.chat_template:
             as_user_turns(self._tokenizer, [])  # refuse at once
-        check_layers(self._ref, self._model.config, config.states)
+        check_layers(self._ref, self._model.config.get_text_config().num_hidden_layers, config.states)
 
     def label(
         self,

@@ -92,7 +92,7 @@ class VllmTeacher:
         self.config = config
         if config.chat_template:
             as_user_turns(self.tokenizer, [])  # refuse at once
-        check_layers(self._ref, self._text_config, config.states)
+        check_layers(self._ref, self._text_config.num_hidden_layers, config.states)
 
     @property
     def slots(self) -> int:

@@ -12,8 +12,8 @@ from curation.json_types import Json, JsonView
 
 PACE_SECONDS = 120.0
 """The time window of rows/s."""
-KNOWN_ROWS = 10
-"""The fewest rows in the window for a time left."""
+KNOWN_ROWS, KNOWN_SECONDS = 10, 20.0
+"""The fewest rows and the shortest window for a time left."""
 CLOSE = 1.5
 """Times left that differ by no more than this factor are told as one."""
 EVENT_SECONDS = 3.0
@@ -180,12 +180,12 @@ class Pace:
 
     @property
     def rates(self) -> tuple[float, float] | None:
-        """The speeds of both halves of the window; None for too few rows, or where a half has none."""
-        if (overall := self.rows_per_second) is None or self._seen[-1][1] - self._seen[0][1] < KNOWN_ROWS:
-            return None
+        """The speeds of both halves of the window; None for too few rows or seconds, or where a half has none."""
         if len(self._seen) < 4:
-            return overall, overall
+            return None
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
+        if rows - before < KNOWN_ROWS or now - begun < KNOWN_SECONDS:
+            return None
         half, reached = min(self._seen, key=lambda seen: abs(seen[0] - (begun + now) / 2))
         if not begun < half < now or not before < reached < rows:
             return None

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from curation.activity import doing
 from curation.cli import main
 from curation.commands.plan import Plan, make_plan
 from curation.config.load import load_config
@@ -111,7 +112,8 @@ def test_every_verb_of_a_review_explains_itself_and_has_few_options(verb: str):
 @pytest.mark.parametrize("verb", ["run", "validate"])
 def test_a_command_that_says_nothing_for_long_is_heard(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def slow(*given: object) -> None:
-        time.sleep(2.5)
+        with doing("reading 2 files"):
+            time.sleep(2.5)
         raise ConfigError("read at last")
 
     monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
@@ -120,7 +122,8 @@ def test_a_command_that_says_nothing_for_long_is_heard(verb: str, tmp_path: Path
     lines = curate(verb, tmp_path / "x.yaml").stderr.splitlines()
     others = [line for line in lines if line != "curate: read at last"]  # one may come as the command ends
     assert len(others) == len(lines) - 1 >= 1
-    assert all(f"curate {verb}: at work for" in line for line in others)
+    assert all(re.search(rf"curate {verb}: at work for \d+ s( \(.+\))?$", line) for line in others)
+    assert any(line.endswith(" s (reading 2 files)") for line in others)
 
 
 def test_help_answers_at_once():
@@ -405,7 +408,7 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
             event(second, "progress", stage="prepare", rows=second, total=2000)
         event(2001, "finished", stage="prepare", rows=2000, seconds=2000)
         journal = ProgressJournal()
-        for second, rows in ((5010, 100), (5011, 130), (5020, 400)):
+        for second, rows in ((5000, 100), (5006, 190), (5011, 265), (5020, 400)):
             actors = Actors(running=2, pending=1, restarting=0, deaths=3)
             work = Work(
                 actors=actors,
@@ -427,8 +430,8 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
     assert shown == [{"time": 5020, "event": "progress", "stage": "gen-0/label-pool", "rows": 400, "total": 1000}]
     with lease.hold(manifest.directory):
         lines = curate("status", config).stdout.splitlines()
-        assert json.loads(curate("status", config, "--json").stdout)["under_way"][0]["seconds_left"] == 20.0
-    told = "gen-0/label-pool 400 of 1,000 rows (40 %), 30 rows/s, about 20 s left"
+        assert json.loads(curate("status", config, "--json").stdout)["under_way"][0]["seconds_left"] == 40.0
+    told = "gen-0/label-pool 400 of 1,000 rows (40 %), 15 rows/s, about 40 s left"
     assert " ".join(lines[1].split()) == told
     assert lines[2].strip() == (
         "actors: 2 running, 1 pending, 3 died; 24 chunks left (4 in flight); error rows: scripted 50, too_long 2; "

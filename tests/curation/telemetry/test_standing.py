@@ -29,8 +29,11 @@ def test_a_resumed_stage_has_the_speed_of_this_run():
     journal = ProgressJournal()
     first = journal.fields(Standing(rows=900, total=1000), 0.0)
     assert first == {"rows": 900, "total": 1000}
-    later = journal.fields(Standing(rows=950, total=1000), 10.0)
-    assert later == {"rows": 950, "total": 1000, "rows_per_second": 5.0, "seconds_left": 10.0}
+    for second in (10, 20):
+        later = journal.fields(Standing(rows=900 + second, total=1000), float(second))
+        assert later == {"rows": 900 + second, "total": 1000, "rows_per_second": 1.0}  # too early for a time left
+    later = journal.fields(Standing(rows=950, total=1000), 50.0)
+    assert later == {"rows": 950, "total": 1000, "rows_per_second": 1.0, "seconds_left": 50.0}
 
 
 def test_three_days_of_events_are_small_and_the_last_standing_is_told():
@@ -57,6 +60,7 @@ def paced(*rows: int) -> Pace:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
+        ((0, 20), "20 of 1,000 rows (2 %), 2 rows/s"),  # one measurement
         ((0, 1), "1 of 1,000 rows (0 %), 0.1 rows/s"),  # not "about 3 h left"
         ((0, 20, 40, 60, 80), "80 of 1,000 rows (8 %), 2 rows/s, about 8 min left"),
         ((0, 5, 10, 60, 110), "110 of 1,000 rows (11 %), 2.8 rows/s, 3 min to 30 min left"),

@@ -1,0 +1,130 @@
+"""A model's configuration and tokenizer read from their JSON files, as transformers would read them, without torch.
+
+transformers imports torch with a configuration or a tokenizer, which takes longer than all else that a look at a run
+does. What the files do not say themselves is left to transformers: both functions return None then.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from curation.json_types import Json, JsonView
+from curation.models.footprint import FAMILIES
+from curation.models.own_code import file_of, file_path
+from curation.refs import ModelRef
+
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "vocab_size",
+)
+"""Keys that each configuration has to name: families differ in what they are otherwise."""
+NAMED = {
+    "gemma3_text": {"layer_types", "sliding_window"},
+    "mistral": {"sliding_window"},
+    "qwen2": {"layer_types", "sliding_window"},
+    "qwen3": {"layer_types", "sliding_window"},
+}
+"""Keys that those of a family have to name, too."""
+HEADED = ("gemma3_text", "qwen3")
+"""Families whose heads have a width of their own."""
+AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Qwen2Tokenizer")
+"""Classes, without ``Fast``, that tokenise as tokenizer.json says; others rebuild it in ways of their own."""
+
+
+def configuration(ref: ModelRef) -> Json | None:
+    """Return a text model's configuration with what its family adds; None where that takes transformers."""
+    config = file_of(ref, "config.json") or {}
+    family = config.get("model_type")
+    sizes = [config.get(name) for name in SIZES]
+    if family not in FAMILIES or not all(type(size) is int and size > 0 for size in sizes):
+        return None
+    if {"auto_map", "quantization_config"} & config.keys() or (family == "mistral" and "layer_types" in config):
+        return None  # the latter is loaded as another family
+    if family in ("qwen2", "qwen3") and not config.get("use_sliding_window"):
+        config |= {"sliding_window": None, "layer_types": config.get("layer_types")}
+    head_dim = config.get("head_dim")
+    if not NAMED.get(family, set()) <= config.keys() or type(head_dim) not in (int, type(None)):
+        return None
+    if head_dim is None and (family in HEADED or config["hidden_size"] % config["num_attention_heads"]):
+        return None
+    return {"tie_word_embeddings": family == "gemma3_text"} | config
+
+
+def tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
+    """Return a model's tokenizer; None where tokenizer.json is not all of it, or cannot be read."""
+    path, settings = file_path(ref, "tokenizer.json"), file_of(ref, "tokenizer_config.json")
+    if path is None or settings is None or "auto_map" in settings:
+        return None
+    if str(settings.get("tokenizer_class")).removesuffix("Fast") not in AS_IT_STANDS:
+        return None
+    template = settings.get("chat_template")
+    if (file := file_path(ref, "chat_template.jinja")) is not None:
+        template = file.read_text(encoding="utf-8")
+    special = {name: text for name, token in settings.items() if name.endswith("_token") and (text := _content(token))}
+    if "eos_token" not in special or not isinstance(template, str | None):
+        return None  # its class names an end, or there are several templates
+    try:
+        backend = _backend(str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    except Exception:  # the library raises no narrower one; transformers says what is wrong
+        return None
+    added = settings.get("added_tokens_decoder")
+    more = [settings.get(name) for name in ("extra_special_tokens", "additional_special_tokens")]
+    named = [*special.values(), *(_content(token) for token in (added if isinstance(added, dict) else {}).values())]
+    named += [_content(token) for tokens in more if isinstance(tokens, list) for token in tokens]
+    if not set(named) <= {token.content for token in backend.get_added_tokens_decoder().values()}:
+        return None  # transformers would add them
+    return JsonTokenizer(ref.base, backend, special, settings, template)
+
+
+@lru_cache(maxsize=1)
+def _backend(path: str, modified_ns: int, size: int) -> Any:
+    """Return what a tokenizer.json holds: a look takes it twice, and 33 MB take most of a second."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(path)
+
+
+class JsonTokenizer:
+    """Tokens of texts, by the methods of transformers' tokenizers that counting takes."""
+
+    def __init__(
+        self, name_or_path: str, backend: Any, special: Mapping[str, str], settings: JsonView, chat_template: str | None
+    ) -> None:
+        self.name_or_path, self.chat_template = name_or_path, chat_template
+        self.eos_token_id: int = backend.token_to_id(special["eos_token"])
+        self._backend, self._special = backend, special
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = bool(settings.get("split_special_tokens"))
+
+    def __call__(self, texts: Sequence[str], *, add_special_tokens: bool, verbose: bool) -> dict[str, list[list[int]]]:
+        """Return the token ids of each text as ``input_ids``."""
+        found = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return {"input_ids": [encoding.ids for encoding in found]}
+
+    def apply_chat_template(
+        self, conversations: Sequence[Sequence[Mapping[str, str]]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> list[str]:
+        """Return each conversation as a text; ``tokenize`` has to be false."""
+        from transformers.utils import chat_template_utils
+
+        assert not tokenize, "the text is tokenised by the caller"
+        render: Any = chat_template_utils.render_jinja_template
+        texts: list[str] = render(
+            conversations=list(conversations),
+            chat_template=self.chat_template,
+            add_generation_prompt=add_generation_prompt,
+            **self._special,
+        )[0]
+        return texts
+
+
+def _content(token: object) -> str | None:
+    """Return the text of a token in tokenizer_config.json: a string, or an object with its flags."""
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else None
