@@ -1,9 +1,9 @@
 """Tests whether the pool's texts look like those of the labelled rows: the test of ``curation.metrics.shift`` on words.
 
 A logistic regression of hashed words, fitted on one half of the texts, tells the two sets apart on the other half.
-Foreign texts are counted as in ``curation.metrics.foreign``, by the classifier's score and by the distance (cosine,
-rare words weigh more) to the 5th nearest of the source's fitted half. One set may be hashed already: a trust package holds
-the hashes of its labelled texts, not the texts.
+Foreign texts are counted as in ``curation.metrics.foreign``, by the classifier's score and by the distance (cosine of
+TF-IDF) to the 5th nearest of the source's fitted half. One set may be hashed already: a trust package holds the hashes
+of its labelled texts, not the texts.
 """
 
 from collections.abc import Sequence
