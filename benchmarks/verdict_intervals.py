@@ -13,7 +13,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from curation import metrics
+from curation.domains.grading import Graded
 from curation.metrics import Estimate
+from curation.report.tested import accuracy
 
 DRAWS = 5_000
 """The standard error of a coverage of .95 is .003."""
@@ -74,15 +76,79 @@ def grouped(what: str, *, is_set: bool) -> Callable[[np.random.Generator], tuple
     return drawn
 
 
-INTERVALS: Mapping[str, Callable[[np.random.Generator], tuple[Estimate, float]]] = {
-    f"AUC {auc:.2f}, {wrong} wrong of {rows} rows": auc_of(rows, wrong, auc)
-    for rows, wrong in ((100, 20), (300, 30))
-    for auc in (0.8, 0.95, 0.98)
-} | {
-    f"{what}, 600 rows of 30 users, {'with' if is_set else 'without'} splits.group": grouped(what, is_set=is_set)
-    for what in ("share right", "purity", "AUC")
-    for is_set in (True, False)
-}
+CLASSES = 4
+STUDENTS = {"arm": 0.65, "base": 0.4, "ground truth": 0.75}
+"""The accuracies of students, which users' rows are harder for together and by themselves."""
+
+
+def of_students(rng: np.random.Generator, runs: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Draw whether each student answers rows of users right in each run, [N, J], whose rows they are, and classes.
+
+    Half of a user's rows are of one class, which changes nothing else.
+    """
+    user_N = np.repeat(np.arange(USERS), ROWS_A_USER)
+    shared_U = rng.normal(size=USERS) * 0.5
+    right = {}
+    for name, accuracy_of in STUDENTS.items():
+        skill_N = (shared_U + rng.normal(size=USERS) * 0.5)[user_N]
+        chance_N = ndtr(ndtri(accuracy_of) * np.sqrt(1.5) + skill_N)
+        right[name] = rng.random((len(user_N), runs)) < chance_N[:, None]
+    class_N = np.where(rng.random(len(user_N)) < 0.5, user_N % CLASSES, rng.integers(0, CLASSES, len(user_N)))
+    return right, user_N, class_N
+
+
+def of_tests(what: str, runs: int, *, is_set: bool) -> Callable[[np.random.Generator], tuple[Estimate, float]]:
+    """Return a function that draws students' answers, and returns an estimate and the truth, as :func:`grouped`."""
+    arm, base, truth = STUDENTS.values()
+    truths = {"accuracy": arm, "accuracy of a class": arm, "difference": arm - truth}
+    truths["recovery"] = (arm - base) / (truth - base)
+
+    def drawn(rng: np.random.Generator) -> tuple[Estimate, float]:
+        right, user_N, class_N = of_students(rng, runs)
+        cluster_N = user_N if is_set else None
+        arm_NJ, base_NJ, truth_NJ = right.values()
+        if what == "difference":
+            found = metrics.compare_rows(metrics.row_differences(arm_NJ, truth_NJ, cluster_N)).difference
+        elif what == "recovery":
+            recovered = metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, cluster_N)
+            assert recovered is not None
+            found = recovered
+        else:
+            ids_N = np.arange(len(user_N))
+            of_runs = [
+                Graded(row_ids_N=ids_N, correct_N=right_N, question_N=ids_N, cluster_N=cluster_N)
+                for right_N in arm_NJ.T
+            ]
+            if what == "accuracy of a class":
+                of_runs = [rows.subset(class_N == 0) for rows in of_runs]
+            interval = accuracy({"arm": of_runs}, "arm")
+            assert interval is not None
+            found = Estimate(**{name: interval[name] for name in ("value", "low", "high", "n")})
+        return found, truths[what]
+
+    return drawn
+
+
+INTERVALS: Mapping[str, Callable[[np.random.Generator], tuple[Estimate, float]]] = (
+    {
+        f"AUC {auc:.2f}, {wrong} wrong of {rows} rows": auc_of(rows, wrong, auc)
+        for rows, wrong in ((100, 20), (300, 30))
+        for auc in (0.8, 0.95, 0.98)
+    }
+    | {
+        f"{what}, 600 rows of 30 users, {'with' if is_set else 'without'} splits.group": grouped(what, is_set=is_set)
+        for what in ("share right", "purity", "AUC")
+        for is_set in (True, False)
+    }
+    | {
+        f"{what}, {runs} runs, 600 test rows of 30 users, {'with' if is_set else 'without'} splits.group": of_tests(
+            what, runs, is_set=is_set
+        )
+        for what in ("accuracy", "accuracy of a class", "difference", "recovery")
+        for runs in (1, 5)
+        for is_set in (True, False)
+    }
+)
 
 
 def coverage(kind: str, draws: int, seed: int) -> Coverage:

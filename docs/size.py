@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "curation/cluster": 980,
     "curation/commands": 8_190,
     "curation/config": 5_050,
-    "curation/domains": 5_460,
+    "curation/domains": 5_490,
     "curation/filter": 4_800,
     "curation/metrics": 2_310,
     "curation/models": 1_600,
@@ -39,7 +39,7 @@ BUDGETS: dict[str, int] = {
     "curation/tracking": 340,
     "curation/trust": 2_330,
     "train": 5_470,
-    "tune": 1_490,
+    "tune": 1_500,
 }
 """The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""
 IDIOMS = frozenset({"Made"})

@@ -101,7 +101,8 @@ def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
         assert arm["oracle"] == (ARMS[name].oracle or config.selection.budget.needs_gold), name
         assert ARMS[name].words in page, name
     assert arms["trust_gold"]["purity"]["value"] == 1
-    assert {item["set"] for item in report["regimes"]} == {"validation", "pool", *config.splits.probes}
+    sets = {item["set"] for item in report["regimes"]}  # a probe of which nothing is right, as another task's, has none
+    assert {"validation", "pool"} <= sets <= {"validation", "pool", *config.splits.probes}
     assert report["shift"]["source"]["strength"] in ("none shown", "slight")  # parts of one source
     if example == "mcqa":
         assert report["difficulty"] is None

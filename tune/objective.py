@@ -27,7 +27,7 @@ from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import input_column, mend_of
 from curation.trust.components import check_size
-from curation.trust.parts import FIT, NAMES, UNUSED, first_of_each, part_of, used
+from curation.trust.parts import FIT, NAMES, UNUSED, first_of_each, independent, part_of, used
 from curation.trust.stacked import read_numbers, stored_numbers
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
@@ -52,6 +52,11 @@ class TrialRows(NamedTuple):
     is_clustered: bool = False
     """Whether units are groups of rows (``splits.group``), which no part of a fit divides either."""
 
+    @property
+    def cluster_N(self) -> Int64s | None:
+        """The cluster of each row; None: ``splits.group`` is not set."""
+        return self.unit_N if self.is_clustered else None
+
     def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
         """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
         taken_N = used(self.row_ids_N, trust, seed)
@@ -71,8 +76,7 @@ class TrialRows(NamedTuple):
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
-        cluster_N = self.unit_N if self.is_clustered else None
-        part_N = part_of(self.row_ids_N, all_rows, seed, unit_N=cluster_N)
+        part_N = part_of(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
@@ -85,7 +89,7 @@ class TrialRows(NamedTuple):
             row_ids_N=self.row_ids_N,
             numbers_NK=self.numbers_NK,
             numbers=self.numbers,
-            cluster_N=cluster_N,
+            cluster_N=self.cluster_N,
         )
 
     def fold_N(self, folds: int, seed: int) -> Int64s:
@@ -208,8 +212,13 @@ class Objective:
             width = sum(source.inputs[name].shape[1] for name in states)
             check_size(size, width=width, num_rows=num_fit, key=key)
 
-    def value(self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools) -> float:
-        """The metric of scored rows; of rows that could not be parsed only purity and certified take notice."""
+    def value(
+        self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools, cluster_N: Int64s | None = None
+    ) -> float:
+        """Return the metric of scored rows; of rows that could not be parsed only purity and certified take notice.
+
+        Where rows have clusters, certified calibrates on those that count as independent draws, as the budget does.
+        """
         raw_P, correct_P = raw_N[parsed_N], correct_N[parsed_N]
         if self.metric == "auc":
             return auc_value(raw_P, correct_P)
@@ -221,7 +230,9 @@ class Objective:
             # Unparsed rows are taken last, and are wrong.
             return float(correct_P[np.argsort(-raw_P, kind="stable")[:num]].sum() / num)
         assert self.risk is not None
-        cut = risk.calibrate(raw_P, correct_P, raw_P, **self.risk.model_dump(exclude={"per"}))
+        place_N = np.arange(len(raw_N))
+        draw_P = independent(place_N, place_N, cluster_N)[parsed_N]
+        cut = risk.calibrate(raw_P[draw_P], correct_P[draw_P], raw_P, **self.risk.model_dump(exclude={"per"}))
         return 0.0 if cut.threshold is None else float((raw_P >= cut.threshold).sum() / len(raw_N))
 
 
@@ -275,7 +286,8 @@ def run_trial(
     ends = never if bar is None else (lambda record: bar.ends(record, max_steps))
     trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed}, ends=ends)
     raw_H = logits_at(trust, rows, np.flatnonzero(held_N))
-    value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N])
+    cluster_H = None if source.cluster_N is None else source.cluster_N[held_N]
+    value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N], cluster_H)
     if not np.isfinite(value):
         raise ValueError(f"{objective.metric} of the fold that was held out is {value}")
     rungs = {}

@@ -13,7 +13,7 @@ from curation.domains.identity import Identity, question_of
 from curation.errors import RowError, UserError
 from curation.escaping import message
 from curation.refs import TableRef
-from curation.tables import io
+from curation.tables import io, scans
 from curation.tables.schemas import CLUSTER
 
 
@@ -30,6 +30,15 @@ class Graded:
     """The cluster of each row (``curation.sources.clusters``), with a row's question where it is one of its own. None:
     ``splits.group`` is not set."""
 
+    def subset(self, keep_N: Bools | Int64s) -> "Graded":
+        """Return the rows for which ``keep_N`` holds, or at these places."""
+        return Graded(
+            row_ids_N=self.row_ids_N[keep_N],
+            correct_N=self.correct_N[keep_N],
+            question_N=self.question_N[keep_N],
+            cluster_N=None if self.cluster_N is None else self.cluster_N[keep_N],
+        )
+
     @property
     def unit_N(self) -> Int64s:
         """The units that no fold and no part of a fit divides: the rows' clusters, or else their questions."""
@@ -38,10 +47,28 @@ class Graded:
 
 def read_grades(grades: TableRef) -> Graded:
     """The content of a table of grades (schema ``schemas.GRADES``)."""
-    present = [name for name in ("question", CLUSTER.name) if name in io.open_table(grades).schema.names]
-    table = io.read(grades, columns=["row_id", "correct", *present])
-    question = pc.coalesce(table["question"] if "question" in present else table["row_id"], table["row_id"])
-    clustered = CLUSTER.name in present
+    return _graded(io.read(grades, columns=_columns(grades)))
+
+
+def graded_among(grades: TableRef, ids_n: Int64s) -> Graded:
+    """Return the graded rows among the ids, which ascend, as :func:`read_grades`; the table is read in parts."""
+    found = []
+    for batch in scans.batches(grades, {name: name for name in _columns(grades)}, None):
+        ids_B = batch.column("row_id").to_numpy()
+        place_B = np.searchsorted(ids_n, ids_B)
+        is_among_B = np.append(ids_n, 0)[place_B] == ids_B
+        found.append(batch.filter(pa.array(is_among_B & (place_B < len(ids_n)))))
+    return _graded(pa.Table.from_batches(found) if found else io.read(grades, columns=_columns(grades)))
+
+
+def _columns(grades: TableRef) -> list[str]:
+    names = io.open_table(grades).schema.names
+    return ["row_id", "correct", *(name for name in ("question", CLUSTER.name) if name in names)]
+
+
+def _graded(table: pa.Table) -> Graded:
+    question = pc.coalesce(table["question"] if "question" in table.column_names else table["row_id"], table["row_id"])
+    clustered = CLUSTER.name in table.column_names
     return Graded(
         row_ids_N=table["row_id"].to_numpy(),
         correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_),

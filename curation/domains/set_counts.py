@@ -6,6 +6,7 @@ every class of its set, or once for the empty set.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,20 +61,27 @@ def given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
     return total[:-2], total[-2:]
 
 
-def set_confusion(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> Int64s:
-    """Labelled rows by class, gold and teacher's label, int64 [C + 1, 2, 3]; the first row of each question counts.
+class LabelledSets(NamedTuple):
+    """Labelled rows whose gold set is known, the first row of each question; the last class is the empty set."""
 
-    The second axis is whether the gold set holds the class (no, yes), the third whether the teacher's does (no, yes,
-    its label could not be read). The last class is the empty set. Rows without a gold set are left out.
-    """
+    gold_NC: Bools
+    """Whether the gold set holds the class, [N, C + 1]."""
+    said_NC: Int64s
+    """Whether the teacher's does (1, else 0); 2: its label could not be read."""
+    cluster_N: Int64s | None
+
+    @property
+    def counts_C23(self) -> Int64s:
+        """The rows by class, ``gold_NC`` and ``said_NC``, int64 [C + 1, 2, 3]."""
+        of = [[((self.gold_NC == gold) & (self.said_NC == said)).sum(axis=0) for said in range(3)] for gold in range(2)]
+        return np.moveaxis(np.array(of, dtype=np.int64), 2, 0)
+
+
+def labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> LabelledSets:
+    """Return the gold and the teacher's sets of the labelled rows."""
     graded = read_grades(grades)
-    ids_N = graded.row_ids_N[np.unique(graded.question_N, return_index=True)[1]]
-    gold = held(io.take(examples, ids_N, ["gold"])["gold"].combine_chunks(), sets)
-    label = held(io.take(labels, ids_N, ["label"])["label"].combine_chunks(), sets)
-    counts = np.zeros((len(sets.classes) + 1, 2, 3), dtype=np.int64)
-    said_NC = np.where(label.is_known_N[:, None], label.held_NC, 2)
-    for in_gold in (0, 1):
-        of_NC = gold.is_known_N[:, None] & (gold.held_NC == in_gold)
-        for said in (0, 1, 2):
-            counts[:, in_gold, said] = (of_NC & (said_NC == said)).sum(axis=0)
-    return counts
+    graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
+    gold = held(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
+    label = held(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
+    said_NC, known_N = np.where(label.is_known_N[:, None], label.held_NC, 2), gold.is_known_N
+    return LabelledSets(gold.held_NC[known_N], said_NC[known_N], graded.subset(known_N).cluster_N)

@@ -10,7 +10,7 @@ from curation.metrics.calibration import (
     ece,
     reliability,
 )
-from curation.metrics.clusters import inflation
+from curation.metrics.clusters import inflation, share_right
 from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, over_seeds, proportion
 from curation.metrics.paired import (
     ALPHA,
@@ -19,10 +19,7 @@ from curation.metrics.paired import (
     PairedTest,
     Verdict,
     detectable_difference,
-    paired_recovery,
-    paired_test,
     recovery,
-    verdict,
 )
 from curation.metrics.paired_ranking import auc_difference, purity_difference
 from curation.metrics.paired_runs import (
@@ -71,8 +68,6 @@ __all__ = [
     "mean_over_strata",
     "over_runs",
     "over_seeds",
-    "paired_recovery",
-    "paired_test",
     "pooled_rows",
     "proportion",
     "purity_difference",
@@ -83,8 +78,8 @@ __all__ = [
     "reliability",
     "row_differences",
     "share_of_finite",
+    "share_right",
     "sign_flip",
-    "verdict",
     "verdict_on_rows",
     "weighted_mean",
 ]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import scipy
 
-from curation.arrays import Floats, Int64s
-from curation.metrics.estimates import CONFIDENCE
+from curation.arrays import Bools, Floats, Int64s
+from curation.metrics.estimates import CONFIDENCE, Estimate, proportion
 
 
 def inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: float = CONFIDENCE) -> float:
@@ -38,3 +38,10 @@ def inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: floa
     quantile = (1 + confidence) / 2
     ratio = float(scipy.special.stdtrit(as_many - 1, quantile)) / float(scipy.special.ndtri(quantile))
     return max(1.0, effect) * ratio**2
+
+
+def share_right(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = CONFIDENCE) -> Estimate:
+    """Return the share of right rows with its exact interval, which counts clusters; NaN for no rows."""
+    right, n = int(correct_N.sum()), len(correct_N)
+    times = inflation(correct_N - right / max(n, 1), cluster_N, confidence=confidence)
+    return proportion(right, n, confidence=confidence, inflation=times)

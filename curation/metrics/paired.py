@@ -14,14 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from curation.arrays import Floats
 from curation.json_types import Json
-from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
-from curation.metrics.inputs import as_flags, same_length
 
 ALPHA = 0.05
 MARGIN = 0.02
@@ -86,26 +83,6 @@ def recovery(arm: float, base: float, ground_truth: float) -> float | None:
     return (arm - base) / gap if gap else None
 
 
-def paired_recovery(
-    arm_correct_N: npt.ArrayLike, base_correct_N: npt.ArrayLike, truth_correct_N: npt.ArrayLike, *, seed: int = 0
-) -> Estimate | None:
-    """Recovery with its interval, a bootstrap of the test rows; ``None`` if ground truth does not beat the base.
-
-    Without a gain there is nothing to recover. A resample without a gain counts on the worse side of each bound, so the
-    bounds are infinite if ground truth beats the base in fewer than 97.5 % of the resamples.
-    """
-    arm_N, base_N, truth_N = as_flags(arm_correct_N), as_flags(base_correct_N), as_flags(truth_correct_N)
-    same_length(arm_N, base_N, truth_N)
-    n = len(arm_N)
-    counts_P = np.bincount(4 * arm_N.astype(np.int64) + 2 * base_N + truth_N, minlength=8)
-    arm_P, base_P, truth_P = (np.arange(8) >> np.array([[2], [1], [0]])) & 1
-    if counts_P @ truth_P <= counts_P @ base_P:
-        return None
-    draws_RP = np.random.default_rng(seed).multinomial(n, counts_P / n, size=RESAMPLES)
-    value = float(counts_P @ (arm_P - base_P) / (counts_P @ (truth_P - base_P)))
-    return recovery_between(value, draws_RP @ (arm_P - base_P), draws_RP @ (truth_P - base_P), n)
-
-
 def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
     """A recovery with the quantiles of the resampled ones: the arm's gains over the base, divided by ground truth's."""
     ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
@@ -115,20 +92,13 @@ def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Est
     return Estimate(value=value, low=float(low), high=float(high), n=n)
 
 
-def paired_test(first_correct_N: npt.ArrayLike, second_correct_N: npt.ArrayLike) -> PairedTest:
+def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
     """The exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
 
-    p = P(Bin(num_first_only + num_second_only, 1/2) >= the larger of the two); 1 without discordant rows. The interval
-    of the difference is the score interval (Tango, Statistics in Medicine 17, 1998): unlike Wald's it keeps its
-    coverage if few rows are discordant, or none.
+    Of ``n`` rows ``num_first`` are those that only the first has right. p = P(Bin(num_first + num_second, 1/2) >= the
+    larger of the two); 1 without discordant rows. The interval of the difference is the score interval (Tango,
+    Statistics in Medicine 17, 1998): unlike Wald's it keeps its coverage if few rows are discordant, or none.
     """
-    first, second = as_flags(first_correct_N), as_flags(second_correct_N)
-    same_length(first, second)
-    return counted_test(int(np.sum(first & ~second)), int(np.sum(second & ~first)), len(first))
-
-
-def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
-    """:func:`paired_test` of ``n`` rows from the number of those that only the first, or only the second, has right."""
     most, num_discordant = max(num_first, num_second), num_first + num_second
     p_value = float(scipy.special.betainc(most, num_discordant - most + 1, 0.5)) if most > 0 else 1.0
     return PairedTest(
@@ -140,32 +110,16 @@ def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
     )
 
 
-def verdict(
-    arm_correct_N: npt.ArrayLike, truth_correct_N: npt.ArrayLike, *, base: float = 0.0, margin: float = MARGIN
-) -> Verdict:
-    """The verdict on an arm against ground truth; ``base`` is the untrained student's accuracy (the paper's chess: 0).
+def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
+    """The verdict on an arm that was tested against ground truth, which gains ``gain`` over the base (in chess: 0).
 
     - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
     - near-lossless: the lower bound of the paired difference lies above -``margin``. The margin is at most half of
-      ground
-      truth's gain over ``base``; otherwise a student that learned nothing could be near-lossless. An arm that loses
-      exactly the margin passes in 2.5 to 3.2 % of cases from 20 rows on, whatever the share of discordant rows;
+      ground truth's gain over the base; otherwise a student that learned nothing could be near-lossless. An arm that
+      loses exactly the margin passes in 2.5 to 3.2 % of cases from 20 rows on, whatever the share of discordant rows;
     - below ground truth: the arm is worse, by the exact test at ``ALPHA`` / 2;
     - inconclusive: none of these is shown; the test set is too small.
     """
-    test = paired_test(arm_correct_N, truth_correct_N)
-    truth_N = as_flags(truth_correct_N)
-    n, num_discordant = len(truth_N), test.num_first_only + test.num_second_only
-    return verdict_on(
-        test,
-        gain=float(truth_N.mean()) - base if n else 0.0,
-        margin=margin,
-        detectable=detectable_difference(n, num_discordant / n) if n else math.nan,
-    )
-
-
-def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
-    """The verdict by the rules of :func:`verdict`; ground truth gains ``gain`` over the base."""
     if not 0 < margin < 1:
         raise ValueError(f"margin {margin} is not within (0, 1)")
     allowed = max(0.0, min(margin, gain / 2))
@@ -178,7 +132,7 @@ def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: floa
     )
 
 
-def detectable_difference(n: int, discordant: float, *, size: float = 1.0) -> float:
+def detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> float:
     """The smallest true difference in accuracy that the paired test shows with 80 % power; NaN if it shows none.
 
     The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at

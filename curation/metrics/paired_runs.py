@@ -6,7 +6,7 @@ and the variation of the row means over the rows includes both the sampling of r
 
 - **Test**: the sign-flip test. Under the hypothesis of no difference a row's difference is as likely to be d as -d. All
   flips are counted by convolution, or 100,000 of them are drawn if counting would take long. With one run each it is
-  the exact binomial test of the discordant rows, by ``paired_test`` itself.
+  the exact binomial test of the discordant rows.
 - **Interval of the difference**: Tango's, for the number of single-run rows that would vary as much. A bootstrap of the
   rows would be a point if all rows agree, and would call any few rows "near-lossless".
 - **Recovery**: a bootstrap of the rows, each with all of its runs.
@@ -14,6 +14,8 @@ and the variation of the row means over the rows includes both the sampling of r
   the excess widens both intervals: it is added to the variance, and resampled run by run. Resampling whole runs without
   subtracting what the rows explain would count the variation of the draws up to three times (Owen, Annals of Applied
   Statistics 1, 2007). The test treats rows as independent.
+- **Rows in clusters** (``splits.group``): the test flips the signs of whole clusters, the bootstrap draws clusters, and
+  the interval's number of rows is divided by their inflation (``curation.metrics.clusters``).
 """
 
 import math
@@ -26,6 +28,7 @@ import scipy
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES
+from curation.metrics.clusters import inflation
 from curation.metrics.estimates import Estimate, undefined
 from curation.metrics.inputs import same_length
 from curation.metrics.paired import (
@@ -34,7 +37,6 @@ from curation.metrics.paired import (
     Verdict,
     counted_test,
     detectable_difference,
-    paired_recovery,
     recovery,
     recovery_between,
     score_interval,
@@ -45,6 +47,8 @@ from curation.metrics.strata import weights_of
 DRAWS = 99_999
 """The number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
 COUNTED = 1_000_000_000
+_NO_ROWS = 1e-9
+"""Rows that tell nothing, as those of one cluster: the interval reaches from -1 to 1."""
 SAME = 1e-12
 """Averaged accuracies that differ by less are equal."""
 
@@ -60,12 +64,21 @@ class RowDifferences:
     per_unit: int
     shift_variance: float
     """The variance of the mean difference from shifts of whole runs, beyond what their rows explain."""
+    cluster_N: Int64s | None = None
+    """The cluster of each row; None: rows are independent."""
 
     def __len__(self) -> int:
         return len(self.steps_N)
 
+    @property
+    def inflation(self) -> float:
+        """The variance of the mean difference over that of as many independent rows."""
+        return inflation(self.steps_N - self.steps_N.sum() / max(len(self), 1), self.cluster_N)
 
-def row_differences(first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.ArrayLike) -> RowDifferences:
+
+def row_differences(
+    first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.ArrayLike, cluster_N: Int64s | None = None
+) -> RowDifferences:
     """The differences of two models on N rows; they may have different numbers of runs J."""
     first_NJ, second_NJ = _as_runs(first_correct_NJ), _as_runs(second_correct_NJ)
     same_length(first_NJ, second_NJ)
@@ -73,26 +86,33 @@ def row_differences(first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.Arra
     per_unit = math.lcm(runs, others)
     steps_N = first_NJ.sum(axis=1) * (per_unit // runs) - second_NJ.sum(axis=1) * (per_unit // others)
     variance = sum(float(np.square(run_shifts(runs_NJ)).mean()) / runs_NJ.shape[1] for runs_NJ in (first_NJ, second_NJ))
-    return RowDifferences(steps_N=steps_N, per_unit=per_unit, shift_variance=variance)
+    return RowDifferences(steps_N=steps_N, per_unit=per_unit, shift_variance=variance, cluster_N=cluster_N)
 
 
 def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
-    """The rows of several strata as one table. Every row has the same weight; the test flips signs within rows."""
+    """The rows of several strata as one table. Every row has the same weight; the test flips signs within rows.
+
+    Clusters are those of all strata, so that one that stands in several is one; rows have them where all strata do.
+    """
     per_unit, n = math.lcm(*(rows.per_unit for rows in strata)), sum(map(len, strata))
+    clusters = [rows.cluster_N for rows in strata if rows.cluster_N is not None]
     return RowDifferences(
         steps_N=np.concatenate([rows.steps_N * (per_unit // rows.per_unit) for rows in strata]),
         per_unit=per_unit,
         shift_variance=sum((len(rows) / n) ** 2 * rows.shift_variance for rows in strata) if n else 0.0,
+        cluster_N=np.concatenate(clusters) if len(clusters) == len(strata) else None,
     )
 
 
 def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
-    """The paired test of the first against the second; an exact ``PairedTest`` if each has one run per row."""
-    if rows.per_unit == 1:
+    """The paired test of the first against the second; exact if rows are independent and have one run."""
+    if rows.per_unit == 1 and rows.cluster_N is None:
         return counted_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
-    total = int(rows.steps_N.sum())
+    total, steps_C = int(rows.steps_N.sum()), rows.steps_N
+    if rows.cluster_N is not None:
+        steps_C = np.bincount(np.unique(rows.cluster_N, return_inverse=True)[1], rows.steps_N).astype(np.int64)
     return Comparison(
-        p_value=sign_flip(rows.steps_N, seed=seed),
+        p_value=sign_flip(steps_C, seed=seed),
         better="tie" if total == 0 else "first" if total > 0 else "second",
         difference=_difference(rows),
     )
@@ -101,41 +121,47 @@ def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
 def verdict_on_rows(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
     """The verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
 
-    The rules are those of ``curation.metrics.paired.verdict``, the detectable difference that of the sign-flip test
+    The rules are those of ``curation.metrics.paired.verdict_on``, the detectable difference that of the sign-flip test
     (its variance is the mean square of the rows' differences, where the exact test has the share of discordant rows).
     """
     n, size_N = len(rows), np.abs(rows.steps_N) / rows.per_unit
     square = float(np.square(size_N).sum())
     size = square / float(size_N.sum()) if square else 1.0
-    detectable = detectable_difference(n, square / n, size=size) if n else math.nan
+    detectable = detectable_difference(n / rows.inflation, square / n, size=size) if n else math.nan
     return verdict_on(compare_rows(rows, seed=seed), gain=gain if n else 0.0, margin=margin, detectable=detectable)
 
 
 def recovery_of_runs(
-    arm_correct_NJ: npt.ArrayLike, base_correct_NJ: npt.ArrayLike, truth_correct_NJ: npt.ArrayLike, *, seed: int = 0
+    arm_correct_NJ: npt.ArrayLike,
+    base_correct_NJ: npt.ArrayLike,
+    truth_correct_NJ: npt.ArrayLike,
+    cluster_N: Int64s | None = None,
+    *,
+    seed: int = 0,
 ) -> Estimate | None:
     """Recovery of the three means over rows and runs; ``None`` if ground truth does not beat the base.
 
-    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. Its bounds can be
-    infinite, as those of ``curation.metrics.paired.paired_recovery``, which handles models with one run each.
+    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. A resample without a
+    gain of ground truth counts on the worse side of each bound, so the bounds are infinite if it beats the base in
+    fewer than 97.5 % of the resamples.
     """
     models = [_as_runs(runs) for runs in (arm_correct_NJ, base_correct_NJ, truth_correct_NJ)]
     same_length(*models)
-    n = len(models[0])
-    if all(runs_NJ.shape[1] == 1 for runs_NJ in models):
-        arm_N, base_N, truth_N = (runs_NJ[:, 0] for runs_NJ in models)
-        return paired_recovery(arm_N, base_N, truth_N, seed=seed)
     _, base_NJ, truth_NJ = models
     if int(truth_NJ.sum()) * base_NJ.size <= int(base_NJ.sum()) * truth_NJ.size:
         return None
-    arm_R, base_R, truth_R = _resampled_means(models, np.random.default_rng(seed))
+    arm_R, base_R, truth_R = _resampled_means(models, cluster_N, np.random.default_rng(seed))
     value = recovery(*(float(runs_NJ.mean()) for runs_NJ in models))
     assert value is not None
-    return recovery_between(value, arm_R - base_R, truth_R - base_R, n)
+    return recovery_between(value, arm_R - base_R, truth_R - base_R, len(models[0]))
 
 
 def recovery_of_averages(
-    runs: Sequence[Sequence[npt.ArrayLike]], strata: Sequence[str], *, seed: int = 0
+    runs: Sequence[Sequence[npt.ArrayLike]],
+    strata: Sequence[str],
+    clusters: Sequence[Int64s | None] | None = None,
+    *,
+    seed: int = 0,
 ) -> Estimate | None:
     """Return the recovery of averaged accuracies (paper, eq. "Recovery", in its averaged tables).
 
@@ -145,6 +171,7 @@ def recovery_of_averages(
     Args:
         runs: of each run, the correctness [N, J] of arm, base and ground truth on the same N test rows.
         strata: the stratum of each run.
+        clusters: the clusters of each run's rows. None: they are independent.
         seed: of the bootstrap.
 
     Returns:
@@ -159,19 +186,27 @@ def recovery_of_averages(
     value = recovery(arm, base, truth)
     if value is None or truth - base < SAME:
         return None
-    resampled_SMR = np.array([_resampled_means(run, rng) for run in models])
+    of_runs = zip(models, clusters or [None] * len(models), strict=True)
+    resampled_SMR = np.array([_resampled_means(run, cluster_N, rng) for run, cluster_N in of_runs])
     arm_R, base_R, truth_R = np.tensordot(weight_S, resampled_SMR, axes=1)
     return recovery_between(value, arm_R - base_R, truth_R - base_R, sum(len(run[0]) for run in models))
 
 
-def _resampled_means(models: Sequence[Bools], rng: np.random.Generator) -> list[Floats]:
-    """Return the mean of each model [N, J] on resampled rows, each with all its runs, [R] each."""
-    n = len(models[0])
+def _resampled_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.random.Generator) -> list[Floats]:
+    """Return the mean of each model [N, J] on resampled rows or clusters, each with all its runs, [R] each."""
+    n, right_MN = len(models[0]), np.stack([runs_NJ.sum(axis=1) for runs_NJ in models])
     # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
-    patterns, counts_P = np.unique(np.stack([runs_NJ.sum(axis=1) for runs_NJ in models]), axis=1, return_counts=True)
-    draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
+    patterns, pattern_N, counts_P = np.unique(right_MN, axis=1, return_inverse=True, return_counts=True)
+    if cluster_N is None:
+        draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
+    else:
+        clusters, place_N = np.unique(cluster_N, return_inverse=True)
+        counts_CP = np.zeros((len(clusters), len(counts_P)), dtype=np.int64)
+        np.add.at(counts_CP, (place_N, pattern_N.ravel()), 1)
+        draws_RP = rng.multinomial(len(clusters), np.full(len(clusters), 1 / len(clusters)), size=RESAMPLES) @ counts_CP
+    n_R = draws_RP.sum(axis=1)
     return [
-        draws_RP @ (right_P / runs_NJ.shape[1]) / n + _resampled(run_shifts(runs_NJ), rng)
+        draws_RP @ (right_P / runs_NJ.shape[1]) / n_R + _resampled(run_shifts(runs_NJ), rng)
         for right_P, runs_NJ in zip(patterns, models, strict=True)
     ]
 
@@ -244,8 +279,8 @@ def _difference(rows: RowDifferences) -> Estimate:
     # The size of a discordant row's difference. One of full size is added: a few small ones do not rule out larger.
     usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
     single = size - mean**2  # the variance of a row with one run each
-    several = usual * size - mean**2 + n * rows.shift_variance
-    effective = n * single / several if single > 0 and several > 0 else float(n)
+    several = (usual * size - mean**2) * rows.inflation + n * rows.shift_variance
+    effective = max(n * single / several if single > 0 and several > 0 else n / rows.inflation, _NO_ROWS)
     first, second = effective * (size + mean) / 2, effective * (size - mean) / 2
     return score_interval(first, second, effective, num_rows=n)
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.metrics.clusters import inflation
+from curation.metrics.clusters import inflation, share_right
 from curation.metrics.estimates import CONFIDENCE, TAIL, Estimate, proportion, undefined
 from curation.metrics.inputs import as_flags, as_scores, as_weights, same_length
 
@@ -105,11 +105,10 @@ def purity_of_cells(
             raise ValueError(f"point {n} is not between 1 and the {rows_G[-1]} ranked rows")
     found = []
     for n in points:
-        right = round(float(np.interp(n, rows_G, right_G)))
-        times = 1.0
-        if cluster_G is not None:
-            times = inflation(counts_2G[1, :n] - right / n, cluster_G[:n], confidence=confidence)
-        found.append(proportion(right, n, confidence=confidence, inflation=times))
+        if cluster_G is None:
+            found.append(proportion(round(float(np.interp(n, rows_G, right_G))), n, confidence=confidence))
+        else:
+            found.append(share_right(counts_2G[1, :n] > 0, cluster_G[:n], confidence=confidence))
     return found
 
 

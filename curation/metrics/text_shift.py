@@ -1,7 +1,9 @@
 """Tests whether the pool's texts look like those of the labelled rows: the test of ``curation.metrics.shift`` on words.
 
 A logistic regression of hashed words, fitted on one half of the texts, tells the two sets apart on the other half.
-One set may be hashed already: a trust package holds the hashes of its labelled texts, not the texts.
+Foreign texts are counted as in ``curation.metrics.foreign``, by the classifier's score and by the distance (cosine of
+TF-IDF) to the 5th nearest of the source's fitted half. One set may be hashed already: a trust package holds the hashes
+of its labelled texts, not the texts.
 """
 
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from curation.metrics import auc
+from curation.metrics.foreign import NEIGHBOURS, clearest, count_beyond
 from curation.metrics.shift import MAX_ROWS, MIN_ROWS, Shift, rank_test, stratified
 
 INPUTS = "questions (their words)"
@@ -64,23 +67,35 @@ def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shif
     if min(num_source, num_pool) < MIN_ROWS:
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool, inputs=INPUTS)
     from scipy.sparse import vstack
+    from sklearn.feature_extraction.text import TfidfTransformer
     from sklearn.linear_model import LogisticRegression  # heavy
+    from sklearn.neighbors import NearestNeighbors
     from sklearn.preprocessing import normalize
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     is_pool_N = np.repeat([False, True], [num_source, num_pool])
     words_NW = normalize(vstack([source_NW, pool_MW], format="csr").astype(np.float64))
     held_N = stratified(is_pool_N, 0.5, rng)
+    is_pool_H = is_pool_N[held_N]
+    fit_F, held_K = np.flatnonzero(~held_N & ~is_pool_N), np.flatnonzero(held_N & ~is_pool_N)
     with threadpool_limits(1):
-        model = LogisticRegression(C=10.0, class_weight="balanced", max_iter=300)
+        model = LogisticRegression(C=1.0, class_weight="balanced", max_iter=300)
         model.fit(words_NW[~held_N], is_pool_N[~held_N])
         scores_H = model.decision_function(words_NW[held_N]).astype(np.float32)
+        rarity = TfidfTransformer().fit(source_NW[fit_F])
+        near = NearestNeighbors(n_neighbors=NEIGHBOURS, metric="cosine").fit(rarity.transform(source_NW[fit_F]))
+        source_K, pool_M = (near.kneighbors(rarity.transform(part))[0][:, -1] for part in (source_NW[held_K], pool_MW))
+    foreign = [
+        count_beyond(source_K, pool_M, "distance"),
+        count_beyond(scores_H[~is_pool_H], scores_H[is_pool_H], "classifier"),
+    ]
     return Shift(
-        auc=auc(scores_H, is_pool_N[held_N]),
-        p_value=rank_test(scores_H, is_pool_N[held_N]),
+        auc=auc(scores_H, is_pool_H),
+        p_value=rank_test(scores_H, is_pool_H),
         num_source=num_source,
         num_pool=num_pool,
         inputs=INPUTS,
+        foreign=clearest(foreign),
     )
 
 

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
-from curation.domains.grading import Graded
 from curation.json_types import Json
 from curation.report.measured import GradedSet
-from curation.report.measures import num_bins
+from curation.report.measures import num_bins, share_among
 from curation.report.tested import Tests, accuracy
 
 MOST_BINS = 10
@@ -46,11 +44,9 @@ def purity_by_difficulty(
     bin_N = _bins(pool.row_ids_N, difficulties, edges)
 
     def shares(keep_N: Bools) -> list[Json | None]:
-        counts = (
-            np.bincount(bin_N[kept_N & (bin_N >= 0)], minlength=len(edges) - 1)
-            for kept_N in (keep_N & pool.correct_N, keep_N)
-        )
-        return [metrics.proportion(right, n).to_json() if n else None for right, n in zip(*counts, strict=True)]
+        return [
+            share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N) for number in range(len(edges) - 1)
+        ]
 
     return {
         "edges": edges.tolist(),
@@ -74,7 +70,7 @@ def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | N
         bins = [_bins(run.row_ids_N, difficulties, edges) for run in runs]
         models[name] = []
         for number in range(len(edges) - 1):
-            parts = [_rows(run, bin_N == number) for run, bin_N in zip(runs, bins, strict=True)]
+            parts = [run.subset(bin_N == number) for run, bin_N in zip(runs, bins, strict=True)]
             models[name].append(accuracy({name: parts}, name) if all(len(part.row_ids_N) for part in parts) else None)
     return {"edges": edges.tolist(), "num_unknown": int(np.isnan(difficulties[1]).sum()), "models": models}
 
@@ -112,11 +108,3 @@ def _bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int
     slack = 1e-9 * (edges[1] - edges[0])
     bin_N: Int64s = np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)
     return bin_N
-
-
-def _rows(graded: Graded, keep_N: Bools) -> Graded:
-    return Graded(
-        row_ids_N=graded.row_ids_N[keep_N],
-        correct_N=graded.correct_N[keep_N],
-        question_N=graded.question_N[keep_N],
-    )

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.config.selection import CUTS
 from curation.domains import class_counts
+from curation.domains.grading import graded_among
 from curation.json_types import Json
 from curation.refs import TableRef
+from curation.report.measures import share_among
 from curation.report.record import GenerationRecord, RunRecord
-from curation.report.set_table import by_held_class, graded_among
+from curation.report.set_table import by_held_class
 from curation.selection.class_shares import Basis, ClassShares, distance, estimated
 from curation.selection.quotas import allocate
 from curation.tables import io
@@ -82,7 +83,9 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
     chosen_C = np.bincount(class_n, minlength=len(names) + 1)[: len(names)]
     share_C = chosen_C / max(int(chosen_C.sum()), 1)
     best_C = allocate(shares.shares, np.full(len(names), len(ids_n)), len(ids_n))
-    graded_2C = _graded(record.grades.get("pool"), ids_n, class_n, len(names))
+    grades = record.grades.get("pool")
+    graded = None if grades is None else graded_among(grades, ids_n)
+    class_M = class_n[:0] if graded is None else class_n[np.searchsorted(ids_n, graded.row_ids_N)]
     return {
         "arm": arm,
         "is_of_sets": False,
@@ -102,9 +105,7 @@ def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json 
                 "estimated": shares.shares[place],
                 "chosen": int(chosen_C[place]),
                 "share": float(share_C[place]),
-                "purity": None
-                if graded_2C is None or not graded_2C[0, place]
-                else metrics.proportion(int(graded_2C[1, place]), int(graded_2C[0, place])).to_json(),
+                "purity": None if graded is None else share_among(graded.correct_N, class_M == place, graded.cluster_N),
                 **_errors(counts, place, names),
                 "certified": certified.get(name),
             }
@@ -134,17 +135,6 @@ def _chosen(selection: TableRef, names: tuple[str, ...]) -> tuple[Int64s, Int64s
     """The ids of the selected rows, ascending, and their classes, both int64 [n]."""
     table = io.read(selection, ["row_id", "label"]).sort_by("row_id").combine_chunks()
     return table["row_id"].to_numpy(), class_counts.places(table["label"].combine_chunks(), names)
-
-
-def _graded(grades: TableRef | None, ids_n: Int64s, class_n: Int64s, num_classes: int) -> Int64s | None:
-    """The selected rows that are graded, and those that are right, by class, int64 [2, C]; ``None`` without grades."""
-    if grades is None or not len(ids_n):
-        return None
-    counts_2C = np.zeros((2, num_classes + 1), dtype=np.int64)
-    for place_M, is_right_M in graded_among(grades, ids_n):
-        for line, kept_M in enumerate((place_M, place_M[is_right_M])):
-            counts_2C[line] += np.bincount(class_n[kept_M], minlength=num_classes + 1)
-    return counts_2C[:, :num_classes]
 
 
 def _errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:

@@ -221,7 +221,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "classes": classes,
         "teacher": {
             "test": accuracy(tests, TEACHER),
-            "pool": None if pool is None else share_of(pool.num_right, len(pool)),
+            "pool": None if pool is None or not len(pool) else pool.share_right.to_json(),
         },
         "shift": dict(record.shift),
         "foreign": dict(record.foreign),
@@ -279,9 +279,8 @@ def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
     purity = None
     if ARMS[arm].gold and table.num_rows:
         purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
-    elif pool is not None:
-        num_graded, num_right = pool.among_selected(arm)
-        purity = share_of(num_right, num_graded)
+    elif pool is not None and (found := pool.among_selected(arm)).n:
+        purity = found.to_json()
     return {
         "name": arm,
         "label_source": "gold" if ARMS[arm].gold else "weak",

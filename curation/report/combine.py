@@ -180,19 +180,21 @@ def _recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> 
     although all were tested: the interval of ground truth less base, averaged, reaches zero.
     """
     names = (name, BASE, GROUND_TRUTH)
-    rows = [(part, by_row(part.tests, names)) for part in parts if all(model in part.tests for model in names)]
-    kept = [(part, models) for part, models in rows if len(models[0])]
+    tested = [part for part in parts if all(model in part.tests for model in names)]
+    rows = [(part.benchmark, *by_row(part.tests, names)) for part in tested]
+    kept = [of for of in rows if len(of[1][0])]
     nothing = {"recovery": None, "recovery_withheld": None}
     if withheld or not kept:
         return nothing
-    strata, runs = [part.benchmark for part, _ in kept], [models for _, models in kept]
-    gains = [metrics.compare_rows(metrics.row_differences(truth, base)).difference for _, base, truth in runs]
+    strata, runs, clusters = [of[0] for of in kept], [of[1] for of in kept], [of[2] for of in kept]
+    pairs = [metrics.row_differences(truth, base, of_rows) for _, (_, base, truth), of_rows in kept]
+    gains = [metrics.compare_rows(pair).difference for pair in pairs]
     gain = metrics.mean_over_strata(gains, strata)
     if gain.low <= 0:
         differs = apart(gain.value, gain.low, gain.high)
         why = f"ground truth differs from the base by {differs} on average, so nothing is sure to be recovered"
         return {**nothing, "recovery_withheld": why}
-    found = metrics.recovery_of_averages(runs, strata)
+    found = metrics.recovery_of_averages(runs, strata, clusters)
     assert found is not None, "ground truth gains on average"
     # The delta method: a run moves the ratio of two means by its own gain less so much of its gap.
     moves = [float(arm.mean() - base.mean() - found.value * (truth.mean() - base.mean())) for arm, base, truth in runs]
@@ -213,7 +215,11 @@ def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared:
     values = (
         compared(judged.test),
         None if held else judged.test.p_value,
-        None if held else metrics.sign_flip(_by_distinct_row(rows, name, parts)) if shared else judged.test.p_value,
+        None
+        if held
+        else metrics.sign_flip(_by_distinct_row(rows, name, parts))
+        if shared and rows.cluster_N is None
+        else judged.test.p_value,
         judged.verdict if given else None,
         judged.paper if given else None,
         judged.margin,

@@ -22,7 +22,7 @@ from curation.report.evidence import difference
 from curation.report.headline import in_words
 from curation.report.measures import finite
 from curation.report.record import BASE, TEACHER
-from curation.report.tested import Tests, common_rows, read_tests
+from curation.report.tested import Tests, common_rows, differences, read_tests
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
 """Parts of the configuration that change no result."""
@@ -144,11 +144,8 @@ def _paired(first: _Run, second: _Run, model: str) -> Estimate | None:
     rows = [common_rows(run.tests, model) for run in (first, second)]
     if not np.array_equal(rows[0], rows[1]) or not len(rows[0]):
         return None
-    right = [
-        np.stack([graded.correct_N[np.isin(graded.row_ids_N, rows[0])] for graded in run.tests[model]], axis=1)
-        for run in (second, first)
-    ]
-    return metrics.compare_rows(metrics.row_differences(*right), seed=first.seed).difference
+    pair = differences({"first": first.tests[model], "second": second.tests[model]}, "second", "first")
+    return None if pair is None else metrics.compare_rows(pair, seed=first.seed).difference
 
 
 def _auc(where: str) -> Callable[[_Run], Any]:

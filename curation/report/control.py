@@ -7,10 +7,10 @@ seen its label.
 
 import numpy as np
 
-from curation.arrays import Bools, Float64s, Int64s
+from curation.arrays import Bools, Float64s
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
-from curation.metrics import Estimate, inflation, proportion
+from curation.metrics import Estimate, share_right
 from curation.refs import TableRef
 from curation.report.evidence import Control, Evidence, difference
 from curation.report.headline import percent
@@ -59,14 +59,12 @@ def control(
 
     def best(score_N: Float64s, correct_N: Bools) -> Estimate:
         first_M = np.argsort(-score_N, kind="stable")[:num_top]
-        return right_of(correct_N[first_M], None if held.cluster_N is None else held.cluster_N[first_M])
-
-    def right_of(correct_M: Bools, cluster_M: Int64s | None) -> Estimate:
-        times = inflation(correct_M - correct_M.mean(), cluster_M, confidence=confidence)
-        return proportion(int(correct_M.sum()), len(correct_M), confidence=confidence, inflation=times)
+        return share_right(
+            correct_N[first_M], None if held.cluster_N is None else held.cluster_N[first_M], confidence=confidence
+        )
 
     return Control(
-        accuracy=right_of(right_N, held.cluster_N),
+        accuracy=share_right(right_N, held.cluster_N, confidence=confidence),
         top=best(sure_N, right_N),
         trust_top=best(held.scores[function].raw_N, held.correct_N),
     )

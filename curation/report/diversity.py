@@ -98,7 +98,7 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
     arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
     basis, expected = "audit" if pool is not None else "trust", None
     if pool is not None and len(pool):
-        expected = pool.num_right * num_pool / len(pool)
+        expected = pool.share_right.value * num_pool
     elif pool is None and function is not None:
         expected = pool_read.trust
     right = None

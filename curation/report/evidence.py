@@ -227,7 +227,7 @@ def weigh(of: Material) -> Evidence:
                 trust_C = _means(of.selected_trust_M[: len(of.cluster_M)], of.cluster_M)
                 expected = foreseen(rows, of.function, num_top, trust_C, are_all=True)
     if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant)):
-        num_graded, _ = of.pool.among_selected(of.arm)
+        num_graded = of.pool.among_selected(of.arm).n
         if num_graded:
             (top,) = of.pool.ranked(of.arm).purities([num_graded], CONFIDENCE)
             pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))

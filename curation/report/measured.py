@@ -59,8 +59,8 @@ class GradedSet(Protocol):
         ...
 
     @property
-    def num_right(self) -> int:
-        """How many of them are right."""
+    def share_right(self) -> Estimate:
+        """The share of right labels; NaN for no rows."""
         ...
 
     @property
@@ -77,8 +77,8 @@ class GradedSet(Protocol):
         """All rows by an arm's preference: what it selected first."""
         ...
 
-    def among_selected(self, arm: str) -> tuple[int, int]:
-        """How many of an arm's rows are graded, and how many of those are right."""
+    def among_selected(self, arm: str) -> Estimate:
+        """The share of right labels of an arm's graded rows; NaN for none."""
         ...
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
@@ -110,9 +110,9 @@ class InMemory:
         return len(self.judged)
 
     @property
-    def num_right(self) -> int:
-        """How many of them are right."""
-        return int(self.judged.correct_N.sum())
+    def share_right(self) -> Estimate:
+        """See :class:`GradedSet`."""
+        return self.judged.share_right()
 
     @property
     def parsed(self) -> "InMemoryView":
@@ -128,10 +128,9 @@ class InMemory:
         """See :class:`GradedSet`."""
         return InMemoryView(self.judged, self.selected, self.seed).ranked(arm)
 
-    def among_selected(self, arm: str) -> tuple[int, int]:
+    def among_selected(self, arm: str) -> Estimate:
         """See :class:`GradedSet`."""
-        among_N = np.isin(self.judged.row_ids_N, self.selected[arm])
-        return int(among_N.sum()), int(self.judged.correct_N[among_N].sum())
+        return self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm])).share_right()
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """See :class:`GradedSet`."""

@@ -25,14 +25,19 @@ CURVE_POINTS = 120
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def share(correct_N: Bools, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
-    """The share of right rows with its exact interval; ``None`` for no rows."""
-    return share_of(int(correct_N.sum()), len(correct_N), confidence=confidence)
+def share(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
+    """The share of right rows with its exact interval, which counts clusters; ``None`` for no rows."""
+    return metrics.share_right(correct_N, cluster_N, confidence=confidence).to_json() if len(correct_N) else None
 
 
-def share_of(num_right: int, num_rows: int, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
+def share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
+    """The share of right rows among those for which ``keep_N`` holds, as :func:`share`."""
+    return share(correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N])
+
+
+def share_of(num_right: int, num_rows: int) -> Json | None:
     """A share with its exact interval; ``None`` for no rows."""
-    return metrics.proportion(num_right, num_rows, confidence=confidence).to_json() if num_rows else None
+    return metrics.proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
 def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:

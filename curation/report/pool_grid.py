@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import hash_unit
+from curation.metrics import Estimate, proportion, share_right
 from curation.refs import TableRef
 from curation.report.measured import Cells
 from curation.report.rows import LOWEST, FunctionScores, Judged, filled
@@ -136,9 +137,9 @@ class OnGrid:
         return int(self.counts.rows_22.sum())
 
     @property
-    def num_right(self) -> int:
-        """How many of them are right."""
-        return int(self.counts.rows_22[:, 1].sum())
+    def share_right(self) -> Estimate:
+        """See ``GradedSet``: the grid has no clusters, so that its interval counts rows."""
+        return proportion(int(self.counts.rows_22[:, 1].sum()), len(self))
 
     @property
     def parsed(self) -> "GridView":
@@ -203,9 +204,9 @@ class OnGrid:
         first = np.stack([~right_M, right_M]).astype(np.int64)
         return Cells(np.concatenate([first, *(rest if with_unparsed else rest[:1])], axis=1))
 
-    def among_selected(self, arm: str) -> tuple[int, int]:
-        """How many of an arm's rows are graded, and how many of those are right."""
-        return len(self._flags[arm].correct_M), int(self._flags[arm].correct_M.sum())
+    def among_selected(self, arm: str) -> Estimate:
+        """See ``GradedSet``."""
+        return share_right(self._flags[arm].correct_M)
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G]: exact counts.

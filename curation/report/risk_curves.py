@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
+from curation.report.measures import share_of
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import LOWEST, Judged
 from curation.selection.order import Batch, Streamed
@@ -52,7 +52,7 @@ def risk_curves(
             "threshold": float(found.threshold_G[g]),
             "trust": least[float(found.threshold_G[g])],
             "tried": bool(found.tried_G[g]),
-            "calibration": _noise(found.wrong_G[g], found.kept_G[g]),
+            "calibration": share_of(found.wrong_G[g], found.kept_G[g]),
             "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
             "deployment": deployed(found.threshold_G[g]),
         }
@@ -64,7 +64,7 @@ def risk_curves(
             "share": int(ordered.num_above([threshold], inclusive=True)[0]) / ordered.num_rows,
             "threshold": threshold,
             "trust": least[threshold],
-            "calibration": _noise(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
+            "calibration": share_of(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
             "bound": risk["bound"],
             "deployment": deployed(threshold),
         }
@@ -135,10 +135,6 @@ class _Passes:
             yield ids_B, raw_B, function.score(batch).astype(np.float64)
 
 
-def _noise(num_wrong: int, num_rows: int) -> Json | None:
-    return metrics.proportion(int(num_wrong), int(num_rows)).to_json() if num_rows else None
-
-
 def _deployed(
     pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Int64s
 ) -> Callable[[float], Json | None]:
@@ -148,4 +144,4 @@ def _deployed(
     threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
     wrong_G, right_G = pool.above(trust, threshold_G, out_M)
     place = {threshold: place for place, threshold in enumerate(threshold_G.tolist())}
-    return lambda threshold: _noise(wrong_G[place[threshold]], (wrong_G + right_G)[place[threshold]])
+    return lambda threshold: share_of(wrong_G[place[threshold]], (wrong_G + right_G)[place[threshold]])

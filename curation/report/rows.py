@@ -16,7 +16,7 @@ from curation.domains.grading import read_grades
 from curation.errors import kind_of
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, inflation, proportion
+from curation.metrics import CONFIDENCE, Estimate, proportion, share_right
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
@@ -78,10 +78,9 @@ class Judged:
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """The share of right labels; NaN for no rows."""
-        num_rows, num_right = len(self), self.num_right
-        influence_N = self.correct_N - num_right / max(num_rows, 1)
-        times = inflation(influence_N, self.cluster_N, confidence=confidence)
-        return proportion(num_right, num_rows, confidence=confidence, inflation=times)
+        if self.weight_N is not None:
+            return proportion(self.num_right, len(self), confidence=confidence)
+        return share_right(self.correct_N, self.cluster_N, confidence=confidence)
 
     @property
     def distinct(self) -> "Judged":

@@ -19,6 +19,8 @@ from curation.report.headline import apart
 from curation.report.measures import share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 
+_NO_ROWS = 1e-9
+"""Rows that tell nothing, as those of one cluster."""
 Tests = Mapping[str, Sequence[Graded]]
 """The graded test rows of each model, one entry per run."""
 
@@ -36,14 +38,16 @@ def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE)
     if name not in tests:
         return None
     if len(tests[name]) == 1:
-        return share(tests[name][0].correct_N, confidence=confidence)
-    mean_N = np.mean(_aligned(tests[name]), axis=0)
-    if not len(mean_N):
+        return share(tests[name][0].correct_N, tests[name][0].cluster_N, confidence=confidence)
+    (right_NJ,), cluster_N = by_row(tests, (name,))
+    if not len(right_NJ):
         return None
+    mean_N = right_NJ.mean(axis=1)
     value, num_rows = float(mean_N.mean()), len(mean_N)
     # Wilson's interval for the number of rows that would vary as much as the runs' mean: never a point, within [0, 1].
     variance = float(mean_N.var())
     effective = num_rows * value * (1 - value) / variance if variance else float(num_rows)
+    effective = max(effective / metrics.inflation(mean_N - value, cluster_N, confidence=confidence), _NO_ROWS)
     z = NORMAL_QUANTILE if confidence == metrics.CONFIDENCE else NormalDist().inv_cdf((1 + confidence) / 2)
     z2 = z**2
     centre = (value + z2 / (2 * effective)) / (1 + z2 / effective)
@@ -100,10 +104,11 @@ def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Test
         reason = f"the arms {REFERENCE_ARM} and {REFERENCE_GOLD} have different rows"
     if reason is not None:
         return {"withheld": reason}
-    neural_NJ, gold_NJ, truth_NJ = by_row(tests, names)
+    (neural_NJ, gold_NJ, truth_NJ), cluster_N = by_row(tests, names)
     pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
     compare = metrics.compare_rows
-    found = {name: compared(compare(metrics.row_differences(*pair), seed=seed)) for name, pair in pairs.items()}
+    rows = {name: metrics.row_differences(*pair, cluster_N) for name, pair in pairs.items()}
+    found = {name: compared(compare(of, seed=seed)) for name, of in rows.items()}
     return {"withheld": None, **found}
 
 
@@ -114,7 +119,8 @@ def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences
     """
     if first not in tests or second not in tests:
         return None
-    return metrics.row_differences(*by_row(tests, (first, second)))
+    (first_NJ, second_NJ), cluster_N = by_row(tests, (first, second))
+    return metrics.row_differences(first_NJ, second_NJ, cluster_N)
 
 
 def common_rows(tests: Tests, *names: str) -> Int64s:
@@ -135,7 +141,7 @@ def compared(test: metrics.Comparison) -> Json | None:
 def _gain(tests: Tests, arm: str) -> float:
     """The gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
     base = accuracy(tests, BASE)
-    _, truth_NJ = by_row(tests, (arm, GROUND_TRUTH))
+    (_, truth_NJ), _ = by_row(tests, (arm, GROUND_TRUTH))
     return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
 
 
@@ -161,17 +167,15 @@ def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None
-    arm_NJ, base_NJ, truth_NJ = by_row(tests, names)
-    return metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, seed=seed) if len(arm_NJ) else None
+    (arm_NJ, base_NJ, truth_NJ), cluster_N = by_row(tests, names)
+    return metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, cluster_N, seed=seed) if len(arm_NJ) else None
 
 
-def by_row(tests: Tests, names: Sequence[str]) -> list[Bools]:
-    """Each model's grades [N, J] on the rows that all of them answered in all their runs."""
-    aligned = iter(_aligned([run for name in names for run in tests[name]]))
-    return [np.stack([next(aligned) for _ in tests[name]], axis=1) for name in names]
+def by_row(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
+    """Each model's grades [N, J] on the rows that all of them answered in all their runs, and the rows' clusters.
 
-
-def _aligned(runs: Sequence[Graded]) -> list[Bools]:
-    """The grades of each run on the rows common to all; ids are unique and ascending."""
-    common: Int64s = reduce(np.intersect1d, [run.row_ids_N for run in runs])
-    return [run.correct_N[np.isin(run.row_ids_N, common)] for run in runs]
+    Ids are unique and ascending.
+    """
+    common = common_rows(tests, *names)
+    kept = {name: [run.subset(np.isin(run.row_ids_N, common)) for run in tests[name]] for name in names}
+    return [np.stack([run.correct_N for run in kept[name]], axis=1) for name in names], kept[names[0]][0].cluster_N

@@ -161,6 +161,18 @@ def test_metrics_equal_those_of_scikit_learn_and_counts_by_hand() -> None:
     assert value("certified", risk=RiskConfig(alpha=1e-6)) == 0
 
 
+def test_a_certified_share_of_users_counts_users() -> None:
+    """Scores tell users, and nothing of the quarter that is wrong: no cut at .2 holds, and one in ten may be made."""
+    rng, draws = np.random.default_rng(4), 300
+    objective, made = Objective(metric="certified", folds=2, risk=RiskConfig(alpha=0.2, delta=0.1)), np.zeros(2)
+    user_N, parsed_N = np.repeat(np.arange(40), 20), np.ones(800, dtype=bool)
+    for _ in range(draws):
+        correct_N = rng.random(800) < rng.beta(1.5, 0.5, size=40)[user_N]
+        raw_N = (rng.normal(size=40)[user_N] + 0.01 * rng.normal(size=800)).astype(np.float32)
+        made += [objective.value(raw_N, raw_N, correct_N, parsed_N, of) > 0 for of in (user_N, None)]
+    assert made[0] / draws <= 0.1 < 0.2 < made[1] / draws
+
+
 @pytest.mark.parametrize("kind", ["neural", "linear_probe", "boosted_trees"])
 def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: TrialRows, kind: str) -> None:
     held_N = source.fold_N(FOLDS, 3) == 1

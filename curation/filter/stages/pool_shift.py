@@ -65,6 +65,7 @@ class MeasurePoolTextShift(Stage, Packaged):
     examples: InEach[TableRef]
     """The rows of the rounds that are pooled, the newest last."""
     seed: int
+    revision: int = 2  # it counts foreign texts, too
 
     def run(self, task: Task) -> Done:
         """Test the rounds; of both tests the one that differs more stands for the round."""

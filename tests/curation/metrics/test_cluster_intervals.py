@@ -1,5 +1,6 @@
 """Intervals of rows in clusters: against closed forms, pairs counted one by one, a jackknife and draws."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,12 +11,17 @@ from scipy.stats import beta, norm, t
 from benchmarks.verdict_intervals import INTERVALS, coverage
 from benchmarks.verdict_pools import fitted_on_users
 from curation import metrics
+from curation.domains.grading import Graded
 from curation.metrics.bootstrap import resample
 from curation.metrics.clusters import inflation
 from curation.metrics.ranking import auc_influence
+from curation.report.by_difficulty import accuracy_by_difficulty, purity_by_difficulty
 from curation.report.evidence import foreseen, quality
 from curation.report.measured import InMemory
+from curation.report.rows import Judged
 
+ROWWISE = ("share right", "accuracy", "difference")
+"""The estimates whose intervals are clearly too narrow where they count rows."""
 RNG = np.random.default_rng(0)
 CLUSTER_N = RNG.integers(0, 25, 400)
 CORRECT_N = RNG.random(400) < norm.cdf(0.4 + RNG.normal(size=25)[CLUSTER_N])
@@ -125,10 +131,85 @@ def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
     assert expected.purity.value == by_rows.purity.value and expected.purity.low < by_rows.purity.low
 
 
+def test_the_difference_of_two_students_is_tested_and_wide_by_cluster() -> None:
+    other_NJ = np.stack([CORRECT_N, RNG.random(400) < 0.5], axis=1)
+    few_N = CLUSTER_N % 10
+    rows = metrics.row_differences(CORRECT_N[:, None], other_NJ, few_N)
+    found, plain = metrics.compare_rows(rows), metrics.compare_rows(replace(rows, cluster_N=None))
+    sums = np.array([rows.steps_N[few_N == c].sum() for c in range(10)])
+    flips = np.array([*itertools.product([-1, 1], repeat=10)]) @ sums
+    assert found.p_value == pytest.approx((flips >= abs(sums.sum())).mean()) and found.p_value > plain.p_value
+    assert found.difference.value == plain.difference.value and found.better == plain.better
+    many = metrics.row_differences(CORRECT_N[:, None], other_NJ, CLUSTER_N)
+    excess = [(many.steps_N[c == CLUSTER_N] / 2 - found.difference.value).sum() for c in range(25)]
+    wide = metrics.compare_rows(many).difference
+    assert (wide.high - wide.low) / 2 == pytest.approx(
+        t.ppf(0.975, 24) * math.sqrt(25 / 24 * np.square(excess).sum() + many.shift_variance * 400**2) / 400, rel=0.1
+    )
+    one = metrics.compare_rows(metrics.row_differences(CORRECT_N[:, None], other_NJ, np.zeros(400, dtype=np.int64)))
+    assert (one.difference.low, one.difference.high) == pytest.approx((-1, 1), abs=1e-3), "one cluster tells nothing"
+    assert math.isnan(metrics.verdict_on_rows(replace(rows, cluster_N=few_N * 0), gain=0.5).detectable)
+    same = metrics.compare_rows(metrics.row_differences(other_NJ, other_NJ, np.zeros(400, dtype=np.int64)))
+    assert same.difference.high == pytest.approx(1, abs=1e-3) and same.p_value == 1
+
+
+def test_pooled_rows_of_one_user_are_one_cluster() -> None:
+    part = metrics.row_differences(CORRECT_N[:, None], CORRECT_N[::-1, None], CLUSTER_N)
+    pooled = metrics.pooled_rows([part, part])
+    assert pooled.inflation == pytest.approx(2 * part.inflation)
+    assert metrics.pooled_rows([part, replace(part, cluster_N=None)]).cluster_N is None
+
+
+def test_a_recovery_draws_clusters() -> None:
+    chance_N = norm.cdf(RNG.normal(size=25)[CLUSTER_N])
+    models = [RNG.random((400, 2)) < chance_N[:, None] * share for share in (0.7, 0.3, 0.9)]
+    arm, base, truth = models
+    found, plain = (metrics.recovery_of_runs(arm, base, truth, of) for of in (CLUSTER_N, None))
+    assert found is not None and plain is not None and found.value == plain.value
+    members = [np.flatnonzero(c == CLUSTER_N) for c in range(25)]
+    naive = []
+    for _ in range(2_000):
+        rows = np.concatenate([members[c] for c in RNG.integers(0, 25, 25)])
+        naive.append(metrics.recovery(*(model[rows].mean() for model in models)))
+    low, high = np.quantile(np.array(naive, dtype=float), [0.025, 0.975])
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.15 * (high - low))
+    averages = metrics.recovery_of_averages([models], ["one"], [CLUSTER_N])
+    assert averages is not None and (averages.low, averages.high) == (found.low, found.high)
+
+
+def test_bins_of_difficulty_and_classes_count_clusters() -> None:
+    ids_N, bin_N = np.arange(400), np.arange(400) % 3
+    judged = Judged(
+        row_ids_N=ids_N, correct_N=CORRECT_N, parsed_N=np.ones(400, dtype=bool), scores={}, cluster_N=CLUSTER_N
+    )
+    rows = InMemory(judged=judged, selected={"trust": ids_N[:200]}, seed=0)
+    tests = {"trust": [Graded(row_ids_N=ids_N, correct_N=CORRECT_N, question_N=ids_N, cluster_N=CLUSTER_N)]}
+    values = (ids_N, bin_N.astype(float))
+    purities, accuracies = purity_by_difficulty(rows, rows.selected, values), accuracy_by_difficulty(tests, values)
+    assert purities is not None and accuracies is not None
+    for found, is_in_N in (
+        (purities["all"], ids_N >= 0),
+        (purities["arms"]["trust"], ids_N < 200),
+        (accuracies["models"]["trust"], ids_N >= 0),
+    ):
+        for number, cell in enumerate(found):
+            kept_N = is_in_N & (bin_N == number)
+            right_M, n = CORRECT_N[kept_N], int(kept_N.sum())
+            times = inflation(right_M - right_M.mean(), CLUSTER_N[kept_N])
+            assert times > 1
+            assert cell == metrics.proportion(int(right_M.sum()), n, inflation=times).to_json()
+    purity = rows.among_selected("trust")
+    times = inflation(CORRECT_N[:200] - CORRECT_N[:200].mean(), CLUSTER_N[:200])
+    assert purity == metrics.proportion(int(CORRECT_N[:200].sum()), 200, inflation=times)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in INTERVALS if kind.endswith("with splits.group")])
 def test_intervals_of_users_hold_the_truth(kind: str) -> None:
-    assert 0.92 <= coverage(kind, 1_000, 1).holds <= 0.97
+    assert 0.92 <= coverage(kind, 300 if kind.startswith("recovery") else 1_000, 1).holds <= 0.97
 
 
-def test_intervals_that_count_rows_do_not() -> None:
-    assert coverage("share right, 600 rows of 30 users, without splits.group", 1_000, 1).holds < 0.7
+@pytest.mark.parametrize(
+    "kind", [kind for kind in INTERVALS if kind.endswith("without splits.group") and kind.startswith(ROWWISE)]
+)
+def test_intervals_that_count_rows_do_not(kind: str) -> None:
+    assert coverage(kind, 300, 1).holds < 0.8

@@ -14,6 +14,23 @@ def _rows(first_only, second_only, both=30, neither=40):
     return np.repeat([True, False, True, False], counts), np.repeat([False, True, True, False], counts)
 
 
+def _differences(first, second):
+    return metrics.row_differences(*(np.asarray(model, dtype=bool)[:, None] for model in (first, second)))
+
+
+def exact_test(first, second):
+    return metrics.compare_rows(_differences(first, second))
+
+
+def verdict_of(arm, truth, base=0.0, margin=metrics.MARGIN):
+    gain = float(np.mean(truth)) - base if len(truth) else 0.0
+    return metrics.verdict_on_rows(_differences(arm, truth), gain=gain, margin=margin)
+
+
+def _recovery(*correct, seed=0):
+    return metrics.recovery_of_runs(*(np.asarray(model, dtype=bool)[:, None] for model in correct), seed=seed)
+
+
 def test_recovery():
     assert metrics.recovery(0.26, 0.109, 0.229) == pytest.approx((0.26 - 0.109) / 0.12)
     assert metrics.recovery(0.2, 0.0, 0.4) == pytest.approx(0.5)
@@ -24,7 +41,7 @@ def test_recovery():
 def test_paired_test_equals_scipy(first_only, second_only):
     first = np.array([True] * first_only + [False] * second_only + [True] * 30 + [False] * 40)
     second = np.array([False] * first_only + [True] * second_only + [True] * 30 + [False] * 40)
-    test = metrics.paired_test(first, second)
+    test = exact_test(first, second)
     most, discordant = max(first_only, second_only), first_only + second_only
     expected = binomtest(most, discordant, 0.5, alternative="greater").pvalue if discordant else 1.0
     assert test.p_value == pytest.approx(expected, rel=1e-9)
@@ -37,7 +54,7 @@ def test_paired_test_equals_scipy(first_only, second_only):
 
 def test_paired_test_keeps_tiny_p_values():
     first, second = np.ones(1000, bool), np.zeros(1000, bool)
-    assert metrics.paired_test(first, second).p_value == pytest.approx(2.0**-1000, rel=1e-9)
+    assert exact_test(first, second).p_value == pytest.approx(2.0**-1000, rel=1e-9)
 
 
 def test_paired_difference_covers_the_truth():
@@ -47,7 +64,7 @@ def test_paired_difference_covers_the_truth():
     for first_only, second_only, both, neither in rng.multinomial(120, shares, size=600):
         first = np.repeat([True, False, True, False], [first_only, second_only, both, neither])
         second = np.repeat([False, True, True, False], [first_only, second_only, both, neither])
-        difference = metrics.paired_test(first, second).difference
+        difference = exact_test(first, second).difference
         covered += difference.low <= 0.10 <= difference.high
     assert covered / 600 > 0.92
 
@@ -66,7 +83,7 @@ def test_near_lossless_is_rarely_granted_to_an_arm_that_loses_the_margin(n, disc
         while least < beyond:
             first = (least + beyond) // 2
             arm, truth = _rows(first, num_discordant - first, n - num_discordant, 0)
-            if first <= num_discordant and metrics.paired_test(arm, truth).difference.low <= -margin:
+            if first <= num_discordant and exact_test(arm, truth).difference.low <= -margin:
                 least = first + 1
             else:
                 beyond = first
@@ -77,7 +94,7 @@ def test_near_lossless_is_rarely_granted_to_an_arm_that_loses_the_margin(n, disc
 def test_score_interval_solves_the_score_equation():
     """Its bounds are where the test statistic, by a direct search for the likeliest shares, is 1.96."""
     for first, second, n in [(9, 2, 81), (0, 3, 50), (0, 0, 40), (25, 25, 60)]:
-        difference = metrics.paired_test(*_rows(first, second, n - first - second, 0)).difference
+        difference = exact_test(*_rows(first, second, n - first - second, 0)).difference
         assert difference.value == pytest.approx((first - second) / n)
         for bound in (difference.low, difference.high):
             q = np.linspace(max(0, -bound), (1 - bound) / 2, 200_001)[1:-1]  # share of second only
@@ -106,7 +123,7 @@ def test_score_interval_solves_the_score_equation():
     ],
 )
 def test_verdicts(counts, paper, earned):
-    verdict = metrics.verdict(*_rows(*counts))
+    verdict = verdict_of(*_rows(*counts))
     assert (verdict.paper, verdict.verdict) == (paper, earned)
     assert verdict.margin == metrics.MARGIN
     assert json.loads(json.dumps(verdict.to_json()))["test"]["num_first_only"] == counts[0]
@@ -114,27 +131,27 @@ def test_verdicts(counts, paper, earned):
 
 def test_margin_never_exceeds_half_of_what_ground_truth_gains():
     arm, truth = _rows(20, 22, 58, 3900)  # 2.0 % against 1.95 %
-    assert metrics.verdict(arm, truth).verdict == "near-lossless"
-    assert metrics.verdict(arm, truth).margin == pytest.approx(0.01)
-    close = metrics.verdict(arm, truth, base=0.018)
+    assert verdict_of(arm, truth).verdict == "near-lossless"
+    assert verdict_of(arm, truth).margin == pytest.approx(0.01)
+    close = verdict_of(arm, truth, base=0.018)
     assert close.margin == pytest.approx(0.001)
     assert close.verdict == "inconclusive"
     # Ground truth below the base: nothing can be nearly as good as a gain that is none.
-    assert metrics.verdict(arm, truth, base=0.3).margin == 0
-    assert metrics.verdict(arm, truth, base=0.3).verdict == "inconclusive"
+    assert verdict_of(arm, truth, base=0.3).margin == 0
+    assert verdict_of(arm, truth, base=0.3).verdict == "inconclusive"
     for margin in (0, 1, math.nan):
         with pytest.raises(ValueError, match="margin"):
-            metrics.verdict(arm, truth, margin=margin)
+            verdict_of(arm, truth, margin=margin)
 
 
 def test_no_test_rows_show_nothing():
-    verdict = metrics.verdict([], [])
+    verdict = verdict_of([], [])
     assert (verdict.paper, verdict.verdict) == ("near-lossless", "inconclusive")
     assert verdict.to_json()["detectable"] is None
-    assert metrics.paired_test([], []).p_value == 1.0
+    assert exact_test([], []).p_value == 1.0
     with pytest.raises(ValueError, match="lengths differ"):
-        metrics.paired_test([True], [True, False])
-    one = metrics.verdict([True], [False])
+        exact_test([True], [True, False])
+    one = verdict_of([True], [False])
     assert one.verdict == "inconclusive"
     assert (one.test.difference.value, one.test.difference.high) == (1.0, 1.0)
     assert math.isnan(one.detectable)
@@ -168,21 +185,21 @@ def test_paired_recovery_equals_a_naive_bootstrap():
         rows = rng.integers(0, 500, 500)
         naive.append(metrics.recovery(arm[rows].mean(), base[rows].mean(), truth[rows].mean()))
     low, high = np.quantile(naive, [0.025, 0.975])
-    estimate = metrics.paired_recovery(arm, base, truth)
+    estimate = _recovery(arm, base, truth)
     assert estimate.value == pytest.approx(metrics.recovery(arm.mean(), base.mean(), truth.mean()))
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
-    assert estimate == metrics.paired_recovery(arm, base, truth, seed=0)
+    assert estimate == _recovery(arm, base, truth, seed=0)
     # All of ground truth's rows, and only those: full recovery in every resample.
-    assert metrics.paired_recovery(truth, base, truth).low == pytest.approx(1.0)
+    assert _recovery(truth, base, truth).low == pytest.approx(1.0)
 
 
 def test_recovery_is_undefined_where_ground_truth_does_not_beat_the_base():
     worse, better = _rows(1, 4)
-    assert metrics.paired_recovery(worse, better, worse) is None
-    assert metrics.paired_recovery(better, worse, worse) is None
-    assert metrics.paired_recovery([], [], []) is None
+    assert _recovery(worse, better, worse) is None
+    assert _recovery(better, worse, worse) is None
+    assert _recovery([], [], []) is None
     # Ahead, but not surely: the ratio has no bounds.
-    unsure = metrics.paired_recovery(better, worse, better)
+    unsure = _recovery(better, worse, better)
     assert unsure.to_json() == {"value": 1.0, "low": None, "high": None, "n": 75}
     with pytest.raises(ValueError, match="lengths differ: 1 and 1 and 2"):
-        metrics.paired_recovery([True], [True], [True, False])
+        _recovery([True], [True], [True, False])

@@ -10,6 +10,7 @@ from scipy.stats import binomtest
 
 from curation import metrics
 from curation.metrics import paired_runs
+from curation.metrics.paired import counted_test
 from curation.metrics.paired_runs import (
     compare_rows,
     pooled_rows,
@@ -72,7 +73,7 @@ def test_sign_flip_of_two_sizes_equals_a_sum_of_binomials():
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (5, 5), (9, 2), (2, 9), (1, 0), (400, 250), (1000, 0)])
 def test_one_run_is_the_exact_test_to_the_digit(first, second):
     one = _one_run(first, second)
-    exact = metrics.paired_test(one[0][:, 0], one[1][:, 0])
+    exact = counted_test(first, second, len(one[0]))
     assert compare_rows(row_differences(*one)) == exact
     steps = np.repeat([1, -1], [first, second])
     expected = binomtest(max(first, second), first + second, alternative="greater").pvalue if first + second else 1.0
@@ -83,17 +84,8 @@ def test_one_run_is_the_exact_test_to_the_digit(first, second):
     assert (five.difference.low, five.difference.high) == pytest.approx((exact.difference.low, exact.difference.high))
     gain = float(one[1].mean()) - 0.1
     verdict = metrics.verdict_on_rows(row_differences(*one), gain=gain)
-    assert verdict == metrics.verdict(one[0][:, 0], one[1][:, 0], base=0.1)
     wide = metrics.verdict_on_rows(row_differences(np.repeat(one[0], 5, axis=1), np.repeat(one[1], 5, 1)), gain=gain)
     assert wide.verdict == verdict.verdict and wide.detectable == pytest.approx(verdict.detectable)
-
-
-def test_one_run_has_the_recovery_of_one_run_to_the_digit():
-    rng = np.random.default_rng(0)
-    arm, base, truth = (rng.random((300, 1)) < share for share in (0.5, 0.2, 0.6))
-    assert recovery_of_runs(arm, base, truth, seed=4) == metrics.paired_recovery(
-        arm[:, 0], base[:, 0], truth[:, 0], seed=4
-    )
 
 
 def test_drawn_flips_agree_with_counted_ones(monkeypatch):
@@ -140,7 +132,7 @@ def test_strata_are_pooled_as_one_table():
     assert (pooled.num_first_only, pooled.num_second_only) == (32, 21)
     assert pooled.p_value == pytest.approx(binomtest(32, 53, alternative="greater").pvalue, rel=1e-9)
     n = sum(len(first) for first, _ in strata)
-    assert pooled == metrics.paired_test(*(np.concatenate([pair[i] for pair in strata])[:, 0] for i in range(2)))
+    assert pooled == compare_rows(row_differences(*(np.concatenate([pair[i] for pair in strata]) for i in range(2))))
     rng = np.random.default_rng(0)
     runs = rng.random((50, 2)) < 0.5, rng.random((50, 2)) < 0.5
     mixed = pooled_rows([row_differences(*strata[0]), row_differences(*runs)])

@@ -38,6 +38,21 @@ def test_texts_about_something_else_are_found():
     assert "questions (their words) differ" in found.warning()
 
 
+@pytest.mark.parametrize("kind", ["other words", "a few of the words"])
+def test_a_tenth_of_foreign_texts_is_counted_and_honest_pools_raise_no_alarm(kind):
+    rng = np.random.default_rng(5)
+    words = [f"strange{n}" for n in range(400)] if kind == "other words" else WORDS[50:62]
+    alarms, draws = np.zeros(2, dtype=int), 20
+    for trial in range(draws):
+        words_NW = sample_words(texts(1_000, rng), seed=trial)
+        foreign = [" ".join(rng.choice(words, 12)) for _ in range(100)]
+        pool = texts(1_000, rng)
+        honest, mixed = (compare_with_words(words_NW, of, seed=trial) for of in (pool, pool[:900] + foreign))
+        alarms += [honest.alarm, mixed.alarm]
+        assert mixed.foreign.share.low <= 0.1 and mixed.auc.low < 0.6, "the AUC alone raises no alarm"
+    assert alarms[0] == 0 and alarms[1] >= 0.9 * draws
+
+
 def test_a_text_counts_once_and_few_are_not_compared():
     rng = np.random.default_rng(2)
     source, pool = texts(30, rng), texts(30, rng)

@@ -164,7 +164,7 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
         expected = stats.binomtest(max(only_first, only_second), only_first + only_second, alternative="greater").pvalue
         assert against["p_value"] == pytest.approx(expected, rel=1e-9) == arm["p_value_vs_ground_truth"]
         assert arm["p_value_distinct_rows"] == against["p_value"]
-        exact = metrics.paired_test(first, second).difference
+        exact = metrics.compare_rows(metrics.row_differences(first[:, None], second[:, None])).difference
         assert [against[key] for key in ("difference", "low", "high")] == [exact.value, exact.low, exact.high]
         for key in ("purity", "accuracy"):
             values = [run[key]["value"] for run in of_runs]
@@ -319,7 +319,7 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
     own = [collect(record) for record in records]
     lines = {line["words"]: line for line in content["measures"]}
     first, second = (right_on_test(record, "trust") for record in records)
-    exact = metrics.paired_test(second, first).difference
+    exact = metrics.compare_rows(metrics.row_differences(second[:, None], first[:, None])).difference
     found = lines["test accuracy, trust"]
     assert found["differences"] == [
         None,

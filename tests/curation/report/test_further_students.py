@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_report import TRAINED, by_name, graded, make_run, variant
 
-from curation.metrics import paired_recovery
+from curation.metrics import recovery_of_runs
 from curation.refs import ModelRef
 from curation.report import RunRecord
 from curation.report.students import further
@@ -50,8 +50,8 @@ def test_further_students_have_numbers_of_their_own(run: RunRecord, tmp_path: Pa
         flags = own[arm["name"]]
         assert arm["accuracy"]["value"] == flags.mean() and arm["accuracy"]["n"] == 500
         assert (arm["rows_trained"], arm["rows_dropped"]) == (110, 10)
-        expected = paired_recovery(flags, right(100), own["ground_truth"])
-        assert expected is not None and arm["recovery"] == expected.value == (flags.sum() - 100) / 190
+        expected = recovery_of_runs(*(of[:, None] for of in (flags, right(100), own["ground_truth"])))
+        assert expected is not None and arm["recovery"] == expected.value == pytest.approx((flags.sum() - 100) / 190)
         pair = found["against_first"][arm["name"]]
         assert pair["difference"] == pytest.approx(flags.mean() - 376 / 500) and pair["n"] == 500
 

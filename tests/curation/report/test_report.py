@@ -20,7 +20,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from curation.arms import ARMS
 from curation.domains.chess import Chess
 from curation.hashing import derive, hash_unit
-from curation.metrics import paired_recovery
+from curation.metrics import recovery_of_runs
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, collect, write
 from curation.report.comparable import CLAIMS, withheld
@@ -472,7 +472,7 @@ def test_recovery_interval_agrees_with_resampled_rows(run: RunRecord, report: di
     ratios = (arm[rows_RN].mean(axis=1) - base_R) / (truth[rows_RN].mean(axis=1) - base_R)
     expected = np.quantile(ratios, [0.025, 0.975])
     assert by_name(report)["trust"]["recovery_interval"] == pytest.approx(expected, abs=0.03)
-    assert paired_recovery(arm, truth, base) is None  # ground truth below base
+    assert recovery_of_runs(arm[:, None], truth[:, None], base[:, None]) is None  # ground truth below base
 
 
 def source_rows(run: RunRecord) -> tuple[list[dict], list[dict]]:

@@ -97,8 +97,9 @@ def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
     pool = pool_grid.on_grid(
         labels, grades, ["trust", "reward"], {"trust": selected}, arms=[], num_pool=len(ids), seed=0
     )
-    assert pool.functions == ["trust"] and len(pool) == len(ids) and pool.num_right == int((ids % 2 == 0).sum())
-    assert pool.among_selected("trust") == (50, int((ids[:50] % 2 == 0).sum()))
+    assert pool.functions == ["trust"] and len(pool) == len(ids) and pool.share_right.value == (ids % 2 == 0).mean()
+    found = pool.among_selected("trust")
+    assert (found.n, found.value) == (50, (ids[:50] % 2 == 0).mean())
     counts = pool.counts
     above = pool.above("trust", np.array([-1.0, 0.0, 2.0]), ids[:10])
     return [counts.rows_22, counts.cells["trust"], counts.trust["trust"], pool.sample.row_ids_N, above]
