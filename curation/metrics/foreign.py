@@ -33,12 +33,9 @@ SHOWN_SHARE, ALARM_SHARE = 0.01, 0.02
 MIN_PASSING = 50
 """The fewest labelled rows that serve as a yardstick; the cut is lowered on both sides until so many pass."""
 NEIGHBOURS, COMPONENTS = 5, 16
-_ROWS_AT_ONCE = 1024
 _CLIP = 10.0
 _FLAT = 0.01
 """Directions with less than this share of the largest standard deviation are not stretched: that is rounding noise."""
-_PASSES = 4
-"""Steps of subspace iteration, by which the principal components are found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,46 +105,33 @@ def distances_to_source(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], 
 
     A source row that equals an earlier one is left out: a yardstick with copies would be too short. All must be finite.
     """
+    from sklearn.decomposition import PCA  # slow to import
+    from sklearn.neighbors import NearestNeighbors
+    from sklearn.preprocessing import StandardScaler
+
     first = {row.tobytes(): place for place, row in reversed(list(enumerate(source_ND)))}
     rows = rng.permutation(sorted(first.values()))
     held_N = np.zeros(len(source_ND), dtype=np.bool_)
+    if len(rows) < 2 * NEIGHBOURS:  # too few that differ: there is no yardstick
+        return Distances(held_N, np.zeros(0, np.float32), np.zeros(len(pool_MD), np.float32))
     held_N[rows[: len(rows) // 2]] = True
     fit_FD = source_ND[rows[len(rows) // 2 :]].astype(np.float32)
-    mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
-    scale_D = np.where(sd_D > 0, sd_D, 1)
+    scaler = StandardScaler().fit(fit_FD)
 
-    def standard(part: npt.NDArray[Any]) -> Float32s:
-        return np.asarray(np.clip((part.astype(np.float32) - mean_D) / scale_D, -_CLIP, _CLIP))
+    def standardised(part: npt.NDArray[Any]) -> Float32s:
+        return np.asarray(np.clip(scaler.transform(part.astype(np.float32)), -_CLIP, _CLIP))
 
-    fit_FD = standard(fit_FD)
-    axes_DC = _whitening(fit_FD, rng)
-    near_FC = fit_FD @ axes_DC
-    source_K, pool_M = (_to_neighbour(near_FC, standard(part) @ axes_DC) for part in (source_ND[held_N], pool_MD))
+    num = max(1, min(COMPONENTS, len(fit_FD) // NEIGHBOURS, fit_FD.shape[1]))
+    pca = PCA(num, svd_solver="randomized", random_state=int(rng.integers(1 << 31))).fit(standardised(fit_FD))
+    spread_C = np.sqrt(pca.explained_variance_)
+    spread_C = np.where(spread_C > _FLAT * spread_C[0], spread_C, 1)
+    near = NearestNeighbors(n_neighbors=NEIGHBOURS, algorithm="brute")
+    near.fit(pca.transform(standardised(fit_FD)) / spread_C)
+    source_K, pool_M = (
+        near.kneighbors(pca.transform(standardised(part)) / spread_C)[0][:, -1].astype(np.float32)
+        for part in (source_ND[held_N], pool_MD)
+    )
     return Distances(held_N, source_K, pool_M)
-
-
-def _whitening(fit_FD: Float32s, rng: np.random.Generator) -> Float32s:
-    """The first principal directions, [D, C], each divided by the rows' standard deviation along it."""
-    size = fit_FD.shape[1]
-    num = max(1, min(COMPONENTS, len(fit_FD) // NEIGHBOURS, size))
-    axes_DC = rng.normal(size=(size, min(size, num + 8))).astype(np.float32)
-    for _ in range(_PASSES):
-        axes_DC = np.linalg.qr(fit_FD.T @ (fit_FD @ axes_DC))[0]
-    _, spread_C, turn_CC = np.linalg.svd(fit_FD @ axes_DC, full_matrices=False)
-    spread_C = spread_C[:num] / np.sqrt(len(fit_FD))
-    return np.asarray(axes_DC @ turn_CC[:num].T / np.where(spread_C > _FLAT * spread_C[0], spread_C, 1))
-
-
-def _to_neighbour(near_FC: Float32s, rows_RC: Float32s) -> Float32s:
-    """The distance of each row to its 5th nearest of ``near_FC``, float32 [R]."""
-    k = min(NEIGHBOURS, len(near_FC)) - 1
-    square_F = np.square(near_FC).sum(axis=1)
-    found = np.empty(len(rows_RC), dtype=np.float32)
-    for start in range(0, len(rows_RC), _ROWS_AT_ONCE):
-        part_PC = rows_RC[start : start + _ROWS_AT_ONCE]
-        square_PF = np.square(part_PC).sum(axis=1)[:, None] - 2 * part_PC @ near_FC.T + square_F
-        found[start : start + len(part_PC)] = np.partition(square_PF, k, axis=1)[:, k]
-    return np.asarray(np.sqrt(np.maximum(found, 0)))
 
 
 def count_passing(
