@@ -26,6 +26,7 @@ SMALL = (
     "splits.pool.rows=600",
     "teacher.actors={min: 1, max: 1}",
     "trust.max_steps=60",
+    "trust.options={stacked: {network_rows: 2000}}",  # its networks would differ from run to run by more than a record may
     "selection.budget.n=60",
     "selection.max_per_label=null",
     "selection.arms=[internal_confidence, stacked, trust, ground_truth]",
