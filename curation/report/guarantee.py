@@ -38,6 +38,8 @@ def guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
         withheld = "only the user's word says that calibration rows are like the pool's; their hidden states are " + (
             "too few to compare" if strength == "untested" else "different"
         )
+    elif not by_construction and (record.foreign.get(record.budget["reference"]) or {}).get("warning"):
+        withheld = record.foreign[record.budget["reference"]]["warning"]
     return {
         "text": risk["guarantee"],
         "exchangeable": "by construction: both are random parts of one source"

@@ -958,6 +958,11 @@ def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(r
         found = collect(elsewhere)
         assert found["guarantee"]["claimed"] == claimed and "user's word" in found["guarantee"]["exchangeable"]
         assert ("No guarantee is claimed:" in render(found)) != claimed
+    foreign = {"trust": {"share": None, "p_value": 0, "by": "distance", "alarm": True, "warning": "9 % are unlike"}}
+    alike = replace(same_source, config=run.config | {"splits": splits})
+    found = collect(changed(alike, shift={"source": SAME, "calibration": SAME}, foreign=foreign))
+    assert found["guarantee"]["withheld"] == "9 % are unlike"
+    assert collect(changed(same_source, foreign=foreign))["guarantee"]["claimed"], "both are parts of one source"
     uncorrected = with_risk(run, {**RISK, "rule": "hoeffding"})
     assert "not for the one that the search chose" in collect(uncorrected)["guarantee"]["withheld"]
     later = replace(same_source, generations=[replace(same_source.generations[0], index=1)])
