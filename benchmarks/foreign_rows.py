@@ -21,7 +21,7 @@ from scipy.special import expit
 from curation.arrays import Bools, Floats
 from curation.filter.stages.kept_shift import Rows, compare
 from curation.metrics import proportion
-from curation.metrics.foreign import count_passing
+from curation.metrics.foreign import count_passing, distances_to_source
 from curation.metrics.shift import two_sample
 from curation.report.evidence import Material, weigh, widened
 from curation.report.measured import InMemory
@@ -88,7 +88,8 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
     if newest.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, days, seed=seed).alarm:
         found.add("daily")
     passes_M = raw_M >= least
-    passing = count_passing(held.states_ND, pool.states_ND, raw_K, raw_M, least, seed=seed)
+    distances = distances_to_source(held.states_ND, pool.states_ND, np.random.default_rng(seed))
+    passing = count_passing(distances, raw_K, raw_M, least)
 
     def judged(rows: Drawn, raw: Floats, first: int) -> Judged:
         scores = FunctionScores(raw_N=raw.astype(np.float64), trust_N=calibration.to_trust(raw).astype(np.float64))

@@ -62,13 +62,13 @@ def _start_ray(settings: RayConfig) -> None:
             ):
                 ray.init(
                     address=address,
-                    num_cpus=settings.num_cpus if address == capacity.LOCAL else None,
+                    num_cpus=settings.num_cpus if is_here else None,
                     logging_level=logging.WARNING,
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
                     runtime_env=None if receive is None else {"worker_process_setup_hook": receive},
-                    **(_memory() if address == capacity.LOCAL else {}),
+                    **(_memory() if is_here else {}),
                 )
             return
         except Exception as error:  # Ray raises plain ones where its processes do not start, or not in time

@@ -8,6 +8,9 @@ import scipy
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.estimates import CONFIDENCE, Estimate, proportion
 
+NO_ROWS = 1e-9
+"""The number of independent rows that rows of one cluster count as: an interval of them excludes nothing."""
+
 
 def inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: float = CONFIDENCE) -> float:
     """Return by how much the variance of an estimate exceeds that of as many independent rows; at least 1.

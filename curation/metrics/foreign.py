@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from curation.arrays import Bools, Float32s, Floats
+from curation.arrays import Bools, Float32s
 from curation.json_types import Json
 from curation.metrics.estimates import Estimate, proportion, undefined
 
@@ -112,7 +112,7 @@ def distances_to_source(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], 
     first = {row.tobytes(): place for place, row in reversed(list(enumerate(source_ND)))}
     rows = rng.permutation(sorted(first.values()))
     held_N = np.zeros(len(source_ND), dtype=np.bool_)
-    if len(rows) < 2 * NEIGHBOURS:  # too few that differ: there is no yardstick
+    if len(rows) < 2 * NEIGHBOURS or not len(pool_MD):  # too few that differ: there is no yardstick
         return Distances(held_N, np.zeros(0, np.float32), np.zeros(len(pool_MD), np.float32))
     held_N[rows[: len(rows) // 2]] = True
     fit_FD = source_ND[rows[len(rows) // 2 :]].astype(np.float32)
@@ -121,12 +121,13 @@ def distances_to_source(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], 
     def standardised(part: npt.NDArray[Any]) -> Float32s:
         return np.asarray(np.clip(scaler.transform(part.astype(np.float32)), -_CLIP, _CLIP))
 
+    fit_FD = standardised(fit_FD)
     num = max(1, min(COMPONENTS, len(fit_FD) // NEIGHBOURS, fit_FD.shape[1]))
-    pca = PCA(num, svd_solver="randomized", random_state=int(rng.integers(1 << 31))).fit(standardised(fit_FD))
+    pca = PCA(num, svd_solver="randomized", random_state=int(rng.integers(1 << 31))).fit(fit_FD)
     spread_C = np.sqrt(pca.explained_variance_)
     spread_C = np.where(spread_C > _FLAT * spread_C[0], spread_C, 1)
     near = NearestNeighbors(n_neighbors=NEIGHBOURS, algorithm="brute")
-    near.fit(pca.transform(standardised(fit_FD)) / spread_C)
+    near.fit(pca.transform(fit_FD) / spread_C)
     source_K, pool_M = (
         near.kneighbors(pca.transform(standardised(part)) / spread_C)[0][:, -1].astype(np.float32)
         for part in (source_ND[held_N], pool_MD)
@@ -134,36 +135,23 @@ def distances_to_source(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], 
     return Distances(held_N, source_K, pool_M)
 
 
-def count_passing(
-    source_ND: Floats, pool_MD: Floats, score_N: Float32s, score_M: Float32s, least: np.float32, *, seed: int
-) -> Foreign | None:
+def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least: np.float32) -> Foreign | None:
     """Count the foreign rows among pool rows that pass a cut, by the labelled rows that pass it.
 
-    ``None`` where no pool row passes, or too few labelled rows have a score. Rows whose states are not finite are left
-    out.
+    ``None`` where no pool row passes, or too few labelled rows of the yardstick have a score.
 
     Args:
-        source_ND: states of labelled rows.
-        pool_MD: states of pool rows.
+        found: the distances of all these rows.
         score_N: held-out scores of the labelled rows, NaN where there is none.
         score_M: scores of the pool rows, NaN likewise.
-        least: the cut, a score that passes; lowered until ``MIN_PASSING`` labelled rows pass.
-        seed: of the division of the labelled rows.
+        least: the cut, a score that passes; lowered until ``MIN_PASSING`` rows of the yardstick pass.
     """
-    usable_N = np.isfinite(source_ND).all(axis=1)
-    passes_M = (score_M >= least) & np.isfinite(pool_MD).all(axis=1)
-    source_ND, score_N = source_ND[usable_N], score_N[usable_N]
-    if len(source_ND) < 2 * MIN_PASSING or not passes_M.any():
+    score_K = score_N[found.held_N]
+    known = np.sort(score_K[~np.isnan(score_K)])
+    if len(known) < MIN_PASSING or not (score_M >= least).any():
         return None
-    held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
-    known = np.sort(score_N[held_N & ~np.isnan(score_N)])
-    if len(known) < MIN_PASSING:
-        return None
-    if (lowered := known[-MIN_PASSING]) < least:
-        passes_M = (score_M >= lowered) & np.isfinite(pool_MD).all(axis=1)
-        held_N, source_K, pool_P = distances_to_source(source_ND, pool_MD[passes_M], np.random.default_rng(seed))
-        least = lowered
-    return count_beyond(source_K[score_N[held_N] >= least], pool_P, "distance")
+    least = min(least, known[-MIN_PASSING])
+    return count_beyond(found.source_K[score_K >= least], found.pool_M[score_M >= least], "distance")
 
 
 def clearest(found: list[Foreign]) -> Foreign:

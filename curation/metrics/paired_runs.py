@@ -28,7 +28,7 @@ import scipy
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES
-from curation.metrics.clusters import inflation
+from curation.metrics.clusters import NO_ROWS, inflation
 from curation.metrics.estimates import Estimate, undefined
 from curation.metrics.inputs import same_length
 from curation.metrics.paired import (
@@ -47,8 +47,6 @@ from curation.metrics.strata import weights_of
 DRAWS = 99_999
 """The number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
 COUNTED = 1_000_000_000
-_NO_ROWS = 1e-9
-"""Rows that tell nothing, as those of one cluster: the interval reaches from -1 to 1."""
 SAME = 1e-12
 """Averaged accuracies that differ by less are equal."""
 
@@ -280,7 +278,7 @@ def _difference(rows: RowDifferences) -> Estimate:
     usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
     single = size - mean**2  # the variance of a row with one run each
     several = (usual * size - mean**2) * rows.inflation + n * rows.shift_variance
-    effective = max(n * single / several if single > 0 and several > 0 else n / rows.inflation, _NO_ROWS)
+    effective = max(n * single / several if single > 0 and several > 0 else n / rows.inflation, NO_ROWS)
     first, second = effective * (size + mean) / 2, effective * (size - mean) / 2
     return score_interval(first, second, effective, num_rows=n)
 

@@ -19,7 +19,7 @@ def guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
     dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
     by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
     by_construction = by_construction and not by_gold(record)  # in the pool this excludes only rows with a gold label
-    withheld = None
+    withheld, foreign = None, record.foreign.get(record.budget["reference"])
     if not record.n:
         withheld = "nothing is selected"
     elif record.budget.get("asked") is not None:
@@ -38,8 +38,8 @@ def guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
         withheld = "only the user's word says that calibration rows are like the pool's; their hidden states are " + (
             "too few to compare" if strength == "untested" else "different"
         )
-    elif not by_construction and (record.foreign.get(record.budget["reference"]) or {}).get("warning"):
-        withheld = record.foreign[record.budget["reference"]]["warning"]
+    elif not by_construction and foreign is not None:
+        withheld = foreign["warning"]
     return {
         "text": risk["guarantee"],
         "exchangeable": "by construction: both are random parts of one source"

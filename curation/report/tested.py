@@ -12,6 +12,7 @@ from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
 from curation.arrays import Bools, Int64s
 from curation.domains.grading import Graded, read_grades
 from curation.json_types import Json
+from curation.metrics.clusters import NO_ROWS
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.refs import TableRef
 from curation.report.comparable import withheld
@@ -19,8 +20,6 @@ from curation.report.headline import apart
 from curation.report.measures import share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 
-_NO_ROWS = 1e-9
-"""Rows that tell nothing, as those of one cluster."""
 Tests = Mapping[str, Sequence[Graded]]
 """The graded test rows of each model, one entry per run."""
 
@@ -47,7 +46,7 @@ def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE)
     # Wilson's interval for the number of rows that would vary as much as the runs' mean: never a point, within [0, 1].
     variance = float(mean_N.var())
     effective = num_rows * value * (1 - value) / variance if variance else float(num_rows)
-    effective = max(effective / metrics.inflation(mean_N - value, cluster_N, confidence=confidence), _NO_ROWS)
+    effective = max(effective / metrics.inflation(mean_N - value, cluster_N, confidence=confidence), NO_ROWS)
     z = NORMAL_QUANTILE if confidence == metrics.CONFIDENCE else NormalDist().inv_cdf((1 + confidence) / 2)
     z2 = z**2
     centre = (value + z2 / (2 * effective)) / (1 + z2 / effective)

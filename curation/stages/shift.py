@@ -16,7 +16,7 @@ from curation.arrays import Bools, Float32s, Floats
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.json_types import Json
-from curation.metrics.foreign import Foreign, count_passing
+from curation.metrics.foreign import Foreign, count_passing, distances_to_source
 from curation.metrics.shift import Shift, passing_in_words, sampled, two_sample
 from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
@@ -95,13 +95,15 @@ class MeasureSelectedShift(Stage):
         columns = {arm: column for arm, column in columns.items() if column in of_source}
         further = ["label", *columns.values()]
         source, pool = (sample_rows(ref, self.states, self.seed, further) for ref in (self.source, self.pool))
-        source_ND, pool_MD = (joined(states_in(rows, self.states), self.states) for rows in (source, pool))
-        found = {}
+        sides = [joined(states_in(rows, self.states), self.states) for rows in (source, pool)]
+        finite_N, finite_M = (np.isfinite(side).all(axis=1) for side in sides)
+        rng = np.random.default_rng(self.seed)
+        distances, found = distances_to_source(sides[0][finite_N], sides[1][finite_M], rng), {}
         for arm, column in columns.items():
             if (least := self.thresholds[arm]) is None:
                 continue
             score_N, score_M = (scores_in(rows, column) for rows in (source, pool))
-            foreign = count_passing(source_ND, pool_MD, score_N, score_M, np.float32(least), seed=self.seed)
+            foreign = count_passing(distances, score_N[finite_N], score_M[finite_M], np.float32(least))
             if foreign is not None:
                 found[arm] = foreign_to_json(foreign)
         return Done(outputs=self.Made(foreign=found), rows=io.count(self.pool))

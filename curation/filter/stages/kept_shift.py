@@ -18,7 +18,7 @@ from curation.filter.package import TrustPackage
 from curation.filter.stages.cut import ThresholdCut
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
-from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, count_passing
+from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, count_passing, distances_to_source
 from curation.metrics.shift import Shift, passing_in_words, two_sample
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
@@ -189,7 +189,10 @@ def compare(
         if len(rounds) > 1:
             everything = two_sample(source.states_ND, pool.states_ND, seed=seed)
         if source.score_N is not None:
-            passes = count_passing(source.states_ND, pool.states_ND, source.score_N, pool.score_N, least, seed=seed)
+            finite_N, finite_M = (np.isfinite(states).all(axis=1) for states in (source.states_ND, pool.states_ND))
+            rng = np.random.default_rng(seed)
+            distances = distances_to_source(source.states_ND[finite_N], pool.states_ND[finite_M], rng)
+            passes = count_passing(distances, source.score_N[finite_N], pool.score_N[finite_M], least)
     distance, p_value = _compare_trust(calibration_K, pool.score_N[pool.score_N >= least], least)
     return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)
 
