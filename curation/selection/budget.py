@@ -49,27 +49,21 @@ class ReferenceScores(Protocol):
 
     def raw(self) -> Float32s:
         """The raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
-        ...
 
     def trust_of_all(self) -> Float32s:
         """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
-        ...
 
     def ordered(self) -> Streamed:
         """The raw scores as order statistics, which hold no score."""
-        ...
 
     def num_trusted(self, threshold: float) -> int:
         """The number of rows with at least this trust; counted batch by batch."""
-        ...
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
         """Raw scores and classes of the rows or, of many, of a draw by row id."""
-        ...
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
         """The number of rows of each class with at least its raw score, int64 [C]."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,7 +117,6 @@ class BudgetRule(Protocol):
 
     def count(self, pool: Pool) -> Count:
         """The number of rows."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,6 @@ class ValueMoves(Stage):
     """Asks an engine about weak labels of selected rows that differ from gold."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         found: Json
         """Findings that the report shows, ``arms`` among them."""
         table: TableRef

@@ -27,8 +27,6 @@ class GoOn(Stage):
     """Decides whether the student of a generation is to teach, and says why where the chain stops."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         go_on: bool | None
         """Null where the chain stops: what needs it has nothing to do then."""
         absent: dict[str, str | None]

@@ -45,8 +45,6 @@ class TakeGradients(Stage):
     """Takes the gradients of an arm's rows."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         gradients: TableRef
         """Schema ``schemas.gradients``."""
 
@@ -79,8 +77,6 @@ class CompareGradients(Stage):
     """Compares how coherent the arms' gradients are."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         found: Json
 
     tables: InEach[TableRef | None]

@@ -34,8 +34,6 @@ class Judge(AskModel):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         grades: TableRef
         num_asked: int
         pass_: Json

@@ -14,8 +14,6 @@ class MakeBase(Stage):
     """Makes a model of random weights, with a tokenizer of the domain's vocabulary."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         model: ModelRef
 
     init: InitConfig

@@ -46,8 +46,6 @@ class FindRepeats(Stage):
     """Finds the pool rows whose question another pool row asks too."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         counts: RepeatCounts
         repeats: TableRef | None
         """These rows (schema ``schemas.REPEATS``); null where there are none."""

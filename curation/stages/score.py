@@ -21,8 +21,6 @@ class Score(Stage):
     """Adds the scores of fitted trust functions, and signals, to every row of a split's labels."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         labels: TableRef
 
     labels: In[TableRef]

@@ -22,8 +22,6 @@ class ScoreGraded(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         scored: TableRef
         """Schema ``schemas.SCORED``."""
 

@@ -31,8 +31,6 @@ class MeasureShift(Stage):
     """Tests how the teacher's hidden states of the pool differ from those of other splits."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         shift: Json
         """:func:`measure_shift` by split."""
 
@@ -74,8 +72,6 @@ class MeasureSelectedShift(Stage):
     """Counts the foreign rows among those of the pool that pass the cut of an arm."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         foreign: dict[str, Json]
         """:func:`foreign_to_json` by arm; without arms that have no cut, or too few labelled rows with a score."""
 

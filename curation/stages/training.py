@@ -55,8 +55,6 @@ class Training(Stage):
     """Fine-tunes a model by a recipe."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         model: ModelRef
         training: Json
         """The record of the training, but for the rows that it dropped."""
