@@ -25,10 +25,9 @@ from curation.rundir.manifest import Manifest
 from curation.sources import discover, left_out_words, split_sizes
 from curation.stages.class_quota import in_words
 from curation.stages.overlap_look import look
-from curation.stages.possible_groups import possible_groups, warnings_of
-from curation.stages.preview import check_preview, preview
+from curation.stages.prepare import check_columns
+from curation.stages.preview import check_preview, possible_groups, preview, warnings_of
 from curation.stages.search import check as check_search
-from curation.stages.source_columns import check_columns
 from curation.storage.paths import require_reachable
 
 

@@ -10,9 +10,8 @@ from curation.models.dtypes import settled
 from curation.pipeline.asking import asked, checkpoint, trained
 from curation.pipeline.generation_spec import HelperModels
 from curation.rundir.graph import Model, Out, Table
-from curation.stages.adapt import Adapt
 from curation.stages.asking import TeacherUse
-from curation.stages.make_base import MakeBase
+from curation.stages.training import Adapt, MakeBase
 
 
 def check_models(config: RunConfig, *, loads: bool = False) -> None:

@@ -21,7 +21,7 @@ from curation.pipeline.testing import Tested, testing
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
-from curation.stages.student import TrainStudent
+from curation.stages.training import TrainStudent
 
 
 class Students(NamedTuple):

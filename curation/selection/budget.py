@@ -15,8 +15,7 @@ from curation.config import BudgetConfig
 from curation.config.base import rows_in
 from curation.errors import BudgetError
 from curation.json_types import Json
-from curation.selection.class_scores import ClassScores
-from curation.selection.class_shares import ClassShares
+from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
