@@ -7,7 +7,7 @@ import yaml
 
 from curation.cluster import capacity
 from curation.config import RunConfig
-from curation.config.judging import too_few_verified
+from curation.config.resolved import too_few_verified
 from curation.domains import get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError
