@@ -15,8 +15,8 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.pipeline import roles
-from curation.pipeline.asking import trained
 from curation.pipeline.generation_spec import GenerationSpec
+from curation.pipeline.roles import trained
 from curation.pipeline.testing import Tested, testing
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
