@@ -9,13 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from curation.arms import ARMS, FREE, fitted_of
 from curation.config.base import PositiveInt, Section
 from curation.config.given import arms_of
-from curation.config.given_limits import NUMBERS_ALONE
 from curation.config.prices import Price
 from curation.config.selection import SelectionConfig
-from curation.config.trust import TrustConfig
 
 ENDPOINT = "endpoint"
 """The backend of models that a server answers for."""
@@ -219,42 +216,6 @@ def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
             f"{endpoint.kind} does not give; take stepwise"
         )
     return None
-
-
-def beyond_endpoint(run: Any) -> str | None:
-    """The first thing that a run's configuration asks for and an endpoint does not have; ``None`` if it suffices."""
-    endpoint: ServedConfig | None = run.teacher.endpoint
-    if endpoint is None:
-        return None
-    trust: TrustConfig = run.trust
-    is_read = run.teacher.reader is not None
-    for name in run.selection.used:
-        if not endpoint.top_logprobs and not is_read and ARMS[name].trust in FREE:
-            return (
-                f"the {name} arm ranks by log-probabilities, and teacher.endpoint.top_logprobs is 0; set that above 0, "
-                "leave the arm out, or name a model that reads the answers by teacher.reader"
-            )
-    kinds = {*fitted_of(run.selection.used), trust.kind}
-    further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
-    if further and not trust.inputs:
-        lacks = "trust.states names none" if is_read else "backend endpoint has none"
-        return (
-            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: "
-            f"[{', '.join(compared(endpoint))}], or leave trust.kind out"
-        )
-    if trust.pca is not None and not is_read:
-        return "trust.pca: joins states, and backend endpoint has none; leave it out"
-    if len(run.generations) > 1:
-        return (
-            "generations: a student that teaches the next generation is asked as teacher says, and backend endpoint "
-            "asks a server; give one generation"
-        )
-    if run.splits.test is None:
-        return None
-    tests = {"decoding": run.evaluation.decoding}
-    tests |= {f"also.{name}": decoding for name, decoding in run.evaluation.also.items()}
-    problems = (undrawable(endpoint, decoding, f"evaluation.{name}") for name, decoding in tests.items())
-    return next(filter(None, problems), None)
 
 
 def described(run: Any) -> str:

@@ -1,23 +1,20 @@
 """Labels made elsewhere (``teacher.backend: given``): the columns of the source that hold them, and what follows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from curation import label_columns
 from curation.arms import FREE
 from curation.config.base import Section
 from curation.config.models import ModelConfig
 from curation.json_types import Json, JsonView
-from curation.label_columns import ORDER_AGREEMENT, given_column
+from curation.label_columns import given_column
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
 KEYS = ("completion", "grade", "confidence")
 """The keys of ``teacher`` that name columns."""
-READERS = ("transformers", "vllm", "auto")
-"""The backends that read answers which another gave."""
 READ = (GIVEN, "endpoint")
 """The backends whose answers a model may read, since they come without hidden states."""
 
@@ -32,12 +29,6 @@ Columns = Annotated[tuple[Column, ...], BeforeValidator(_listed)]
 """Columns in a list; one alone may stand without it."""
 
 
-def _reads(backend: str) -> str:
-    if backend not in READERS:
-        raise ValueError(f"{backend!r} reads no labels that are there; take {', '.join(READERS)}")
-    return backend
-
-
 class ReaderConfig(Section):
     """A model that reads prompt and answer once, for log-probabilities and states of answers that another gave.
 
@@ -46,8 +37,8 @@ class ReaderConfig(Section):
 
     model: ModelConfig
     """The model that reads; it need not be the one that answered."""
-    backend: Annotated[str, AfterValidator(_reads)] = "transformers"
-    """``transformers``, ``vllm``, or ``auto`` as in ``teacher.backend``."""
+    backend: Literal["transformers", "vllm", "auto"] = "transformers"
+    """As ``teacher.backend``."""
     chat_template: bool = False
     """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
     ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""
@@ -190,21 +181,3 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
 def is_given(teacher: object) -> bool:
     """Whether a raw section ``teacher`` says that labels are columns of the source."""
     return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN
-
-
-def unknown_number(columns: Sequence[str], given: GivenConfig | None, *, both_orders: bool) -> str | None:
-    """The problem with a number among ``columns`` that a run's labels do not have; ``None`` without one.
-
-    ``both_orders``: rows may be pairs of answers that are asked about in both orders.
-    """
-    if ORDER_AGREEMENT in columns and not both_orders:
-        return (
-            f"{ORDER_AGREEMENT}: is a number of the domain pair, where a teacher is asked about both orders of two "
-            "answers; leave it out"
-        )
-    known = {} if given is None else given.numbers
-    unknown = [name for name in columns if label_columns.is_given(name) and name not in known.values()]
-    if not unknown:
-        return None
-    there = ", ".join(known.values()) if given is not None else "none"
-    return f"{unknown[0]}: is the number of no column of teacher.confidence (there: {there}); add its column there"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share, named_in
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, FORMS, READERS
@@ -147,18 +147,6 @@ def _delimiter(sign: str) -> str:
     return sign
 
 
-def _format(name: str) -> str:
-    if name != "auto":
-        READERS.find(name)
-    return name
-
-
-def _form(name: str) -> str:
-    if name != "auto":
-        FORMS.find(name)
-    return name
-
-
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
@@ -166,7 +154,7 @@ class SourceConfig(Section):
     """Relative to the configuration file, an absolute path, or a URL."""
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
-    format: Annotated[str, AfterValidator(_format)] = "auto"
+    format: Annotated[str, named_in(READERS)] = "auto"
     """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or a
     reader of one's own by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
     (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
@@ -176,7 +164,7 @@ class SourceConfig(Section):
     """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
     is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
     readings fit, with other rows."""
-    form: Annotated[str, AfterValidator(_form)] = "auto"
+    form: Annotated[str, named_in(FORMS)] = "auto"
     """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
     ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
     (docs/own-data.md)."""

@@ -23,7 +23,7 @@ from curation.filter.stages.pool_shift import MeasurePoolShift, MeasurePoolTextS
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.metrics.shift import MAX_ROWS
-from curation.pipeline.asking import asked
+from curation.pipeline.roles import asked
 from curation.refs import ModelRef
 from curation.rundir.graph import Outputs, Stage, ordered
 from curation.sources import SourceFile

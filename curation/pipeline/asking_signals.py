@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from curation import arms
 from curation.config import AskConfig, RunConfig
 from curation.json_types import Json
-from curation.pipeline.asking import asked
 from curation.pipeline.generation_spec import GenerationSpec
+from curation.pipeline.roles import asked
 from curation.rundir.graph import Out
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse

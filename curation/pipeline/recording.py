@@ -19,8 +19,7 @@ from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
 from curation.rundir.status import statuses
-from curation.stages.possible_groups import possible_groups
-from curation.stages.preview import preview
+from curation.stages.preview import possible_groups, preview
 from curation.teachers.endpoint_paid import spending_in
 
 

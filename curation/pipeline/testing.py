@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.config.evaluation import MAIN
-from curation.pipeline.asking import asked
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
+from curation.pipeline.roles import asked
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, METHODS
 from curation.rundir.graph import Model, Out, plain

@@ -33,11 +33,9 @@ class Form(Protocol):
 
     def fits(self, record: Mapping[str, Any]) -> bool:
         """Return whether a record has this form, which others have not."""
-        ...
 
     def read(self, record: Mapping[str, Any]) -> FlatRow:
         """Return a record of a file in this form as plain columns."""
-        ...
 
 
 @cache

@@ -50,11 +50,9 @@ class Reads(Protocol):
 
     def measure(self, path: str) -> Shape:
         """Count the rows of a file, and name its columns with their types, as the file has them."""
-        ...
 
     def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The rows ``start`` to ``stop`` in their order, as batches of these columns, which the file has."""
-        ...
 
 
 def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:

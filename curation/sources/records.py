@@ -1,8 +1,10 @@
-"""The records of JSONL and CSV files: where each starts, its number, its bytes, and its content.
+"""The records of JSONL and CSV files, and the values of JSON files: where each starts, its bytes, and its content.
 
+They can be read from any of them on, so that a range costs its own bytes alone.
 A record that cannot be read is refused with its file, its number and the text around the fault.
 """
 
+import codecs
 import csv
 import json
 import re
@@ -16,7 +18,6 @@ from curation.errors import SourceError
 from curation.escaping import quoted
 from curation.json_types import Json
 from curation.registry import COMPRESSED
-from curation.sources.json_items import items
 from curation.sources.paths import filesystem
 from curation.sources.source_file import PLAIN, Dialect
 
@@ -30,7 +31,9 @@ _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""
 _AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
+_BETWEEN = re.compile(r"[\s,]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
@@ -41,12 +44,12 @@ def records(path: str, form: str, offset: int, number: int, dialect: Dialect = P
     ``number`` is that of the first record; a CSV file's header is record 0.
 
     Raises:
-        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; or as
-            :func:`curation.sources.json_items.items`.
+        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; an array
+            has no end, or something stands after it.
     """
     if form == "json":
         with _open(path, offset) as file:
-            yield from items(path, file, offset, MAX_RECORD)
+            yield from _json_values(path, file, offset)
         return
     has_quotes = form == "csv" and dialect.quoting != "none"
     with _open(path, offset) as file:
@@ -90,6 +93,62 @@ def _open(path: str, offset: int) -> pa.NativeFile:
     while offset and (block := file.read(min(offset, BLOCK_BYTES))):
         offset -= len(block)
     return file
+
+
+def _json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the values of a JSON file that is open at ``offset``, each with the byte at which it starts.
+
+    One that is no JSON is the last, with all that follows it, for the caller to refuse.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text, at, is_array, has_all = "", 0, False, False
+
+    def more() -> None:
+        nonlocal text, at, has_all
+        block = file.read(max(BLOCK_BYTES, 2 * len(text)))  # so that a long value is not scanned for every block
+        text, at, has_all = text[at:] + decoder.decode(block, final=not block), 0, not block
+
+    more()
+    if offset == 0:
+        start = _BETWEEN.match(text, int(text.startswith("\ufeff")))
+        is_array = start is not None and text[start.end() : start.end() + 1] == "["
+        if start is not None and is_array:
+            offset, at = offset + len(_bytes(text[: start.end() + 1])), start.end() + 1
+        elif text.startswith("\ufeff"):
+            offset, at = 3, 1
+    while True:
+        between = _BETWEEN.match(text, at)
+        assert between is not None
+        offset, at = offset + len(_bytes(between[0])), between.end()
+        if at == len(text) and not has_all:
+            more()
+        elif at == len(text):
+            if is_array:
+                raise SourceError(f"{path}: its array has no end; the file is cut: write it again")
+            return
+        elif text[at] == "]":
+            if (text[at + 1 :] + decoder.decode(file.read(BLOCK_BYTES))).strip():
+                raise SourceError(
+                    f"{path}: its array ends, and more follows; make one array of it, or one object a line"
+                )
+            return
+        else:
+            try:
+                end = _scan(text, at)[1]
+            except json.JSONDecodeError:
+                if not has_all and len(text) - at <= MAX_RECORD:
+                    more()
+                    continue
+                end = len(text)
+            except RecursionError as error:
+                raise SourceError(f"{path}: byte {offset}: its values nest too deep; make it flatter") from error
+            value = _bytes(text[at:end])
+            yield offset, value
+            offset, at = offset + len(value), end
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def json_object(path: str, number: int, record: bytes) -> Json:

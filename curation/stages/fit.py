@@ -36,8 +36,6 @@ class FitTrust(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         trust: TrustRef | None
         fit: Json | None
         """:func:`summary`."""

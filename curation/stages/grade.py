@@ -35,8 +35,6 @@ class Grade(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         grades: TableRef
 
     labels: In[TableRef]

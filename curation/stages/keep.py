@@ -40,8 +40,6 @@ class Keep(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         files: dict[str, dict[str, str]]
         """``parquet`` and ``jsonl`` by arm: the columns of a selection, then those that are kept."""
 

@@ -95,8 +95,6 @@ class MeasureLength(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         counts: TooLong
         too_long: TableRef | None
         """The table of ``counts``; null where it is empty, so that another limit that leaves nothing out redoes no

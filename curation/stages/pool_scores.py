@@ -23,7 +23,7 @@ from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, exact_bound, merged, tally
 from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
-from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassScores
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
 from curation.stages.cap_keys import LabelKeys, Reader

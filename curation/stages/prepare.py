@@ -20,17 +20,26 @@ from pyroaring import BitMap64
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
+from curation.escaping import quoted
 from curation.heavy import ray
 from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import SourceFile, assignment_of, check_unique, grouped, split_sizes, stretches
+from curation.sources import (
+    SourceFile,
+    assignment_of,
+    check_unique,
+    grouped,
+    nearest,
+    require_columns,
+    split_sizes,
+    stretches,
+)
 from curation.stages.deal import AUDIT, POOL, DealJob, DealtSource, SourceChunk, deal, dealt, table_schema, targets
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import first_bad, preview
-from curation.stages.source_columns import check_columns
 from curation.stages.usable import SplitCounts, check_usable, count_split, sentences
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
@@ -42,6 +51,8 @@ from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
+GROUPED = ("source", "calibration", "pool")
+"""The splits whose files must have the column ``splits.group``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,3 +346,30 @@ def _check(
                 f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); "
                 f"{first}{'; ' if first else ''}fix them"
             )
+
+
+def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> None:
+    """Refuse files of a source that lack a column which one of its splits needs.
+
+    A column of grades must be in the files of the source split; those of other splits may have gold labels instead.
+
+    Raises:
+        SourceError: names the file, the column, and the nearest one that the file has.
+    """
+    own = config.sources[source]
+    ids = [] if own.id_column is None else [own.id_column]
+    for domain in config.domains_of(source).values() or [own.domain or config.domain]:
+        require_columns(files, [[*form, *ids] for form in get_domain(domain).forms])
+    group, named = config.splits.group, config.splits.named()
+    if group is not None and any(named[name].source == source for name in GROUPED if name in named):
+        for file in files:
+            if group not in file.schema:
+                close = nearest(group, file.schema)
+                raise SourceError(
+                    f"splits.group: {file.path} has no column {quoted(group)} (it has: {', '.join(file.schema)}), and "
+                    f"the files of {', '.join(GROUPED)} must; "
+                    + (f"did you mean {quoted(close)}?" if close else "name a column of theirs, or add it")
+                )
+    given = config.domain_of("source").given_labels
+    if given is not None and given.grade is not None and source == config.splits.source.source:
+        require_columns(files, [[given.grade]])

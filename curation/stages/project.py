@@ -26,8 +26,6 @@ class Project(Stage):
     """Fits principal components of the labels' hidden states, and adds them as a column."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         labels: TableRef
         """The labels with the projection of their states as a column."""
         projection: ProjectionRef

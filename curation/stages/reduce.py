@@ -21,15 +21,12 @@ class Reduction(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """The cache key: everything that the labels depend on besides the teacher."""
-        ...
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """The schema of the reduced labels."""
-        ...
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """The reduced labels, row by row."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,8 +93,6 @@ class Select(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         budget: ComputedBudget | None
         """Null where no arm is left."""
         arms: dict[str, Selection]

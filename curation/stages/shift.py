@@ -31,10 +31,8 @@ class MeasureShift(Stage):
     """Tests how the teacher's hidden states of the pool differ from those of other splits."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         shift: Json
-        """:func:`measure_shift` by split."""
+        """:func:`compare` by split, as JSON."""
 
     pool: In[TableRef]
     compared: InEach[TableRef]
@@ -46,7 +44,8 @@ class MeasureShift(Stage):
     def run(self, task: Task) -> Done:
         """Test each split against the pool."""
         found = {
-            split: measure_shift(ref, self.pool, self.states, seed=self.seed) for split, ref in self.compared.items()
+            split: compare(ref, self.pool, self.states, seed=self.seed).to_json()
+            for split, ref in self.compared.items()
         }
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
@@ -74,8 +73,6 @@ class MeasureSelectedShift(Stage):
     """Counts the foreign rows among those of the pool that pass the cut of an arm."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         foreign: dict[str, Json]
         """:func:`foreign_to_json` by arm; without arms that have no cut, or too few labelled rows with a score."""
 
@@ -112,11 +109,6 @@ class MeasureSelectedShift(Stage):
 def foreign_to_json(foreign: Foreign) -> Json:
     """The share of foreign rows that pass a cut, with a ``warning`` in words if it is shown (``Foreign.is_shown``)."""
     return {**foreign.to_json(), "warning": passing_in_words(foreign) if foreign.is_shown else None}
-
-
-def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Json:
-    """:func:`compare` as JSON."""
-    return compare(split, pool, states, seed=seed).to_json()
 
 
 def gravest(*found: Shift) -> Shift:

@@ -122,8 +122,6 @@ class Verify(_BestRows):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         verdicts: TableRef
         """The checked rows (``schemas.GRADES``), best first."""
         counts: VerifyCounts
@@ -162,8 +160,6 @@ class VerifyByJudge(_BestRows, AskModel):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         verdicts: TableRef
         """The rows that were asked about (``schemas.GRADES``), best first."""
         counts: VerifyCounts

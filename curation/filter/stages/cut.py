@@ -29,7 +29,7 @@ from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.selection.bound import Bound, CountingPass, PassCounts, exact_bound, merged, tally
 from curation.selection.budget import GradedScores
-from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassScores
 from curation.selection.risk import calibrate
 from curation.selection.risk.by_class import calibrate_classes
 from curation.stages.pool_scores import SAMPLE_ROWS, Batch, PoolScores

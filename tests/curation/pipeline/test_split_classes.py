@@ -14,7 +14,7 @@ from curation.domains import get_domain
 from curation.domains.classification import Classification
 from curation.errors import ConfigError, SourceError
 from curation.pipeline.opened import open_run
-from curation.pipeline.split_classes import MOST_CLASSES, with_split_classes
+from curation.pipeline.settling import MOST_CLASSES, with_split_classes
 from curation.rundir.graph import plain
 from curation.rundir.merging import with_outs
 

@@ -145,7 +145,7 @@ def test_json_lines_in_a_json_file_and_an_array_in_a_jsonl_file(tmp_path: Path) 
 
 
 def test_long_values_stand_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curation.sources.json_items._BLOCK_BYTES", 5)
+    monkeypatch.setattr("curation.sources.records.BLOCK_BYTES", 5)
     monkeypatch.setattr(readers, "MARK_ROWS", 2)
     rows = [{"text": "äö😀]}," * number, "n": number} for number in range(1, 9)]
     (tmp_path / "x.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1))
