@@ -1,8 +1,8 @@
 """Which point each trial of a search tries. Trials are numbered, and a number's point never depends on the machine.
 
-A random point follows from the seed and its number, a point of a grid from its number. Optuna's sampler proposes trial
-k from the results of trials 0 to k - ``ahead`` alone, told in their order: so a search that was killed, or ran with
-another number of trials at once, tries the same points.
+A random point follows from the seed and its number, a point of a grid from its number. Optuna's tree-structured Parzen
+estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0 to k - ``ahead`` alone, told in
+their order: so a search that was killed, or ran with another number of trials at once, tries the same points.
 """
 
 import itertools
@@ -12,10 +12,10 @@ import optuna
 
 from curation.config import TuneConfig
 from curation.hashing import derive
-from tune.space import Point, RandomDraws, Space
+from tune.space import Point, Space
 
 LEAST_RANDOM = 10
-"""Optuna's sampler draws its first trials at random, at least so many."""
+"""The estimator draws its first trials at random, at least so many."""
 
 
 class Proposals(Protocol):
@@ -39,9 +39,13 @@ def proposals_of(config: TuneConfig, space: Space, *, seed: int, larger_is_bette
     if config.search == "grid":
         points = list(itertools.islice(space.grid(), config.trials))
         return Listed(points), len(points)
-    if config.search == "random":
-        return _Random(space, seed), config.trials
-    return _Tpe(space, seed, config.ahead, larger_is_better=larger_is_better), config.trials
+    own = derive(seed, config.search) % 2**32
+    if config.search == "random":  # waits for nothing, as it learns nothing
+        random = optuna.samplers.RandomSampler(seed=own)
+        return _Sampled(space, random, config.trials, larger_is_better=larger_is_better), config.trials
+    num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
+    tpe = optuna.samplers.TPESampler(seed=own, n_startup_trials=num_random)
+    return _Sampled(space, tpe, config.ahead, larger_is_better=larger_is_better), config.trials
 
 
 class Listed:
@@ -51,39 +55,22 @@ class Listed:
         self._points = points
 
     def ask(self, number: int) -> Point:
-        """See :class:`Proposals`."""
+        """Return the point of that place."""
         return self._points[number]
 
     def tell(self, number: int, value: float | None) -> None:
         """A list learns nothing."""
 
 
-class _Random:
-    """Independent uniform draws."""
+class _Sampled:
+    """The points of a sampler of Optuna."""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space, self._seed = space, seed
-
-    def ask(self, number: int) -> Point:
-        """See :class:`Proposals`."""
-        return self._space.draw(RandomDraws([self._seed, number]))
-
-    def tell(self, number: int, value: float | None) -> None:
-        """A draw learns nothing."""
-
-
-class _Tpe:
-    """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
-
-    def __init__(self, space: Space, seed: int, ahead: int, *, larger_is_better: bool) -> None:
+    def __init__(
+        self, space: Space, sampler: optuna.samplers.BaseSampler, ahead: int, *, larger_is_better: bool
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space, self._ahead = space, ahead
-        self._study = optuna.create_study(
-            direction="maximize" if larger_is_better else "minimize",
-            sampler=optuna.samplers.TPESampler(
-                seed=derive(seed, "tpe") % 2**32, n_startup_trials=max(LEAST_RANDOM, 2 * len(space.dimensions))
-            ),
-        )
+        self._study = optuna.create_study(direction="maximize" if larger_is_better else "minimize", sampler=sampler)
         self._asked: list[optuna.Trial] = []
         self._results: dict[int, float | None] = {}
         self._num_told = 0
@@ -101,27 +88,8 @@ class _Tpe:
         assert number == len(self._asked), "trials are asked for in order"
         trial = self._study.ask()
         self._asked.append(trial)
-        return self._space.draw(_OptunaDraws(trial))
+        return self._space.draw(trial)
 
     def tell(self, number: int, value: float | None) -> None:
         """See :class:`Proposals`."""
         self._results[number] = value
-
-
-class _OptunaDraws:
-    """Draws of one Optuna trial."""
-
-    def __init__(self, trial: optuna.Trial) -> None:
-        self._trial = trial
-
-    def choice(self, key: str, num: int) -> int:
-        """See ``tune.space.Draws``."""
-        return int(self._trial.suggest_categorical(key, list(range(num))))
-
-    def number(self, key: str, low: float, high: float, *, log: bool) -> float:
-        """See ``tune.space.Draws``."""
-        return self._trial.suggest_float(key, low, high, log=log)
-
-    def integer(self, key: str, low: int, high: int, *, log: bool) -> int:
-        """See ``tune.space.Draws``."""
-        return self._trial.suggest_int(key, low, high, log=log)
