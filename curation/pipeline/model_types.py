@@ -6,8 +6,7 @@ from typing import NamedTuple
 from curation import models
 from curation.config import ModelConfig, RunConfig
 from curation.config.models import LmStudentConfig
-from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, taken, takes_bfloat16_on_cpus
-from curation.models.processors import FLAGS, bfloat16_flag
+from curation.models.dtypes import AUTO, FLAGS, HALF, HALF_TRAINING, bfloat16_flag, taken, takes_bfloat16_on_cpus
 
 
 class _Typed(NamedTuple):

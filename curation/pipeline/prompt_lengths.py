@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from curation import models
 from curation.config import RunConfig
 from curation.domains import Example, attempt, get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.signals import label_request
 from curation.teachers.prompts import tokenise
 

@@ -12,8 +12,7 @@ from typing import Protocol, cast
 from curation import arms
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
-from curation.domains.constrained import Constrained
-from curation.domains.given import completion_of
+from curation.domains.given import Constrained, completion_of
 from curation.registry import check_options, code
 from curation.teachers import Request
 

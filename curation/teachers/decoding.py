@@ -40,8 +40,8 @@ from curation.teachers.completions import (
     prompt_states,
 )
 from curation.teachers.forward import Forward
+from curation.teachers.logit_numbers import margin_and_negentropy
 from curation.teachers.prompts import TokenisedRequest
-from curation.teachers.sureness import margin_and_negentropy
 from curation.teachers.trie import Walk, bar_others
 
 HALF = "\ufffd"

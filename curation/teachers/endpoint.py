@@ -30,9 +30,15 @@ from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import AnsweredRow, bad_options, completion_batch, ranked
-from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_answer, read_scores
+from curation.teachers.endpoint_answers import (
+    RefusedError,
+    ServedAnswer,
+    UnreadableError,
+    Usage,
+    read_answer,
+    read_scores,
+)
 from curation.teachers.endpoint_client import Client, ServerQuestion
-from curation.teachers.endpoint_errors import RefusedError
 from curation.teachers.endpoint_paid import key_of
 
 BATCH_ROWS = 128

@@ -21,9 +21,8 @@ from curation.teachers import Gate, Request
 from curation.teachers.completions import error_batch
 from curation.teachers.decoding import Decoder
 from curation.teachers.forward import Forward, batches
-from curation.teachers.options import score_options
+from curation.teachers.options import read_answers, score_options
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
-from curation.teachers.reading import read_answers
 
 
 class TransformersTeacher:

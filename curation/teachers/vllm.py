@@ -29,11 +29,11 @@ from curation.teachers.completions import Array, ranked
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 from curation.teachers.trie import Walk
-from curation.teachers.vllm_batches import RowBatches
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_rows import (
     EngineRequest,
     EngineRow,
+    RowBatches,
     Scoring,
     answer_params,
     fed_params,
