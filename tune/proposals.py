@@ -6,7 +6,6 @@ their order: so a search that was killed, or ran with another number of trials a
 """
 
 import itertools
-from typing import Protocol
 
 import optuna
 
@@ -16,36 +15,6 @@ from tune.space import Point, Space
 
 LEAST_RANDOM = 10
 """The estimator draws its first trials at random, at least so many."""
-
-
-class Proposals(Protocol):
-    """Asked for the points of trials 0, 1, 2, ... and told their results, in any order."""
-
-    def ask(self, number: int) -> Point | None:
-        """The point of a trial, asked for in order; ``None``: it waits for results of earlier ones."""
-        ...
-
-    def tell(self, number: int, value: float | None) -> None:
-        """The metric of a trial; ``None`` if it failed."""
-        ...
-
-
-def proposals_of(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
-    """The sampler that proposes the points of a search, and how many it will propose.
-
-    Raises:
-        ConfigError: a grid over a range.
-    """
-    if config.search == "grid":
-        points = list(itertools.islice(space.grid(), config.trials))
-        return Listed(points), len(points)
-    own = derive(seed, config.search) % 2**32
-    if config.search == "random":  # waits for nothing, as it learns nothing
-        random = optuna.samplers.RandomSampler(seed=own)
-        return _Sampled(space, random, config.trials, larger_is_better=larger_is_better), config.trials
-    num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
-    tpe = optuna.samplers.TPESampler(seed=own, n_startup_trials=num_random)
-    return _Sampled(space, tpe, config.ahead, larger_is_better=larger_is_better), config.trials
 
 
 class Listed:
@@ -62,7 +31,7 @@ class Listed:
         """A list learns nothing."""
 
 
-class _Sampled:
+class Sampled:
     """The points of a sampler of Optuna."""
 
     def __init__(
@@ -76,7 +45,7 @@ class _Sampled:
         self._num_told = 0
 
     def ask(self, number: int) -> Point | None:
-        """See :class:`Proposals`."""
+        """Return the point of a trial, asked for in order; ``None``: it waits for results of earlier ones."""
         until = number - self._ahead + 1
         while self._num_told < until:
             if self._num_told not in self._results:
@@ -91,5 +60,27 @@ class _Sampled:
         return self._space.draw(trial)
 
     def tell(self, number: int, value: float | None) -> None:
-        """See :class:`Proposals`."""
+        """Take the metric of a trial; ``None`` if it failed."""
         self._results[number] = value
+
+
+Proposals = Listed | Sampled
+"""Asked for the points of trials 0, 1, 2, ... and told their results, in any order."""
+
+
+def proposals_of(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
+    """The sampler that proposes the points of a search, and how many it will propose.
+
+    Raises:
+        ConfigError: a grid over a range.
+    """
+    if config.search == "grid":
+        points = list(itertools.islice(space.grid(), config.trials))
+        return Listed(points), len(points)
+    own = derive(seed, config.search) % 2**32
+    if config.search == "random":  # waits for nothing, as it learns nothing
+        random = optuna.samplers.RandomSampler(seed=own)
+        return Sampled(space, random, config.trials, larger_is_better=larger_is_better), config.trials
+    num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
+    tpe = optuna.samplers.TPESampler(seed=own, n_startup_trials=num_random)
+    return Sampled(space, tpe, config.ahead, larger_is_better=larger_is_better), config.trials

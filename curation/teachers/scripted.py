@@ -1,17 +1,14 @@
 """A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
 
-import copy
 import heapq
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +19,7 @@ from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.json_types import Json
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request, in_pairs
+from curation.teachers import BaseTeacher, Gate, Request, in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
@@ -43,19 +40,17 @@ OTHER_WORDS = 1_000
 """Words of the vocabulary beside the one that an answer goes on with."""
 
 
-class ScriptedTeacher:
+class ScriptedTeacher(BaseTeacher):
     """Completions or options chosen by a hash of the row id, states on a line through it, ``ScriptedConfig``'s faults.
 
     Words count as tokens. Each has the row's own log-probability, and ``OTHER_WORDS`` others share the rest evenly; of
     options the chosen one has that log-probability, and each other one a score that is 1 less.
     """
 
-    facts: Mapping[str, float] = MappingProxyType({})
-
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
         time.sleep(self._script.start_seconds)
-        self._config, self._state_dtype = config, config.state_dtype
+        self._ask(config)
         self._poison, self._failing = frozenset(self._script.poison_rows), frozenset(self._script.error_rows)
         self.state_size = self.width(config)
         self._free, self._lock = [0.0] * (self._script.slots or 0), threading.Lock()
@@ -66,12 +61,6 @@ class ScriptedTeacher:
     def engine_key(config: AskConfig) -> Json:
         """The script."""
         return config.scripted.model_dump(mode="json")
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same script, asked as ``config`` says."""
-        other = copy.copy(self)
-        other._config, other._state_dtype = config, config.state_dtype
-        return other
 
     @staticmethod
     def width(config: AskConfig) -> int:
@@ -105,7 +94,7 @@ class ScriptedTeacher:
                     [request.row_id for request in stopped],
                     [len(request.prompt.split()) for request in stopped],
                     names,
-                    self._state_dtype,
+                    self._config.state_dtype,
                     self.state_size,
                     num_logprobs,
                 )
@@ -114,7 +103,7 @@ class ScriptedTeacher:
             self._note(batch)
             if bad:
                 yield error_batch(
-                    list(bad), list(bad.values()), names, self._state_dtype, self.state_size, num_logprobs
+                    list(bad), list(bad.values()), names, self._config.state_dtype, self.state_size, num_logprobs
                 )
             yield completed
 
@@ -150,7 +139,7 @@ class ScriptedTeacher:
         places = {name: np.float32(self._config.states.index(name)) for name in names}
         states = {name: (unit_N[:, None] + place) * self._direction_D for name, place in places.items()}
         return prompt_batch(
-            ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._state_dtype
+            ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._config.state_dtype
         )
 
     def _complete(
@@ -166,7 +155,7 @@ class ScriptedTeacher:
         return completion_batch(
             [self._answered(*of_row, normalise=normalise) for of_row in drawn],
             states=states,
-            state_dtype=self._state_dtype,
+            state_dtype=self._config.state_dtype,
             num_token_logprobs=num_logprobs,
         )
 

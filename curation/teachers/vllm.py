@@ -7,12 +7,11 @@ a request for each inner node of their trie, whose common beginning the prefix c
 option whose state is asked for.
 """
 
-import copy
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from curation.hashing import hash64
 from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request, in_pairs
+from curation.teachers import BaseTeacher, Gate, Request, in_pairs
 from curation.teachers.completions import Array, ranked
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
@@ -52,7 +51,7 @@ MAX_TRIES = 3
 """Times that an answer is fed again for what the tap lost of it."""
 
 
-class VllmTeacher:
+class VllmTeacher(BaseTeacher):
     """Any causal LM that vLLM runs; one engine, which several threads may ask at once."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
@@ -80,12 +79,6 @@ class VllmTeacher:
             "token_logprobs": config.token_logprobs,
             "ring": ring_of(config),
         }
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same engine, asked as ``config`` says."""
-        other = copy.copy(self)
-        other._ask(config)
-        return other
 
     def _ask(self, config: AskConfig) -> None:
         assert config.states in ((), self._tapped), "the engine's states come all together"
