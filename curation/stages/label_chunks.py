@@ -239,15 +239,7 @@ def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
 
 
 def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[str]) -> pa.RecordBatch:
-    config = job.teacher
-    failed = error_batch(
-        list(errors),
-        list(errors.values()),
-        config.states,
-        config.state_dtype,
-        teacher.state_size,
-        config.token_logprobs,
-    )
+    failed = error_batch(errors, job.teacher, teacher.state_size)
     return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in added})
 
 

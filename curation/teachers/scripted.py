@@ -77,7 +77,7 @@ class ScriptedTeacher(BaseTeacher):
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
-        names, num_logprobs = (self._config.states, self._config.token_logprobs) if states else ((), 0)
+        config = self._config if states else self._config.model_copy(update=AskConfig.BARE)
         stream = iter(requests) if self._script.slots is None else self._side_by_side(list(requests))
         is_slow = self._script.seconds_per_row or self._script.seconds_per_answer
         num_rows = _SLOW_BATCH_ROWS if is_slow else _BATCH_ROWS
@@ -90,21 +90,13 @@ class ScriptedTeacher(BaseTeacher):
                 passes_N = gate(self._prompts(healthy, gate.states, seed))
                 stopped = [request for request, passes in zip(healthy, passes_N, strict=True) if not passes]
                 healthy = [request for request, passes in zip(healthy, passes_N, strict=True) if passes]
-                yield dropped_batch(
-                    [request.row_id for request in stopped],
-                    [len(request.prompt.split()) for request in stopped],
-                    names,
-                    self._config.state_dtype,
-                    self.state_size,
-                    num_logprobs,
-                )
-            completed = self._complete(healthy, names, num_logprobs, seed, normalise=decoding.normalise_options)
+                num_tokens = {request.row_id: len(request.prompt.split()) for request in stopped}
+                yield dropped_batch(num_tokens, config, self.state_size)
+            completed = self._complete(healthy, config, seed, normalise=decoding.normalise_options)
             self._work(len(batch), completed)
             self._note(batch)
             if bad:
-                yield error_batch(
-                    list(bad), list(bad.values()), names, self._config.state_dtype, self.state_size, num_logprobs
-                )
+                yield error_batch(bad, config, self.state_size)
             yield completed
 
     @property
@@ -142,21 +134,19 @@ class ScriptedTeacher(BaseTeacher):
             ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._config.state_dtype
         )
 
-    def _complete(
-        self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int, *, normalise: bool
-    ) -> pa.RecordBatch:
+    def _complete(self, batch: list[Request], config: AskConfig, seed: int, *, normalise: bool) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         states: dict[str, Array] = {}
-        for place, name in enumerate(names):
+        for place, name in enumerate(config.states):
             has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
             states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         drawn = zip(batch, hash64(ids_N, seed).tolist(), np.log(unit_N + 1e-6).tolist(), strict=True)
         return completion_batch(
             [self._answered(*of_row, normalise=normalise) for of_row in drawn],
             states=states,
-            state_dtype=self._config.state_dtype,
-            num_token_logprobs=num_logprobs,
+            state_dtype=config.state_dtype,
+            num_token_logprobs=config.token_logprobs,
         )
 
     def _answered(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:

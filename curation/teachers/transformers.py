@@ -84,14 +84,7 @@ class TransformersTeacher(BaseTeacher):
             else:
                 (to_decode if row.request.is_drawn else to_score).append(row)
         if errors:
-            yield error_batch(
-                list(errors),
-                list(errors.values()),
-                config.states,
-                config.state_dtype,
-                self.state_size,
-                config.token_logprobs,
-            )
+            yield error_batch(errors, config, self.state_size)
         for batch in batches(
             to_decode, lambda row: len(row.prompt) + row.room(decoding.max_tokens), config.batch_tokens
         ):

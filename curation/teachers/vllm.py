@@ -24,7 +24,7 @@ from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Gate, Request, in_pairs
-from curation.teachers.completions import Array, ranked
+from curation.teachers.completions import Array, error_batch, ranked
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 from curation.teachers.trie import Walk
@@ -131,13 +131,7 @@ class _Stream:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = config.states, positions_of(config.states)
         self._gate = gate
-        self._batches = RowBatches(
-            states=config.states,
-            state_dtype=teacher.config.state_dtype,
-            state_size=teacher.state_size,
-            num_token_logprobs=config.token_logprobs,
-            normalise_options=decoding.normalise_options,
-        )
+        self._config, self._batches = config, RowBatches(config, teacher.state_size, decoding.normalise_options)
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, EngineRow, EngineRequest]] = []  # to be collected
@@ -196,7 +190,7 @@ class _Stream:
                 else:
                     bad[row.request.row_id] = problem
             if bad:
-                yield self._batches.errors(bad)
+                yield error_batch(bad, self._config, teacher.state_size)
 
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options

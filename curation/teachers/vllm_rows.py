@@ -1,6 +1,6 @@
 """Rows of the vLLM teacher under way: what is asked of the engine for each, and how."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,53 +187,43 @@ def sampling_params(**values: object) -> Any:
     return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowBatches:
     """Makes record batches of the rows of one call."""
 
-    states: Sequence[str]
-    """Names of the columns of hidden states."""
-    state_dtype: str
+    config: AskConfig
+    """What is kept of an answer."""
     state_size: int
     """Numbers of a layer's state."""
-    num_token_logprobs: int
     normalise_options: bool
 
     def of(self, rows: Sequence[EngineRow]) -> Iterator[pa.RecordBatch]:
         """A batch each of the rows that failed, those that the gate dropped, and those with an answer."""
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
-            yield self.errors(bad)
+            yield error_batch(bad, self.config, self.state_size)
         if dropped := [row.given for row in rows if row.dropped]:
-            ids, num_tokens = [given.request.row_id for given in dropped], [len(given.prompt) for given in dropped]
-            yield dropped_batch(ids, num_tokens, *self._shape)
+            num_tokens = {given.request.row_id: len(given.prompt) for given in dropped}
+            yield dropped_batch(num_tokens, self.config, self.state_size)
         if answered := [row for row in rows if row.error is None and not row.dropped]:
             yield self._answers(answered)
-
-    def errors(self, bad: Mapping[int, str]) -> pa.RecordBatch:
-        """A batch of rows without an answer, by the reason why."""
-        return error_batch(list(bad), list(bad.values()), *self._shape)
-
-    @property
-    def _shape(self) -> tuple[Sequence[str], str, int, int]:
-        """Shape of the others' columns, which a batch without answers needs."""
-        return self.states, self.state_dtype, self.state_size, self.num_token_logprobs
 
     def _answers(self, rows: Sequence[EngineRow]) -> pa.RecordBatch:
         answers = [self._answered(row) for row in rows]
         chosen = [row.by_rank[1] for row in rows]
-        positions = positions_of(self.states)
+        names = self.config.states
+        positions = positions_of(names)
         states: dict[tuple[str, int], Array] = {}
-        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self.states)):
+        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, names)):
             place = positions.index(position)
             none_D = np.zeros_like(chosen[0].states[place])  # of a row with fewer options
             parts = [row.by_rank.get(rank) for row in rows]
             states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
         return completion_batch(
             answers,
-            states=by_name(states, self.states),
-            state_dtype=self.state_dtype,
-            num_token_logprobs=self.num_token_logprobs,
+            states=by_name(states, names),
+            state_dtype=self.config.state_dtype,
+            num_token_logprobs=self.config.token_logprobs,
         )
 
     def _answered(self, row: EngineRow) -> AnsweredRow:
