@@ -35,8 +35,8 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.epochs import CHECKPOINT_SHARE
 from train.models import trainable
-from train.order import Order
 from train.sft import fine_tune
+from train.stream import Order
 from train.tokens import Pair, tokenize
 from train.trainer import rising_from_first_step
 

@@ -67,7 +67,7 @@ class Fitted:
 
     words: str
     made_by: str
-    """A class with the members of ``curation.trust.FittedTrust``, as ``module:Class``."""
+    """A subclass of ``curation.trust.states.StateTrust``, as ``module:Class``."""
     reads: tuple[str, ...] | None = ()
     """The keys of ``RunConfig.trust`` that its fit reads, beside those that all fits read; ``None``: all
     keys of the neural fit. It is fitted again only where one of them changes."""

@@ -39,7 +39,7 @@ BUDGETS: dict[str, int] = {
     "curation/tracking": 340,
     "curation/trust": 2_330,
     "train": 5_470,
-    "tune": 1_500,
+    "tune": 1_410,
 }
 """The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""
 IDIOMS = frozenset({"Made"})

@@ -10,7 +10,7 @@ import torch
 
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig, TrustConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.models import resolve
 from curation.selection import Candidates
 from curation.selection.risk import calibrate

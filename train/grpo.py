@@ -34,8 +34,7 @@ from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress, begun
-from train.curves import curves, steps_of, without_signal
-from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
+from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, curves, steps_of, without_signal
 from train.models import TrainingRecord, TrainingResult, adapter, load_base, save, trainable, warm_up
 from train.rewards import RolloutTask
 from train.rollouts import Rollouts, TransformersRollouts

@@ -38,7 +38,7 @@ class Classification(Domain):
             classes (``sports: yes``); unset, ``Label:``, and with ``multi`` ``Labels:``.
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
         calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
-            each row, before the likeliest class is chosen (:mod:`curation.teachers.content_free`); ``none`` does not.
+            each row, before the likeliest class is chosen (:mod:`curation.teachers.wrapped`); ``none`` does not.
             With ``multi`` those of yes and no of each class.
         descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
             guidelines.

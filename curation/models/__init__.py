@@ -12,8 +12,8 @@ from curation.errors import ModelError, is_panic
 from curation.heavy import torch, transformers
 from curation.json_types import Json
 from curation.models import from_json
-from curation.models.adapters import adapted
 from curation.models.loading import (
+    adapted,
     check_adapter,
     check_files,
     first_line,

@@ -8,9 +8,8 @@ from curation.config import BudgetConfig, LmStudentConfig, ModelConfig, RunConfi
 from curation.config.base import rows_in
 from curation.config.models import EpochsConfig
 from curation.domains import Example, attempt, get_domain
-from curation.domains.constrained import as_asked
-from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, taken, takes_bfloat16_on_cpus
-from curation.models.processors import FLAGS, bfloat16_flag
+from curation.domains.given import as_asked
+from curation.models.dtypes import AUTO, FLAGS, HALF, HALF_TRAINING, bfloat16_flag, taken, takes_bfloat16_on_cpus
 from curation.signals import label_request
 from curation.teachers.prompts import tokenise
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from curation.arms import ARMS
 from curation.config.selection import CUTS
+from curation.domains.class_counts import given_sets, held, labelled_sets
 from curation.domains.grading import graded_among
 from curation.domains.label_sets import LabelSets
-from curation.domains.set_counts import given_sets, held, labelled_sets
 from curation.json_types import Json
 from curation.report.measures import share_among
 from curation.report.record import GenerationRecord, RunRecord

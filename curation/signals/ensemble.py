@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak, agrees, label_request
+from curation.signals import Answer, SignalMethod, Weak, agrees, label_request
 from curation.teachers import Request
 
 
-class EnsembleAgreement:
+class EnsembleAgreement(SignalMethod):
     """1 where the labels of both teachers are the same by the domain's own rule, else 0; asked of the second one."""
 
     name = "ensemble_agreement"
@@ -16,10 +15,6 @@ class EnsembleAgreement:
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
         """The question that the weak teacher was asked."""
         return [label_request(domain, row_id, example)]
-
-    def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """The decoding of the weak labels."""
-        return base
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """1 or 0; a label that cannot be read agrees with none."""

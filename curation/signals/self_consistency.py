@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak, agrees, label_request
+from curation.signals import Answer, SignalMethod, Weak, agrees, label_request
 from curation.teachers import Request
 from curation.teachers.completions import above, of_pairs
 
 
-class SelfConsistency:
+class SelfConsistency(SignalMethod):
     """Share of ``num_samples`` sampled labels that are the weak label.
 
     Where options are scored nothing is sampled: the share that samples would tend to, the chosen option's probability

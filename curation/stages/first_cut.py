@@ -9,7 +9,7 @@ order of the work; what is answered does not.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from curation.heavy import torch
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
 from curation.tables import io, schemas
-from curation.trust import FittedTrust, Scores, load_fitted
+from curation.trust import Scores, load_fitted
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -106,11 +106,11 @@ class Passing:
 
 def passing(function: TrustRef, threshold: float) -> Passing:
     """Which rows would pass, by a function that reads states alone."""
-    found = cast("StateTrust", load_fitted(function))
+    found = load_fitted(function)
     return Passing(states=tuple(found.inputs), function=found, threshold=threshold)
 
 
-def states_of(trust: FittedTrust, kept: Sequence[str]) -> tuple[str, ...]:
+def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
     """The states that a function of prompts reads, of those that a teacher keeps.
 
     Raises:
@@ -186,7 +186,7 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
 
 
 def _answered(
-    labels: TableRef, functions: Sequence[FittedTrust], takes: Callable[[Int64s], Bools]
+    labels: TableRef, functions: "Sequence[StateTrust]", takes: Callable[[Int64s], Bools]
 ) -> Iterator[pa.RecordBatch]:
     """The answered rows that ``takes``, with what the functions read."""
     features = dict.fromkeys(feature for function in functions for feature in function.features)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from curation.domains import attempt, get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.passes.job import ChunkWorker, Row
 from curation.passes.models import Models
 from curation.passes.run import run_pass

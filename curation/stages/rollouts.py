@@ -38,8 +38,7 @@ from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import missing
 from curation.teachers import Teacher
-from curation.teachers.content_free import ContentFree
-from curation.teachers.metered import Metered
+from curation.teachers.wrapped import ContentFree, Metered
 
 UNKNOWN, NO, YES = -1, 0, 1
 """Whether a row has a completion to train on."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,10 @@ from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
 from curation.tables.schemas import SCORED
-from curation.trust import FittedTrust, Scores, get_trust, load_fitted
+from curation.trust import Scores, get_trust, load_fitted
+
+if TYPE_CHECKING:
+    from curation.trust.states import StateTrust
 
 
 class Score(Stage):
@@ -88,7 +91,7 @@ def _nullable(values_N: Scores) -> pa.Array:
 
 
 @lru_cache(maxsize=4)
-def _loaded(ref: TrustRef) -> FittedTrust:
+def _loaded(ref: TrustRef) -> "StateTrust":
     """Loads once per worker process, not once per batch."""
     return load_fitted(ref)
 

@@ -3,6 +3,7 @@
 A backend is one file with one class and one line in ``curation.registry.BACKENDS``.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -101,6 +102,36 @@ class Teacher(Protocol):
         hidden states that the configuration names are left out.
         """
         ...
+
+
+class BaseTeacher:
+    """The start of a teacher that is asked anew by a copy of itself; as it is, it starts nothing and has no states."""
+
+    state_size = 0
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        """Nothing is known of the start."""
+        return {}
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> JsonView:
+        """Nothing is started."""
+        return {}
+
+    @staticmethod
+    def width(config: AskConfig) -> int:
+        """Numbers of a hidden state: none."""
+        return 0
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same teacher, not started again, asked as ``config`` says."""
+        other = copy.copy(self)
+        other._ask(config)
+        return other
+
+    def _ask(self, config: AskConfig) -> None:
+        self._config = config
 
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:

@@ -40,8 +40,8 @@ from curation.teachers.completions import (
     prompt_states,
 )
 from curation.teachers.forward import Forward
+from curation.teachers.logit_numbers import margin_and_negentropy
 from curation.teachers.prompts import TokenisedRequest
-from curation.teachers.sureness import margin_and_negentropy
 from curation.teachers.trie import Walk, bar_others
 
 HALF = "\ufffd"
@@ -95,7 +95,9 @@ class Decoder:
         if gate is not None:
             passes_B = gate(_prompts(requests, hidden_B1D[:, 0], gate, config))
             if not passes_B.all():
-                yield _dropped([requests[place] for place in np.flatnonzero(~passes_B).tolist()], config, self._forward)
+                stopped = [requests[place] for place in np.flatnonzero(~passes_B).tolist()]
+                num_tokens = {request.request.row_id: len(request.prompt) for request in stopped}
+                yield dropped_batch(num_tokens, config, self._forward.state_size)
                 kept = np.flatnonzero(passes_B).tolist()
                 if not kept:
                     return
@@ -286,7 +288,7 @@ def _batch(
             num_prompt_tokens=len(request.prompt),
             num_output_tokens=row.num_content,
             truncated=row.truncated,
-            mean_logprob=_mean(row.logprobs[: row.num_content]),
+            mean_logprob=sum(row.logprobs[: row.num_content]) / row.num_content if row.num_content else None,
             token_logprobs=row.logprobs[: row.num_content],
             margins=OfTokens.of(row.margins[: row.num_content]),
             negentropies=OfTokens.of(row.negentropies[: row.num_content]),
@@ -298,17 +300,6 @@ def _batch(
         states=by_name(states.arrays(), config.states),
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
-    )
-
-
-def _dropped(requests: Sequence[TokenisedRequest], config: AskConfig, forward: Forward) -> pa.RecordBatch:
-    return dropped_batch(
-        [request.request.row_id for request in requests],
-        [len(request.prompt) for request in requests],
-        config.states,
-        config.state_dtype,
-        forward.state_size,
-        config.token_logprobs,
     )
 
 
@@ -343,7 +334,3 @@ def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Genera
         return None
     mixed = int(hash64(np.array([row_id], dtype=np.int64), seed)[0])
     return torch.Generator().manual_seed(mixed >> 1)
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -28,25 +28,23 @@ from curation.errors import ConfigError, RunFailedError
 from curation.escaping import escaped
 from curation.json_types import JsonView
 from curation.teachers.endpoint_answers import (
-    ServedAnswer,
-    ServerError,
-    UnreadableError,
-    Usage,
-    billed,
-    check_error,
-    is_other,
-    read_json,
-    shown,
-)
-from curation.teachers.endpoint_errors import (
     OF_ALL,
     OF_ROWS,
     REDIRECTS,
     UNBILLED,
     RefusedError,
+    ServedAnswer,
+    ServerError,
     TryError,
+    UnreadableError,
+    Usage,
+    billed,
+    check_error,
     error_of,
+    is_other,
+    read_json,
     retry_after,
+    shown,
 )
 from curation.teachers.endpoint_paid import Odd, Paid
 

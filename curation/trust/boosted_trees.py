@@ -21,7 +21,6 @@ from curation.arrays import Bools, Float64s, Floats
 from curation.config import TrustConfig
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
-from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust, class_weights
 
 BINS = 255
@@ -47,9 +46,8 @@ class BoostedTrees(StateTrust):
         size: int,
         inputs: Sequence[str],
         fit: Mapping[str, object],
-        calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(inputs, fit, calibration)
+        super().__init__(inputs, fit)
         self._size = size
         self._weights = dict(weights)
         node = {name: self._weights[name].numpy() for name in NODES}
@@ -130,8 +128,7 @@ class BoostedTrees(StateTrust):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The trees."""
-        calibration = Calibration(**description["calibration"])
-        return cls(weights, description["size"], description["inputs"], description["fit"], calibration)
+        return cls(weights, description["size"], description["inputs"], description["fit"])
 
 
 def _check_nodes(node: Mapping[str, npt.NDArray[Any]], size: int) -> None:

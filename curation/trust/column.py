@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from curation.arms import Unit
 from curation.errors import SourceError
+from curation.hashing import hash_unit
 from curation.tables.schemas import raw_column, trust_column
 from curation.trust import Scores
 
@@ -101,15 +102,31 @@ def of_logit(raw_N: Scores) -> Scores:
     return trust_N
 
 
-def of_negentropy(raw_N: Scores) -> Scores:
-    """One over the number of equally likely words or options that would be as unsure; clips entropies below 0."""
-    return of_logprob(raw_N)
-
-
 TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
     "share": of_share,
     "logprob": of_logprob,
     "logit": of_logit,
-    "negentropy": of_negentropy,
+    "negentropy": of_logprob,  # one over the number of equally likely words or options that would be as unsure
 }
 """From a column that ranks to trust, by the column's scale."""
+
+
+class Naive:
+    """Trust is a seeded hash of the row id, uniform in [0, 1], so that ranking by it selects at random.
+
+    It does not depend on order, batch or machine.
+    """
+
+    name = "naive"
+    features = ("row_id",)
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The draw of each row, float32 [N]."""
+        return hash_unit(labels.column("row_id").to_numpy(), self.seed).astype(np.float32)
+
+    def score(self, labels: pa.RecordBatch) -> Scores:
+        """The draw of each row, float32 [N]."""
+        return self.raw_score(labels)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
-from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust
 
 
@@ -44,10 +43,8 @@ Module = TypeVar("Module", bound=nn.Module)
 class NetTrust(StateTrust, Generic[Net]):
     """A fitted network. The raw score is the logit, trust its calibrated sigmoid."""
 
-    def __init__(
-        self, net: Net, inputs: Sequence[str], fit: Mapping[str, object], calibration: Calibration | None = None
-    ) -> None:
-        super().__init__(inputs, fit, calibration)
+    def __init__(self, net: Net, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
+        super().__init__(inputs, fit)
         self.net = net.eval()
 
     @classmethod
@@ -79,7 +76,7 @@ class NetTrust(StateTrust, Generic[Net]):
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The trust function on the CPU."""
         net = with_weights(lambda: cls.net_of(description["architecture"]), description["architecture"], weights)
-        return cls(net, description["inputs"], description["fit"], Calibration(**description["calibration"]))
+        return cls(net, description["inputs"], description["fit"])
 
 
 def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:

@@ -10,8 +10,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
-from train.packing import check, pack
-from train.sft import collate, completion_loss
+from train.sft import check, collate, completion_loss, pack
 from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")

@@ -23,7 +23,7 @@ from curation.config import SftConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.models import saved
-from train.order import Order
+from train.stream import Order
 from train.tokens import Pair, tokenize
 
 WORDS = tuple("abcdefgh")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from curation.arrays import Int64s
 from curation.commands.export.fit import Fit
 from curation.config import DecodingConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.domains.grading import read_grades
 from curation.filter.package import SCORES, CalibrationRows, Question, asked, pack_words
 from curation.metrics.text_shift import sample_words
@@ -22,8 +22,11 @@ from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
 from curation.stages.shift import sample_rows, sampled_texts, states_in
 from curation.tables import io, schemas
-from curation.trust import FittedTrust, Scores
+from curation.trust import Scores
 from curation.trust.parts import independent
+
+if TYPE_CHECKING:
+    from curation.trust.states import StateTrust
 
 SAMPLE_BYTES = 32 << 20
 """How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
@@ -69,7 +72,7 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
         yield example, row["completion"], row["label"]
 
 
-def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -> Reference:
+def reference_of(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
     """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
 
     Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``. Without
@@ -98,7 +101,7 @@ def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -
     return {**kept, **dict(zip(SCORES, (raw_N, trust_N), strict=True))}
 
 
-def _honest_scores(batch: pa.RecordBatch, function: FittedTrust, stored: Sequence[str] | None) -> list[Scores]:
+def _honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
     """Raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
     if stored is not None:
         raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
@@ -109,7 +112,7 @@ def _honest_scores(batch: pa.RecordBatch, function: FittedTrust, stored: Sequenc
     return [np.where(parsed_N, score_N, np.float32(np.nan)).astype(np.float32) for score_N in (raw_N, trust_N)]
 
 
-def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
+def calibration_of(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled = grades = None
     if fit.config.splits.calibration is not None:
@@ -133,7 +136,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None
     )
 
 
-def has_held_out_score(function: FittedTrust, row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
+def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
     """Which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
     held_out = getattr(function, "held_out", None)
     if held_out is None:
@@ -158,7 +161,7 @@ def _every(row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
     return np.ones(len(row_ids_N), dtype=np.bool_)
 
 
-def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> GradedScores:
+def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep) -> GradedScores:
     """The graded rows to keep that count as independent draws, by row id; NaN scores where no label could be read."""
     graded = read_grades(grades)
     table = io.open_table(labels)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.errors import PackageError
 from curation.filter.package.folder import TrustPackage
 from curation.filter.package.questions import differs

@@ -10,8 +10,7 @@ from curation.config import AskConfig
 from curation.config.load import parse_config
 from curation.config.teacher import AnswersConfig
 from curation.errors import ModelError
-from curation.models.dtypes import own_dtype, settle_cpus, settled, taken
-from curation.models.processors import bfloat16_flag
+from curation.models.dtypes import bfloat16_flag, own_dtype, settle_cpus, settled, taken
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import describe
 from curation.pipeline.opened import open_run

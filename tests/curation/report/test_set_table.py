@@ -12,8 +12,8 @@ from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 from test_verdict import HEALTHY
 
+from curation.domains.class_counts import held
 from curation.domains.classification import Classification
-from curation.domains.set_counts import held
 from curation.report.class_table import COLLAPSE, as_evidence, by_class
 from curation.report.html import _environment
 from curation.report.verdict import verdict

@@ -32,7 +32,7 @@ from curation.stages.pool_scores import PoolScores
 from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
-from curation.teachers.metered import Metered
+from curation.teachers.wrapped import Metered
 from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
 
