@@ -12,7 +12,7 @@ from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
 from curation.heavy import ray
 from curation.json_types import Json
-from curation.stopping import stopped_by_signals
+from curation.stopping import deferred, stopped_by_signals
 from curation.telemetry.console import say
 
 RAY_ATTEMPTS = 3
@@ -57,6 +57,7 @@ def _start_ray(settings: RayConfig) -> None:
         try:
             with (
                 doing("starting Ray" if is_here else f"joining Ray at {address}"),
+                deferred(),
                 ray_private.starting(news.tell),
                 ray_private.alone() if is_here else nullcontext(),
             ):

@@ -9,6 +9,7 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
+from curation.stopping import checked
 from curation.tables import io
 from curation.tables.schemas import SCORED
 from curation.trust import get_trust, load_fitted
@@ -46,7 +47,7 @@ class ScoreGraded(Stage):
         read = dict.fromkeys(["row_id", "label", *features])
         scanner = io.open_table(self.labels).scanner(columns=list(read), filter="error IS NULL")
         parts = [SCORED.empty_table()]
-        for batch in scanner.to_batches():
+        for batch in checked(scanner.to_batches()):
             row_ids_B = batch.column("row_id").to_numpy()
             place_B = np.searchsorted(graded.row_ids_N, row_ids_B)
             known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > place_B
