@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from curation.cluster import full_store
-from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
+from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_lance
 from curation.json_types import Json
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
@@ -390,18 +390,3 @@ def _say_at_work(working: Collection[_Working]) -> None:
     if working and too_quiet(min(item.begun for item in working)):
         now = time.monotonic()
         say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))
-
-
-@contextmanager
-def files_of(directory: Place) -> Iterator[None]:
-    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
-
-    Raises:
-        RunFailedError: with the store's message.
-    """
-    try:
-        yield
-    except (IsADirectoryError, NotADirectoryError) as error:
-        raise RunFailedError(f"{of_file(error) or error} (run directory {directory})") from error
-    except OSError as error:
-        raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error
