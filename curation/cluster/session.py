@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 from curation import memory, namesakes, own_modules
@@ -50,7 +50,9 @@ def _start_ray(settings: RayConfig) -> None:
         ClusterError: no Ray that can be joined answers at the address.
         RunFailedError: Ray did not start.
     """
-    address, receive = capacity.address_of(settings), _receiver()
+    address = capacity.address_of(settings)
+    hook, modules = namesakes.sender(), own_modules.sent()
+    found = {"worker_process_setup_hook": hook, "py_modules": modules}
     capacity.check_answers(address)
     is_here = address == capacity.LOCAL
     for attempt in range(1, RAY_ATTEMPTS + 1):
@@ -68,7 +70,7 @@ def _start_ray(settings: RayConfig) -> None:
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
-                    runtime_env=None if receive is None else {"worker_process_setup_hook": receive},
+                    runtime_env={name: value for name, value in found.items() if value} or None,
                     **(_memory() if is_here else {}),
                 )
             return
@@ -81,17 +83,6 @@ def _start_ray(settings: RayConfig) -> None:
             if attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
-
-
-def _receiver() -> Callable[[], None] | None:
-    """The function by which workers find modules as this process does; ``None`` where they do without it."""
-    parts = [part for part in (namesakes.sender(), own_modules.sender()) if part is not None]
-
-    def receive() -> None:
-        for part in parts:
-            part()
-
-    return receive if parts else None
 
 
 def _memory() -> Json:
