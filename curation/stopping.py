@@ -29,7 +29,7 @@ class Stopped(BaseException):
 
 
 class _Own(threading.local):
-    """What a thread knows of its end."""
+    """The state of a thread: its event, and whether a stop was raised."""
 
     event: threading.Event | None = None
     is_raised = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from curation.cluster import capacity, membership, news
+from curation.cluster import capacity, news, nodes
 from curation.config import PricesConfig, RayConfig
 from curation.errors import RunFailedError, of_file
 from curation.pipeline.session import started
@@ -161,7 +161,7 @@ def at_work(
             opened.manifest.redo(again, named=named)
         if works:
             stack.enter_context(_heartbeat(opened.name))
-            stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
+            stack.enter_context(nodes.follow(partial(opened.manifest.event, "nodes")))
             stack.enter_context(news.follow(lambda text: opened.manifest.event("ray", text=text)))
         else:
             say("all stages are done")

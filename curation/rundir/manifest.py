@@ -88,14 +88,14 @@ class Manifest:
     """The directories of stages that were begun here, relative to the run directory, also with earlier settings:
     `curate clean` removes no others."""
     bfloat16_on_cpus: bool | None = None
-    """What ``dtype: auto`` takes on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
+    """The type of ``dtype: auto`` on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
     ``None`` until that is settled."""
     format: int = FORMAT
     """The format in which it was read."""
     guard: Guard = unguarded
     """Called before anything in the directory is changed for good."""
     token: str | None = None
-    """What an object store calls the content that was read or written last."""
+    """The name that an object store gave the content that was read or written last."""
 
     def __post_init__(self) -> None:
         self.events = events_of(self.directory)

@@ -194,7 +194,7 @@ class Run:
                 except queue.Empty:
                     if self._lease is not None and (loss := self._lease.loss) is not None:
                         self._break_off(working)
-                        raise self._failed(next(iter(working)), loss) from loss
+                        raise failed or self._failed(next(iter(working)), loss) from loss
                     _say_at_work(working.values())
                     continue
                 working.pop(end.stage.name).thread.join()
