@@ -16,8 +16,7 @@ from curation.pipeline.grading import graded
 from curation.pipeline.roles import asked
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, METHODS
-from curation.rundir.graph import Model, Out, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import Model, Out, plain, with_outs
 from curation.stages.answer_once import AnswerOnce
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label

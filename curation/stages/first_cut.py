@@ -20,6 +20,7 @@ from curation.errors import ConfigError, UserError
 from curation.heavy import torch
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
+from curation.stopping import checked
 from curation.tables import io, schemas
 from curation.trust import Scores, load_fitted
 
@@ -191,7 +192,7 @@ def _answered(
     """The answered rows that ``takes``, with what the functions read."""
     features = dict.fromkeys(feature for function in functions for feature in function.features)
     columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
-    for batch in io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches():
+    for batch in checked(io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches()):
         yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
 
 

@@ -11,6 +11,7 @@ from curation.json_types import Json
 from curation.refs import ProjectionRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
+from curation.stopping import checked
 from curation.storage.inside import run_around, to_record
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
@@ -62,7 +63,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
 
     def batches() -> Iterator["States"]:
         scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
-        for batch in scanner.to_batches():
+        for batch in checked(scanner.to_batches()):
             fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
 

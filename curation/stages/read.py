@@ -25,6 +25,7 @@ from curation.signals import label_request
 from curation.stages.label import MakeLabels, check_errors
 from curation.stages.label_chunks import LabelsJob, noted
 from curation.stages.reduce import reduction_of
+from curation.stopping import checked
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import Request, width
@@ -49,7 +50,7 @@ class Read(MakeLabels):
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""
         bought = BitMap64()
-        for batch in io.open_table(self.answers).scanner(columns=["row_id"]).to_batches():
+        for batch in checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
             bought |= bitmap(batch.column("row_id").to_numpy())
         with self.teacher.passing(task, self.commit_seconds) as (engine, how):
             job = ReadJob(

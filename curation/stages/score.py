@@ -12,6 +12,7 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stopping import checked
 from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
@@ -145,7 +146,7 @@ class ScoreGraded(Stage):
         read = dict.fromkeys(["row_id", "label", *features])
         scanner = io.open_table(self.labels).scanner(columns=list(read), filter="error IS NULL")
         parts = [SCORED.empty_table()]
-        for batch in scanner.to_batches():
+        for batch in checked(scanner.to_batches()):
             row_ids_B = batch.column("row_id").to_numpy()
             place_B = np.searchsorted(graded.row_ids_N, row_ids_B)
             known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > place_B

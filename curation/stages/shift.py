@@ -22,6 +22,7 @@ from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stopping import checked
 from curation.tables import io
 from curation.tables.schemas import input_column
 from curation.trust import get_trust
@@ -145,7 +146,7 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for batch in table.scanner(columns=["row_id"], scan_in_order=True).to_batches():
+    for batch in checked(table.scanner(columns=["row_id"], scan_in_order=True).to_batches()):
         ids_N = batch.column("row_id").to_numpy()
         taken_M = np.flatnonzero(sampled(ids_N, num_rows, seed))
         offsets.append(start + taken_M)

@@ -12,7 +12,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from curation import memory
-from curation.cluster import ray_private
 from curation.cluster.versions import PROJECT
 from curation.commands.doctor.finding import CheckResult, fail, ok, warn
 from curation.heavy import torch
@@ -107,7 +106,7 @@ def disk_verdict(path: Path, free: int) -> CheckResult:
 
 def ray_disk() -> CheckResult:
     """The disk of Ray's temporary directory, where it logs and spills."""
-    path = Path(ray_private.temp_directory())
+    path = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
     usage = shutil.disk_usage(existing(path))
     return ray_disk_verdict(path, usage.free, usage.total)
 

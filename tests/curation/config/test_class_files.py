@@ -11,8 +11,7 @@ from curation.config.load import config_of, load_config
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
-from curation.rundir.graph import plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import plain, with_outs
 from curation.sources import discover
 
 RUN = {

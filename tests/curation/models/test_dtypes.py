@@ -16,8 +16,7 @@ from curation.pipeline.chain import describe
 from curation.pipeline.opened import open_run
 from curation.pipeline.outlook import types_taken
 from curation.refs import ModelRef, fingerprint
-from curation.rundir.graph import ordered, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import ordered, plain, with_outs
 from curation.sources import discover
 
 ROOT = Path(__file__).parents[3]

@@ -18,8 +18,8 @@ from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
 from curation.pipeline.opened import open_run
 from curation.pipeline.settling import settle
+from curation.rundir.graph import with_outs
 from curation.rundir.manifest import Manifest
-from curation.rundir.merging import with_outs
 
 Answer = Callable[[list[str], int], Any]
 """The answer of a row with these options, of which the one at the place is right."""

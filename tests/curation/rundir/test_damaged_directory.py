@@ -16,9 +16,10 @@ from curation.cli import main
 from curation.config.load import load_config
 from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, of_lance
 from curation.pipeline.reporting import _read
+from curation.pipeline.work import files_of
 from curation.rundir.events import File, parsed
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, files_of
+from curation.rundir.run import Run
 from curation.rundir.spending import spent_since
 from curation.storage import lease
 from curation.storage.paths import write_atomically
