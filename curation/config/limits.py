@@ -55,7 +55,6 @@ def problems(run: "RunConfig") -> Iterator[str]:
 
 
 def _of_states(run: "RunConfig") -> Iterator[str]:
-    """Inputs of trust functions that labels do not have."""
     trust, teacher, selection = run.trust, run.teacher, run.selection
     if missing := set(trust.states) - set(teacher.states):
         yield f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there"
@@ -82,7 +81,6 @@ def _of_states(run: "RunConfig") -> Iterator[str]:
 
 
 def _of_numbers(run: "RunConfig") -> Iterator[str]:
-    """Numbers that the labels do not have."""
     columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
     if ORDER_AGREEMENT in columns and not run.domain_of("source").may_ask_both_orders:
         yield (
@@ -149,7 +147,6 @@ def _of_labels_from_elsewhere(run: "RunConfig") -> Iterator[str]:
 
 
 def _of_scored_options(run: "RunConfig") -> Iterator[str]:
-    """Settings that ``domain.multi`` and ``domain.calibrate`` do not go with."""
     domains = [run.domain_of(split) for split in run.splits.named()]
     decodings = {"teacher.decoding": run.teacher.decoding, **_tests(run)}
     unknown = f"is known to the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
@@ -185,7 +182,6 @@ def _tests(run: "RunConfig") -> "dict[str, DecodingConfig]":
 
 
 def _of_listed_answers(run: "RunConfig") -> Iterator[str]:
-    """Constrained decodings of rows whose possible answers are not listed."""
     asked = [("teacher.decoding", run.teacher.decoding, split) for split in run.splits.labelled()]
     if run.splits.test is not None:
         asked += [(key, decoding, "test") for key, decoding in _tests(run).items()]
@@ -246,7 +242,6 @@ def _of_students(run: "RunConfig") -> Iterator[str]:
 
 
 def _of_signals(run: "RunConfig") -> Iterator[str]:
-    """Demonstrations and models that signals ask for, and settings of signals and trust functions that nobody does."""
     models = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
     for arm in run.selection.used:
         if (signal := ARMS[arm].signal) is None:
@@ -265,7 +260,6 @@ def _of_signals(run: "RunConfig") -> Iterator[str]:
 
 
 def _of_judge(run: "RunConfig") -> Iterator[str]:
-    """Rows that a judge is to grade, and cannot."""
     domains = {split: run.domain_of(split) for split in run.splits.named()}
     checked = [split for split, domain in domains.items() if domain.judge is not None]
     if run.judge is None:

@@ -180,7 +180,6 @@ def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
 
 
 def _validated(model: type[T], raw: Mapping[str, object], where: str) -> T:
-    """The section in a mapping; an error names each key."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -221,7 +220,6 @@ def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: 
 
 
 def _place(node: list[Any], part: str, where: str) -> int:
-    """The list index that a part of a key names."""
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
     return int(part)

@@ -189,7 +189,6 @@ def _row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
 
 
 def _actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
-    """How many actors a pass will have: no more than it has chunks for."""
     return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
 
 

@@ -171,7 +171,6 @@ def _part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
 
 
 def _rows(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
-    """The definition of the rows as of each deal."""
     rows, names = config.rows, set[str]()
     for number, deal in enumerate(deals):
         names |= set(deal.splits)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
     from curation.refs import TableRef
     from curation.stages.probe import MeasuredCost
-    from curation.stages.reduce import Reduction
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
 """Why a stage with a backend that asks no model is in no forecast."""
@@ -104,22 +103,11 @@ class StageAsk:
         """Equal for stages whose rows are asked the same, so that one sample stands for all of them."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
-        signals = {name: {**how, "shots": None, "stage": None} for name, how in self.signals.items()}
+        apart = {"shots", "stage", "seed"}
+        signals = {name: {key: how[key] for key in how.keys() - apart} for name, how in self.signals.items()}
         parts: Json = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
         parts["seed"] = self.seed
-        return fingerprint(
-            plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
-        )
-
-
-def _reduction(asking: StageAsk) -> "Reduction | None":
-    if not asking.fitted:
-        return None
-    return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
-
-
-def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> Json:
-    return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
+        return fingerprint(plain({**parts, "fitted": self.fitted, "files": files, "signals": signals}, {}))
 
 
 class AskGroup(NamedTuple):
@@ -325,7 +313,7 @@ def _probed(
         model=most.model,
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
-        reduction=_reduction(most),
+        reduction=ScoredOnly(fitted=tuple(most.fitted.items()), states=(), num_rows=0, seed=0) if most.fitted else None,
         asks=asks_of(signals, directory),
     )
     left = sum(asking.rows for asking in askings)

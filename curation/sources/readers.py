@@ -157,13 +157,11 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
 
 
 def _own(form: str) -> Reads | None:
-    """The reader of a format that is not one of ours."""
     made_by = READERS[form].made_by
     return None if made_by is None else cast(Reads, code(made_by)())
 
 
 def _reason(error: Exception) -> str:
-    """A library's message, without the places in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", message(error))
 
 
@@ -329,7 +327,6 @@ def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequ
 
 
 def _rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    """Yield the rows ``start`` to ``stop`` of a file of text, as their columns."""
     mark, form = start // MARK_ROWS, form_named(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header

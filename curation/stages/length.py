@@ -135,8 +135,6 @@ class MeasureLength(Stage):
 
 
 class _Found(NamedTuple):
-    """The result of a task."""
-
     rows: pa.Table
     num_rows: int
     shortest: int | None
@@ -247,11 +245,9 @@ def _given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]"
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Domain:
-    """One domain per worker process, not per task."""
     return get_domain(DomainConfig.model_validate_json(config))
 
 
 @lru_cache(maxsize=2)
 def _tokenizer(student: ModelRef) -> "PreTrainedTokenizerBase":
-    """One tokenizer per worker process."""
     return load_tokenizer(student)

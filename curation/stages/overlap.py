@@ -85,8 +85,6 @@ class _Entries(NamedTuple):
 
 
 class _Fragments(NamedTuple):
-    """Some fragments of a split's table."""
-
     ref: TableRef
     domain: DomainConfig
     fragments: tuple[int, ...]
@@ -302,7 +300,6 @@ def _concatenated(entries: Sequence[_Entries]) -> _Entries:
 
 
 def _repeats(*hashes: Uint64s) -> int:
-    """The number of values that repeat an earlier one."""
     all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
     return len(all_N) - len(np.unique(all_N))
 

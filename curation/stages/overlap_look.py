@@ -25,8 +25,6 @@ _SHOWN = 200
 
 
 class _Seen(NamedTuple):
-    """A question of a split."""
-
     number: int
     """Number of the row within the split, from 1, in the order of the files."""
     example: JsonView

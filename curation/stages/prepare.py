@@ -207,8 +207,6 @@ def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writ
 
 
 class _Planned(NamedTuple):
-    """The job, and the schema and the expected rows of each table."""
-
     job: DealJob
     schemas: dict[str, pa.Schema]
     expected: dict[str, int]

@@ -30,7 +30,7 @@ from curation.selection.budget import rows_a_label
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
-from curation.stages.pool_scores import LAST, failed_ids, too_long_ids
+from curation.stages.pool_scores import FAILED, LAST, sorted_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
@@ -202,7 +202,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
     """
     budget = budget_of(job)
     chooser = Chooser.of(job, budget)
-    weak = format_of_pool(job)
+    weak = weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
@@ -288,18 +288,12 @@ def _threshold(score: float | None) -> float | None:
 
 
 def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
-    num = len(too_long_ids(job.too_long))
-    failed = len(failed_ids(job.verdicts))
+    num, failed = len(sorted_ids(job.too_long)), len(sorted_ids(job.verdicts, FAILED))
     dropped = f"; {failed:,} rows failed the check of selection.verify, and are dropped" if failed else ""
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
     again = 0 if job.repeated is None else io.count(job.repeated)
     once = f"; {again:,} rows ask questions that others ask, and one of each may be selected" if again else ""
     return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}; or drop the arm")
-
-
-def format_of_pool(job: SelectJob) -> WeakFormat:
-    """The format of the pool's weak completions."""
-    return weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
 
 
 def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int) -> dict[str, Any]:
