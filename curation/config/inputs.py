@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share, named_in
+from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, named_in
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, FORMS, READERS
@@ -150,7 +150,7 @@ def _delimiter(sign: str) -> str:
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
-    path: Location
+    path: Annotated[Location, BESIDE]
     """Relative to the configuration file, an absolute path, or a URL."""
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""

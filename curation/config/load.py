@@ -14,8 +14,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from curation.arms import REFERENCE_ARM
-from curation.config import DomainConfig, ModelConfig, RunConfig, SourceConfig, StudentConfig, strict_yaml
+from curation.config import DomainConfig, ModelConfig, RunConfig, StudentConfig, strict_yaml
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
+from curation.config.base import BESIDE
 from curation.config.class_files import with_classes
 from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
@@ -145,14 +146,7 @@ def load_filter(
     config = _validated(FilterConfig, raw, "filter" if path is None else str(path))
     root = Path.cwd() if path is None else place(path).resolve().parent
     found: FilterConfig = _absolute(config, root, roots)
-    package = _joined(found.package, roots.get(("package",), root))
-    keep = found.keep
-    if keep.certified is not None and keep.certified.calibration is not None:
-        at = roots.get(("keep", "certified", "calibration"), root)
-        calibration = _joined(keep.certified.calibration, at)
-        certified = keep.certified.model_copy(update={"calibration": calibration})
-        keep = keep.model_copy(update={"certified": certified})
-    return found.model_copy(update={"package": package, "keep": keep})
+    return found
 
 
 def is_filter(path: str | Place) -> bool:
@@ -162,10 +156,6 @@ def is_filter(path: str | Place) -> bool:
         ConfigError: the file or a base is missing or no YAML mapping.
     """
     return FILTERS in read(path).raw
-
-
-def _joined(path: str, root: Place) -> str:
-    return path if _is_absolute(path) else str(root / path)
 
 
 def _loaded(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
@@ -226,15 +216,11 @@ def _place(node: list[Any], part: str, where: str) -> int:
 
 
 def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
-    """The configuration with absolute paths or URLs for all sources and models; ``at`` is where the item stands."""
+    """The configuration with absolute paths or URLs for all that is beside it; ``at`` is where the item stands."""
 
     def joined(key: str, value: str) -> Place:
         return roots.get((*at, key), root) / value
 
-    if isinstance(item, SourceConfig):
-        path = item.path if _is_absolute(item.path) else str(joined("path", item.path))
-        domain = _absolute(item.domain, root, roots, (*at, "domain"))
-        return item.model_copy(update={"path": path, "domain": domain})
     if isinstance(item, DomainConfig):
         if (listed := item.class_file) is not None:
             return with_classes(item, place(listed) if "://" in listed else joined("classes", listed))
@@ -248,10 +234,12 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
         found = {key: str(path) for key, path in relative.items() if path.exists()}
         return item.model_copy(update=found)  # a path that does not exist is a hub id
     if isinstance(item, BaseModel):
-        names = type(item).model_fields
-        return item.model_copy(
-            update={name: _absolute(getattr(item, name), root, roots, (*at, name)) for name in names}
-        )
+        found = {}
+        for name, field in type(item).model_fields.items():
+            value = getattr(item, name)
+            is_beside = BESIDE in field.metadata and isinstance(value, str) and not _is_absolute(value)
+            found[name] = str(joined(name, value)) if is_beside else _absolute(value, root, roots, (*at, name))
+        return item.model_copy(update=found)
     if isinstance(item, tuple):
         return tuple(_absolute(part, root, roots, (*at, str(index))) for index, part in enumerate(item))
     if isinstance(item, dict):

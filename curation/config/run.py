@@ -96,9 +96,10 @@ class RunConfig(RowsConfig):
         """Fill in keys that are left out: those that follow from others, then the domain's, then the students'."""
         if not isinstance(value, Mapping):
             return value
+        found: Json = dict(value)
         for fill in (cls._with_gold_arms, cls._with_labels, cls._with_domain, cls._with_chat, cls._with_recipes):
-            value = fill(value)
-        return value
+            found = fill(found)
+        return found
 
     @classmethod
     def _with_gold_arms(cls, value: Json) -> Json:

@@ -139,6 +139,16 @@ def find(
     )
 
 
+def shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
+    """Compare the questions of small splits in this process: by split the ids and digests of its rows.
+
+    A question is kept by the first of ``names`` that has it.
+    """
+    near = [_halves(digests.near())[0] for of in questions.values() for _, digests in of]
+    index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
+    return _pairs(names, {name: _hits(of, index_K) if of else _concatenated([]) for name, of in questions.items()})
+
+
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
     if problems and sum(problems.values()) == io.count(ref, "error IS NULL"):
         raise SourceError(
