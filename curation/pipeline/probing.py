@@ -13,7 +13,7 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.passes.run import make_dataset
-from curation.refs import ModelRef, TrustRef, fingerprint
+from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
 from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
@@ -24,7 +24,7 @@ from curation.stages.calibration_look import compared, with_blanks
 from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.probe import SECONDS, Population, num_actors, probe
+from curation.stages.probe import SECONDS, MeasuredCost, Population, num_actors, probe
 from curation.stages.reduce import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
@@ -34,8 +34,6 @@ from curation.telemetry.console import progress, say
 
 if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
-    from curation.refs import TableRef
-    from curation.stages.probe import MeasuredCost
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
 """Why a stage with a backend that asks no model is in no forecast."""
@@ -114,7 +112,7 @@ class AskGroup(NamedTuple):
     """Stages whose rows are asked the same, and what one row takes."""
 
     askings: Sequence[StageAsk]
-    measured: "MeasuredCost"
+    measured: MeasuredCost
 
 
 class LeftOut(NamedTuple):
@@ -217,7 +215,7 @@ def probe_all(
     num_rows: int | None = None,
     commit_seconds: float,
     hold_cpus: bool,
-    shots: Callable[[Out], "TableRef"] | None = None,
+    shots: Callable[[Out], TableRef] | None = None,
 ) -> list[AskGroup]:
     """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
 
@@ -289,8 +287,8 @@ def _probed(
     *,
     seconds: float,
     commit_seconds: float,
-    shots: Callable[[Out], "TableRef"] | None,
-) -> "MeasuredCost":
+    shots: Callable[[Out], TableRef] | None,
+) -> MeasuredCost:
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     domain = get_domain(most.domain)

@@ -221,11 +221,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
 
 
 def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
-    """The stage of that name, or of that name without its generation where one stage has it.
-
-    Raises:
-        ConfigError: none is called so, or several are; or ``alone``, and what it needs is not done.
-    """
+    """The stage of that name, or of that name without its generation where one stage has it."""
     stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
     if not found:

@@ -121,7 +121,7 @@ class Select(Stage):
             task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
         if not choice.selection.arms:
             return self._nothing(dropped)
-        job = SelectJob.of(choice, texts=texts, teacher=self.teacher, generation=self.generation)
+        job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher, generation=self.generation)
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
         if unseen is not None:
@@ -201,7 +201,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
         BudgetError: an arm has fewer candidates than the budget.
     """
     budget = budget_of(job)
-    chooser = Chooser.of(job, budget)
+    chooser = Chooser(job, budget)
     weak = weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
@@ -257,7 +257,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
 
 def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
     """The budget with as many rows as every arm has under the cap."""
-    chooser, left = Chooser(job, budget.n, cap, budget.quota), {}
+    chooser, left = Chooser(job, replace(budget, max_per_label=cap)), {}
     for name in job.selection.arms:
         try:
             left[name] = chooser.num_left(ARMS[name])
