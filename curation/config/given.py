@@ -118,14 +118,13 @@ def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Jso
         return filled
     filled["domain"] = _knowing(value.get("domain", default_domain), columns)
     if isinstance(sources := value.get("sources"), Mapping):
-        filled["sources"] = {name: _source(source, columns) for name, source in sources.items()}
+        filled["sources"] = {
+            name: {**source, "domain": _knowing(source["domain"], columns)}
+            if isinstance(source, Mapping) and source.get("domain") is not None
+            else source
+            for name, source in sources.items()
+        }
     return filled
-
-
-def _source(source: object, columns: Mapping[str, object]) -> Any:
-    if not isinstance(source, Mapping) or source.get("domain") is None:
-        return source
-    return {**source, "domain": _knowing(source["domain"], columns)}
 
 
 def _knowing(domain: object, columns: Mapping[str, object]) -> Any:

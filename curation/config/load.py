@@ -6,7 +6,7 @@ A file may build on others (``curation.config.files``).
 import contextlib
 import copy
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -53,16 +53,13 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         _override(raw, override, roots)
         _override(further, override, {})
     config = _loaded(raw, place(path), str(path), roots)
-    # What an override leaves without a reader had one in the file.
-    refuse_unread(alone, [config, *(_as_it_stands(alone) if overrides else ())], str(path))
+    runs = [config]
+    if overrides:  # what one of them leaves without a reader had one in the file
+        with contextlib.suppress(ConfigError):
+            runs.append(parse_config(alone))
+    refuse_unread(alone, runs, str(path))
     refuse_unread(further, [config], "--set")
     return config
-
-
-def _as_it_stands(raw: Mapping[str, object]) -> Iterator[RunConfig]:
-    """The configuration of a file without overrides, where it is one."""
-    with contextlib.suppress(ConfigError):
-        yield parse_config(raw)
 
 
 def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:

@@ -202,7 +202,8 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     if solutions:
         answers = [gold.get("solution") for gold in golds]
     else:
-        answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]
+        pairs = zip((gold.get("gold") for gold in golds), examples, strict=True)
+        answers = [None if gold is None else attempt(domain.answer, gold, example)[0] for gold, example in pairs]
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
     if job.limit.completions == "both":
         options = [attempt(domain.options, example)[0] or ("",) for example in examples]
@@ -224,11 +225,6 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
         num_rows=len(healthy),
         shortest=int(np.maximum(weak_N, gold_N).min()) if len(healthy) else None,
     )
-
-
-def _answer(domain: Domain, gold: str | None, example: Example) -> str | None:
-    """The completion that states a gold label; None without one, or if the domain cannot state it."""
-    return None if gold is None else attempt(domain.answer, gold, example)[0]
 
 
 def _tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
