@@ -38,7 +38,7 @@ class ReaderConfig(Section):
     model: ModelConfig
     """The model that reads; it need not be the one that answered."""
     backend: Literal["transformers", "vllm", "auto"] = "transformers"
-    """As ``teacher.backend``."""
+    """A backend, as in ``teacher.backend``."""
     chat_template: bool = False
     """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
     ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""

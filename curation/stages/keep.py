@@ -65,11 +65,12 @@ class Keep(Stage):
         ids_M = np.concatenate([np.empty(0, dtype=np.int64), *found])
         order_M = np.argsort(ids_M, kind="stable")
         made: dict[str, dict[str, str]] = {}
+        wide = pa.schema([*schemas.SELECTION, *fields])
         for arm, table in selections.items():
-            joined, whole = _joined(table, kept, ids_M[order_M], order_M), pa.schema([*schemas.SELECTION, *fields])
+            joined = _joined(table, kept, ids_M[order_M], order_M)
             targets = {end: task.directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
             with staged(targets["parquet"]) as path, staged(targets["jsonl"]) as text:
-                for _ in in_both_forms((part.cast(whole) for part in joined), whole, path, text):
+                for _ in in_both_forms((part.cast(wide) for part in joined), wide, path, text):
                     pass
             made[arm] = {end: str(target) for end, target in targets.items()}
             task.say(f"{arm}: rows with {', '.join(self.columns)} in {made[arm]['parquet']} and .jsonl")
