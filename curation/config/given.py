@@ -98,21 +98,24 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
-def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """The sections of a run whose labels are given: each domain knows the columns; without a reader, no states.
+def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
+    """The sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
     """
-    teacher, filled = value["teacher"], dict(value)
-    stateless = {"states": ()} if teacher.get("reader") is None else {}
-    filled["teacher"] = {**stateless, **teacher}
-    defaults: dict[str, Json] = {
-        "trust": stateless,
-        "selection": {"gold_rollouts": {"source": "answers"}, "arms": arms},
-    }
-    for section, keys in defaults.items():
+    stateless: Json = {"states": ()} if value["teacher"].get("reader") is None else {}
+    filled = dict(value)
+    for section in dict.fromkeys(("teacher", "trust", *defaults)):
+        keys = (stateless if section in ("teacher", "trust") else {}) | defaults.get(section, {})
         if isinstance(own := value.get(section, {}), Mapping):
             filled[section] = {**keys, **own}
+    return filled
+
+
+def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
+    """The sections of a run whose labels are given (:func:`labelled_elsewhere`): each domain knows the columns."""
+    teacher = value["teacher"]
+    filled = labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
     if "completion" not in columns:
         return filled

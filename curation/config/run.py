@@ -114,13 +114,10 @@ class RunConfig(RowsConfig):
 
     @classmethod
     def _with_labels(cls, value: Json) -> Json:
-        teacher = value.get("teacher")
+        arms = arms_of(teacher := value.get("teacher"), SelectionConfig.model_fields["arms"].default)
         if is_endpoint(teacher):
-            return with_endpoint(value)
-        if not is_given(teacher):
-            return value
-        default = SelectionConfig.model_fields["arms"].default
-        return with_given(value, cls.model_fields["domain"].default.name, arms_of(teacher, default))
+            return with_endpoint(value, arms)
+        return with_given(value, cls.model_fields["domain"].default.name, arms) if is_given(teacher) else value
 
     @classmethod
     def _with_domain(cls, value: Json) -> Json:
