@@ -23,6 +23,10 @@ Location = Annotated[str, AfterValidator(check_name)]
 """A path, URL or hub id, as far as any file system takes it."""
 
 
+BESIDE = "beside the file"
+"""Marks a key whose relative path is that of a file beside the configuration (``curation.config.load``)."""
+
+
 def _checked(path: str) -> str:
     place(path)
     return path

@@ -3,16 +3,16 @@
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from curation.config.base import PositiveInt, Section
-from curation.config.given import arms_of
+from curation.config.given import labelled_elsewhere
 from curation.config.prices import Price
-from curation.config.selection import SelectionConfig
+from curation.json_types import Json
 
 ENDPOINT = "endpoint"
 """The backend of models that a server answers for."""
@@ -152,23 +152,18 @@ class EndpointConfig(ServedConfig):
         return self
 
 
-def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a run whose teacher is an endpoint; without a reader no states, and trust reads numbers."""
-    teacher, filled = value["teacher"], dict(value)
-    endpoint = teacher.get("endpoint")
+def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
+    """The sections of a run whose teacher is an endpoint (:func:`labelled_elsewhere`), and its prices."""
+    teacher = value["teacher"]
+    endpoint = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
         raise ValueError(f"teacher.{misplaced[0]}: is a key of teacher.endpoint; write it there")
-    kind = endpoint.get("kind", "openai") if isinstance(endpoint, Mapping) else "openai"
-    stateless = {"states": ()} if teacher.get("reader") is None else {}
-    filled["teacher"] = {**stateless, **({"chat_template": True} if kind == "openai" else {}), **teacher}
-    if isinstance(trust := value.get("trust", {}), Mapping):
-        filled["trust"] = {**stateless, **trust}
-    price, prices = endpoint.get("price") if isinstance(endpoint, Mapping) else None, value.get("prices") or {}
+    of_teacher = {"chat_template": True} if endpoint.get("kind", "openai") == "openai" else {}
+    filled = labelled_elsewhere(value, teacher=of_teacher, selection={"arms": arms})
+    price, prices = endpoint.get("price"), value.get("prices") or {}
     if isinstance(price, Mapping) and isinstance(prices, Mapping):
         of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
         filled["prices"] = {**of_tokens, **prices}
-    if isinstance(selection := value.get("selection", {}), Mapping):
-        filled["selection"] = {"arms": arms_of(teacher, SelectionConfig.model_fields["arms"].default), **selection}
     return filled
 
 

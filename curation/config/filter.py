@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.config.base import Directory, Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.base import BESIDE, Directory, Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.endpoint import EndpointConfig
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
@@ -92,7 +92,7 @@ class OutputConfig(Section):
 class CertifiedConfig(ClassRiskConfig):
     """The cut that a calibration certifies (``selection.budget.risk`` of runs): at most a share ``alpha`` is wrong."""
 
-    calibration: str | None = None
+    calibration: Annotated[str | None, BESIDE] = None
     """A Parquet file with the columns ``raw``, ``trust`` and ``correct``, with ``per: label`` also ``label``: graded
     rows of this pool's distribution, scored by the package. Unset: the calibration rows that the package holds."""
 
@@ -203,7 +203,7 @@ class FilterTeacherConfig(Section):
 class FilterConfig(Root):
     """One filter: a package applied to a pool that may grow."""
 
-    package: Location
+    package: Annotated[Location, BESIDE]
     """The folder or URL of a trust package (``curate export-trust``)."""
     pool: PoolConfig
     output: OutputConfig

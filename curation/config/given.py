@@ -38,7 +38,7 @@ class ReaderConfig(Section):
     model: ModelConfig
     """The model that reads; it need not be the one that answered."""
     backend: Literal["transformers", "vllm", "auto"] = "transformers"
-    """As ``teacher.backend``."""
+    """A backend, as in ``teacher.backend``."""
     chat_template: bool = False
     """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
     ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""
@@ -98,34 +98,36 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
-def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """The sections of a run whose labels are given: each domain knows the columns; without a reader, no states.
+def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
+    """The sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
     """
-    teacher, filled = value["teacher"], dict(value)
-    stateless = {"states": ()} if teacher.get("reader") is None else {}
-    filled["teacher"] = {**stateless, **teacher}
-    defaults: dict[str, Json] = {
-        "trust": stateless,
-        "selection": {"gold_rollouts": {"source": "answers"}, "arms": arms},
-    }
-    for section, keys in defaults.items():
+    stateless: Json = {"states": ()} if value["teacher"].get("reader") is None else {}
+    filled = dict(value)
+    for section in dict.fromkeys(("teacher", "trust", *defaults)):
+        keys = (stateless if section in ("teacher", "trust") else {}) | defaults.get(section, {})
         if isinstance(own := value.get(section, {}), Mapping):
             filled[section] = {**keys, **own}
+    return filled
+
+
+def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
+    """The sections of a run whose labels are given (:func:`labelled_elsewhere`): each domain knows the columns."""
+    teacher = value["teacher"]
+    filled = labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
     if "completion" not in columns:
         return filled
     filled["domain"] = _knowing(value.get("domain", default_domain), columns)
     if isinstance(sources := value.get("sources"), Mapping):
-        filled["sources"] = {name: _source(source, columns) for name, source in sources.items()}
+        filled["sources"] = {
+            name: {**source, "domain": _knowing(source["domain"], columns)}
+            if isinstance(source, Mapping) and source.get("domain") is not None
+            else source
+            for name, source in sources.items()
+        }
     return filled
-
-
-def _source(source: object, columns: Mapping[str, object]) -> Any:
-    if not isinstance(source, Mapping) or source.get("domain") is None:
-        return source
-    return {**source, "domain": _knowing(source["domain"], columns)}
 
 
 def _knowing(domain: object, columns: Mapping[str, object]) -> Any:

@@ -1,28 +1,27 @@
 """Limits of a run's configuration: settings of different sections that do not go with each other."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from curation import label_columns
 from curation.arms import ARMS, FREE, fitted_of, signals_of
 from curation.config.defaults import traits_of
 from curation.config.endpoint import undrawable
 from curation.config.states import generated, parse
+from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
 from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import METHODS
 
-if TYPE_CHECKING:
-    from curation.config.run import RunConfig
-    from curation.config.teacher import DecodingConfig
-
+Run = Any
+"""A ``curation.config.run.RunConfig``, which imports this module."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that read the numbers of the labels table by themselves, where there are no states."""
 SCORING = ("auto", "transformers", "vllm", "scripted")
 """Backends that score options less their baselines, and options in pairs."""
 
 
-def problems(run: "RunConfig") -> Iterator[str]:
+def problems(run: Run) -> Iterator[str]:
     """Yield what a run asks for and cannot have, each with the mend; none where all settings go together.
 
     Raises:
@@ -54,8 +53,7 @@ def problems(run: "RunConfig") -> Iterator[str]:
         )
 
 
-def _of_states(run: "RunConfig") -> Iterator[str]:
-    """Inputs of trust functions that labels do not have."""
+def _of_states(run: Run) -> Iterator[str]:
     trust, teacher, selection = run.trust, run.teacher, run.selection
     if missing := set(trust.states) - set(teacher.states):
         yield f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there"
@@ -81,8 +79,7 @@ def _of_states(run: "RunConfig") -> Iterator[str]:
             yield problem
 
 
-def _of_numbers(run: "RunConfig") -> Iterator[str]:
-    """Numbers that the labels do not have."""
+def _of_numbers(run: Run) -> Iterator[str]:
     columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
     if ORDER_AGREEMENT in columns and not run.domain_of("source").may_ask_both_orders:
         yield (
@@ -97,7 +94,7 @@ def _of_numbers(run: "RunConfig") -> Iterator[str]:
             yield f"{name}: is the number of no column of teacher.confidence (there: {there}); add its column there"
 
 
-def _of_labels_from_elsewhere(run: "RunConfig") -> Iterator[str]:
+def _of_labels_from_elsewhere(run: Run) -> Iterator[str]:
     """Requests to a model of this run, where labels came with the rows or a server gives them."""
     given, endpoint, is_read = run.teacher.given, run.teacher.endpoint, run.teacher.reader is not None
     if given is None and endpoint is None:
@@ -148,8 +145,7 @@ def _of_labels_from_elsewhere(run: "RunConfig") -> Iterator[str]:
                 yield problem
 
 
-def _of_scored_options(run: "RunConfig") -> Iterator[str]:
-    """Settings that ``domain.multi`` and ``domain.calibrate`` do not go with."""
+def _of_scored_options(run: Run) -> Iterator[str]:
     domains = [run.domain_of(split) for split in run.splits.named()]
     decodings = {"teacher.decoding": run.teacher.decoding, **_tests(run)}
     unknown = f"is known to the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
@@ -178,14 +174,13 @@ def _of_scored_options(run: "RunConfig") -> Iterator[str]:
                 )
 
 
-def _tests(run: "RunConfig") -> "dict[str, DecodingConfig]":
+def _tests(run: Run) -> dict[str, DecodingConfig]:
     """The decodings of tests, by their keys."""
     also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     return {"evaluation.decoding": run.evaluation.decoding, **also}
 
 
-def _of_listed_answers(run: "RunConfig") -> Iterator[str]:
-    """Constrained decodings of rows whose possible answers are not listed."""
+def _of_listed_answers(run: Run) -> Iterator[str]:
     asked = [("teacher.decoding", run.teacher.decoding, split) for split in run.splits.labelled()]
     if run.splits.test is not None:
         asked += [(key, decoding, "test") for key, decoding in _tests(run).items()]
@@ -199,7 +194,7 @@ def _of_listed_answers(run: "RunConfig") -> Iterator[str]:
             )
 
 
-def _of_splits(run: "RunConfig") -> Iterator[str]:
+def _of_splits(run: Run) -> Iterator[str]:
     """Splits, or gold labels, that are read and not there."""
     selection, splits = run.selection, run.splits
     measured = selection.budget.purity_split
@@ -219,7 +214,7 @@ def _of_splits(run: "RunConfig") -> Iterator[str]:
         yield f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it"
 
 
-def _of_students(run: "RunConfig") -> Iterator[str]:
+def _of_students(run: Run) -> Iterator[str]:
     """Students of another method, and chains that cannot be made."""
     for index, generation in enumerate(run.generations):
         for name, student in generation.students.items():
@@ -245,8 +240,7 @@ def _of_students(run: "RunConfig") -> Iterator[str]:
         )
 
 
-def _of_signals(run: "RunConfig") -> Iterator[str]:
-    """Demonstrations and models that signals ask for, and settings of signals and trust functions that nobody does."""
+def _of_signals(run: Run) -> Iterator[str]:
     models = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
     for arm in run.selection.used:
         if (signal := ARMS[arm].signal) is None:
@@ -264,8 +258,7 @@ def _of_signals(run: "RunConfig") -> Iterator[str]:
         yield f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function"
 
 
-def _of_judge(run: "RunConfig") -> Iterator[str]:
-    """Rows that a judge is to grade, and cannot."""
+def _of_judge(run: Run) -> Iterator[str]:
     domains = {split: run.domain_of(split) for split in run.splits.named()}
     checked = [split for split, domain in domains.items() if domain.judge is not None]
     if run.judge is None:
@@ -289,7 +282,7 @@ def _of_judge(run: "RunConfig") -> Iterator[str]:
             yield f"judge.splits: {split} is not graded in this run; {fix}, or leave it out"
 
 
-def _of_verify(run: "RunConfig") -> Iterator[str]:
+def _of_verify(run: Run) -> Iterator[str]:
     """Reasons why ``selection.verify`` cannot be done as it says."""
     selection, budget, domain = run.selection, run.selection.budget, run.domain_of("pool")
     if selection.verify is None:

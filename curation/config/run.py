@@ -30,6 +30,7 @@ from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.tracking import TrackingConfig
 from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
+from curation.json_types import Json
 from curation.storage.paths import Place, place
 
 
@@ -91,20 +92,46 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipes(cls, value: object) -> Any:
-        """Further students' recipes, with the keys of the section ``student`` that they leave out; filled in last."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("generations"), Sequence):
+    def _filled(cls, value: object) -> Any:
+        """Fill in keys that are left out: those that follow from others, then the domain's, then the students'."""
+        if not isinstance(value, Mapping):
             return value
-        common = value.get("student") or {}
-        common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
-        if not isinstance(common, Mapping):
-            return value
-        return {**value, "generations": [with_recipes(item, common) for item in value["generations"]]}
+        found: Json = dict(value)
+        for fill in (cls._with_gold_arms, cls._with_labels, cls._with_domain, cls._with_chat, cls._with_recipes):
+            found = fill(found)
+        return found
 
-    @model_validator(mode="before")
     @classmethod
-    def _chat(cls, value: Any) -> Any:
-        family = value.get("chat_preset") if isinstance(value, Mapping) else None
+    def _with_gold_arms(cls, value: Json) -> Json:
+        """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
+        splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
+        is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None
+        is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
+        if not is_audited or is_graded or not isinstance(selection, Mapping):
+            return value
+        arms = (*arms_of(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
+        return {**value, "selection": {"arms": arms, **selection}}
+
+    @classmethod
+    def _with_labels(cls, value: Json) -> Json:
+        arms = arms_of(teacher := value.get("teacher"), SelectionConfig.model_fields["arms"].default)
+        if is_endpoint(teacher):
+            return with_endpoint(value, arms)
+        return with_given(value, cls.model_fields["domain"].default.name, arms) if is_given(teacher) else value
+
+    @classmethod
+    def _with_domain(cls, value: Json) -> Json:
+        try:
+            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
+        except ValidationError:
+            return value  # refused as such
+        found = filled(value, traits_of(domain.name, domain.options).defaults)
+        trust = value.get("trust")
+        return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
+
+    @classmethod
+    def _with_chat(cls, value: Json) -> Json:
+        family = value.get("chat_preset")
         if not isinstance(family, str) or family not in cls.CHAT_PRESETS:
             return value
         filled = dict(value)
@@ -116,42 +143,14 @@ class RunConfig(RowsConfig):
                 filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
         return filled
 
-    @model_validator(mode="before")
     @classmethod
-    def _of_the_domain(cls, value: object) -> Any:
-        if not isinstance(value, Mapping):
+    def _with_recipes(cls, value: Json) -> Json:
+        """Further students' recipes, with the keys of the section ``student`` that they leave out."""
+        common = value.get("student") or {}
+        common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
+        if not isinstance(value.get("generations"), Sequence) or not isinstance(common, Mapping):
             return value
-        try:
-            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
-        except ValidationError:
-            return value  # refused as such
-        found = filled(value, traits_of(domain.name, domain.options).defaults)
-        trust = value.get("trust")
-        return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _labels_given(cls, value: object) -> Any:
-        if isinstance(value, Mapping) and is_endpoint(value.get("teacher")):
-            return with_endpoint(value)
-        if not isinstance(value, Mapping) or not is_given(value.get("teacher")):
-            return value
-        default = SelectionConfig.model_fields["arms"].default
-        return with_given(value, cls.model_fields["domain"].default.name, arms_of(value["teacher"], default))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _arms_of_an_audit(cls, value: object) -> Any:
-        """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
-        if not isinstance(value, Mapping):
-            return value
-        splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
-        if not (isinstance(splits, Mapping) and splits.get("audit") is True and isinstance(selection, Mapping)):
-            return value
-        if isinstance(teacher, Mapping) and teacher.get("grade") is not None:
-            return value
-        arms = (*arms_of(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
-        return {**value, "selection": {"arms": arms, **selection}}
+        return {**value, "generations": [with_recipes(item, common) for item in value["generations"]]}
 
     @property
     def directory(self) -> Place:

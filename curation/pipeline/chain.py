@@ -134,8 +134,6 @@ def check_files(config: RunConfig, files: Files) -> None:
 
 
 class _Describing:
-    """Describes the chains of a run, generation by generation."""
-
     def __init__(self, config: RunConfig, first: GenerationSpec) -> None:
         self._config, self._first = config, first
         self._bases: list[Model | None] = [first.base]

@@ -139,7 +139,6 @@ def _type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...
 
 
 def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) -> Process:
-    """The actor that asks a model, as all actors are asked for."""
     ask: AskConfig = config.teacher
     actors, engine = ask.actors, ask.vllm.engine
     on_gpu = actors.num_gpus > 0
@@ -213,7 +212,6 @@ def _training(
 
 
 def _smaller(recipe: LmStudentConfig) -> str:
-    """Return what makes a worker's share of the weights smaller."""
     if recipe.sharding == "fsdp":
         return "raise num_workers"
     shard = "" if recipe.method == "dpo" else "set sharding: fsdp with more workers"

@@ -228,7 +228,6 @@ def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
 
 
 def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
-    """The search of the section ``tune`` on the labels of the source split."""
     config, tune = generation.config, generation.config.tune
     return Search(
         name=generation.name("search"),

@@ -1,4 +1,4 @@
-"""What a configuration and its models tell of a run before it begins: students' steps, types, lengths of prompts."""
+"""A look ahead at a run, by its configuration and models alone: students' steps, types, lengths of prompts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple

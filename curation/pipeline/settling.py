@@ -113,19 +113,15 @@ def with_split_classes(config: RunConfig) -> RunConfig:
         ConfigError: the labelled split's rows have no such classes, fewer than two labels, or too many.
         SourceError: a file cannot be read, or lacks the label's column.
     """
-    own = {name: source.domain for name, source in config.sources.items() if source.domain is not None}
-    if not any(domain.lacks_classes for domain in (config.domain, *own.values())):
+    own = [source.domain for source in config.sources.values() if source.domain is not None]
+    if not any(domain.lacks_classes for domain in (config.domain, *own)):
         return config
     classes = _recorded_classes(config) or _classes_of_rows(config)
 
     def filled(domain: DomainConfig) -> DomainConfig:
         return domain.with_options(classes=classes) if domain.lacks_classes else domain
 
-    sources = {
-        name: source.model_copy(update={"domain": filled(own[name])}) if name in own else source
-        for name, source in config.sources.items()
-    }
-    return config.model_copy(update={"domain": filled(config.domain), "sources": sources})
+    return config.model_copy(update=config.with_domains(filled))
 
 
 def _recorded_classes(config: RunConfig) -> Classes | None:

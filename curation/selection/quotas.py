@@ -105,7 +105,6 @@ class Matched(ByStratum):
 
 
 def _count(candidates: Candidates, which_N: Bools) -> Int64s:
-    """How many of some candidates are in each bin, int64 [S]."""
     assert candidates.stratum_N is not None, "curation.arms declares that the rule reads it"
     return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)
 

@@ -157,13 +157,11 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
 
 
 def _own(form: str) -> Reads | None:
-    """The reader of a format that is not one of ours."""
     made_by = READERS[form].made_by
     return None if made_by is None else cast(Reads, code(made_by)())
 
 
 def _reason(error: Exception) -> str:
-    """A library's message, without the places in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", message(error))
 
 
@@ -297,18 +295,13 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
         if format != "csv" or form is not None:
             kinds |= {name: kinds.get(name, "json") for name in flat.row}  # a key may first stand in the last row
             kinds |= dict.fromkeys(flat.choices, "choice")
-    if format == "json" and num_rows == 1 and form is None:
-        _require_row(path, row)
-    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
-
-
-def _require_row(path: str, row: Json) -> None:
-    """Refuse the only object of a file that holds the rows in it, in a list or by columns."""
-    if any(isinstance(value, list | dict) for value in row.values()):
+    is_alone = format == "json" and num_rows == 1 and form is None
+    if is_alone and any(isinstance(value, list | dict) for value in row.values()):  # it holds the rows in it
         raise SourceError(
             f"{path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
             "columns"
         )
+    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
 
 
 def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
@@ -329,7 +322,6 @@ def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequ
 
 
 def _rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    """Yield the rows ``start`` to ``stop`` of a file of text, as their columns."""
     mark, form = start // MARK_ROWS, form_named(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header

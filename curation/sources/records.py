@@ -286,7 +286,6 @@ def _fault(record: str, delimiter: str) -> int:
 
 
 def _near(text: str, at: int) -> str:
-    """The text around a place of a record, in words."""
     start = max(0, at - _AROUND)
     around = text[start : max(0, at) + _AROUND].strip()
     return f"near {quoted(around, 2 * _AROUND)}"

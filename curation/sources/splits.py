@@ -201,7 +201,10 @@ def assign(
             f"splits.{rest[0]} and splits.{rest[1]} both take the rest of source {splits[rest[0]].source!r}; "
             "give one of them rows or fraction"
         )
-    counts = {name: _wanted(split, total_rows) for name, split in splits.items()}
+    counts = {
+        name: split.rows or 0 if split.fraction is None else rows_in(split.fraction, total_rows)
+        for name, split in splits.items()
+    }
     asked, left = sum(counts.values()), total_rows - sum(taken.values())
     text = ", ".join(f"{name} {number}" for name, number in counts.items() if name not in rest)
     if asked > left:
@@ -255,12 +258,6 @@ def assignment_of(
         before,
         cluster_N=None if group is None or takes_all else clusters_of(files, group),
     )
-
-
-def _wanted(split: SplitConfig, total_rows: int) -> int:
-    if split.fraction is not None:
-        return rows_in(split.fraction, total_rows)
-    return split.rows or 0
 
 
 def _words(rows: Mapping[str, int]) -> str:

@@ -158,5 +158,4 @@ def _columns(move: str, value: Value) -> dict[str, int | None]:
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Any:
-    """One domain per worker process, not per task."""
     return get_domain(DomainConfig.model_validate_json(config))

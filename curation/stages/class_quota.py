@@ -109,11 +109,7 @@ def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | Non
 
 
 def _check_sets(selection: SelectionConfig) -> None:
-    """Refuse settings that labels which are sets of classes cannot have.
-
-    Raises:
-        ConfigError: names the key, the value and the mend.
-    """
+    """Refuse settings that labels which are sets of classes cannot have."""
     several = "with domain.multi a row may have several classes"
     if isinstance(selection.quota, dict):
         raise ConfigError(

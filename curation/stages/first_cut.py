@@ -19,7 +19,7 @@ from curation.config.states import parse
 from curation.errors import ConfigError, UserError
 from curation.heavy import torch
 from curation.refs import TableRef, TrustRef
-from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
+from curation.selection.cascade import CHECK_ROWS, HeldOut, still_pays
 from curation.stopping import checked
 from curation.tables import io, schemas
 from curation.trust import Scores, load_fitted
@@ -44,13 +44,6 @@ class FirstCutRule:
     """The share of dropped rows below which the cut does not pay (``cascade.FirstCut``)."""
     check_rows: int = CHECK_ROWS
     """Prompts after which a process looks whether it pays."""
-
-    @classmethod
-    def of(cls, found: FirstCut, function: TrustRef) -> "FirstCutRule | None":
-        """The cut that was found; None if it is off."""
-        if found.threshold is None:
-            return None
-        return cls(function=function, threshold=found.threshold, break_even=found.break_even)
 
 
 class PromptGate:

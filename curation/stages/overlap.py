@@ -85,8 +85,6 @@ class _Entries(NamedTuple):
 
 
 class _Fragments(NamedTuple):
-    """Some fragments of a split's table."""
-
     ref: TableRef
     domain: DomainConfig
     fragments: tuple[int, ...]
@@ -139,6 +137,16 @@ def find(
         repeats={name: rows for name, rows in repeats.items() if name not in dealt},
         uncompared={name: problems for name, problems in uncompared.items() if name not in dealt},
     )
+
+
+def shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
+    """Compare the questions of small splits in this process: by split the ids and digests of its rows.
+
+    A question is kept by the first of ``names`` that has it.
+    """
+    near = [_halves(digests.near())[0] for of in questions.values() for _, digests in of]
+    index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
+    return _pairs(names, {name: _hits(of, index_K) if of else _concatenated([]) for name, of in questions.items()})
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
@@ -302,7 +310,6 @@ def _concatenated(entries: Sequence[_Entries]) -> _Entries:
 
 
 def _repeats(*hashes: Uint64s) -> int:
-    """The number of values that repeat an earlier one."""
     all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
     return len(all_N) - len(np.unique(all_N))
 

@@ -10,7 +10,6 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import lance
 import numpy as np
@@ -206,15 +205,10 @@ def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writ
         commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
-class _Planned(NamedTuple):
+def _planned(
+    config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt
+) -> tuple[DealJob, dict[str, pa.Schema], dict[str, int]]:
     """The job, and the schema and the expected rows of each table."""
-
-    job: DealJob
-    schemas: dict[str, pa.Schema]
-    expected: dict[str, int]
-
-
-def _planned(config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt) -> _Planned:
     splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
@@ -231,7 +225,7 @@ def _planned(config: RowsConfig, directory: Place, files: Mapping[str, Sequence[
     expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
     if AUDIT in names:
         expected[AUDIT] = expected[POOL]
-    return _Planned(job, schemas, expected)
+    return job, schemas, expected
 
 
 def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:

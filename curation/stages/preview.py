@@ -120,7 +120,6 @@ def _values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
 
 
 def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int) -> Looked:
-    """Rows of a split of ``size`` rows, read as examples."""
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
     examples = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
@@ -135,7 +134,6 @@ def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Dom
 
 
 def _unread(domain: Domain, examples: Sequence[Json]) -> Iterator[str]:
-    """Yield the labels made elsewhere that the domain cannot read."""
     for example in examples:
         completion = completion_of(domain, example)
         if completion is not None and attempt(domain.parse, completion, example)[0] is None:

@@ -127,7 +127,6 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return commits.write_fragment(labels, self._job.labels_uri, self._schema, note=note)
 
     def _of(self, rows: list[Row]) -> pa.Table:
-        """The answers to rows, in their order."""
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
 
     def _joined(self, bought: pa.Table, read: pa.Table) -> pa.Table:

@@ -109,7 +109,6 @@ def _hashed(ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num
 
 
 def _repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
-    """Return ids and questions of the rows of a bucket whose question occurs more than once."""
     row_id_N, question_N = np.concatenate([np.zeros((2, 0), dtype=np.int64), *pairs_2N], axis=1)
     _, place_N, size_Q = np.unique(question_N, return_inverse=True, return_counts=True)
     again_N = size_Q[place_N] > 1

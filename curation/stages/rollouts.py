@@ -102,7 +102,9 @@ class RollOut(AskModel):
     def run(self, task: Task) -> Done:
         """Decide what gold arms train on, and sample."""
         model = self.teacher.model
-        job = SelectJob.of(measurable(self.choice)[0], texts=GoldTexts(source="answer"), teacher=model, generation=0)
+        job = SelectJob(
+            **vars(measurable(self.choice)[0]), texts=GoldTexts(source="answer"), teacher=model, generation=0
+        )
         settings = job.selection.gold_rollouts
         asked = RolloutJob(
             examples=job.pool,
@@ -215,7 +217,7 @@ def roll_out(
         return made
     budget = budget_of(job)
     sampling = _Sampling(job, asked, directory, how)
-    sampling.fill(Chooser.of(job, budget), budget.n, job.gold)
+    sampling.fill(Chooser(job, budget), budget.n, job.gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,

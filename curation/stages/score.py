@@ -93,7 +93,6 @@ def _nullable(values_N: Scores) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _loaded(ref: TrustRef) -> "StateTrust":
-    """Loads once per worker process, not once per batch."""
     return load_fitted(ref)
 
 

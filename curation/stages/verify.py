@@ -62,8 +62,6 @@ def task_rows(num: int, batch_rows: int) -> int:
 
 
 class _BestRows(Stage):
-    """A stage that checks the best rows of the pool by an arm's trust."""
-
     pool: In[TableRef]
     labels: In[TableRef]
     """The pool's labels with their scores."""
