@@ -131,6 +131,11 @@ class FitRecord:
         """The number of steps done."""
         return self.steps[-1] if self.steps else 0
 
+    def is_finished(self, config: TrustConfig) -> bool:
+        """Whether the steps are used up, or none of the last ``patience`` was better."""
+        waited = self.num_steps - self.steps[self.best] if self.steps else 0
+        return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
+
 
 Ends = Callable[[FitRecord], bool]
 """Says whether a fit ends early."""
@@ -210,7 +215,7 @@ def fit_arrays(
     weights = class_weights(rows.correct_N[fit_F], config.class_weight)
     batches = _Batches(fit_F, config.batch_size, seed)
     interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
-    while not _finished(record, config) and not ends(record):
+    while not record.is_finished(config) and not ends(record):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
         # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
@@ -314,12 +319,6 @@ def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard
         logit_V[part] = net(torch.from_numpy(hidden_ND[rows_V[part]]).to(logit_V.device))
     logits: npt.NDArray[np.float32] = shard.total(logit_V).cpu().numpy()
     return logits
-
-
-def _finished(record: FitRecord, config: TrustConfig) -> bool:
-    waited = record.num_steps - record.steps[record.best] if record.steps else 0
-    stopped = config.patience is not None and waited >= config.patience
-    return record.num_steps >= config.max_steps or stopped
 
 
 class _FitProgress:
