@@ -1,4 +1,4 @@
-"""How often a weak label is given again: by the teacher (after Wang et al. 2023; ours), or by a second, independent one.
+"""How often a weak label is given again: by the teacher (after Wang et al. 2023; ours), or by an independent one.
 
 The latter is the ensemble of the paper (App. "Baseline Details").
 """
