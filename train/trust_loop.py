@@ -339,9 +339,9 @@ class _FitProgress:
             self.best = {name: tensor.clone() for name, tensor in state.items()} if keep_best else state
 
     def write(self, directory: Path) -> None:
-        kept = {"net": self.net, "adam": self.optimizer}
-        states = {name: of.state_dict() for name, of in kept.items()}
-        torch.save({**states, "best": self.best, "record": asdict(self.record)}, directory / CHECKPOINT)
+        net, adam = self.net.state_dict(), self.optimizer.state_dict()
+        kept = {"net": net, "adam": adam, "best": self.best, "record": asdict(self.record)}
+        torch.save(kept, directory / CHECKPOINT)
 
     def read(self, directory: Path) -> None:
         device = next(self.net.parameters()).device
