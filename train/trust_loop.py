@@ -33,6 +33,7 @@ EVALUATE_ROWS = 4096
 MOMENT_ROWS = 512
 """Rows that are summed at a time; their float64 copies stay in a core's cache."""
 CHECKPOINT = "fit.pt"
+"""The file of a checkpoint."""
 LEAST_STEPS, MOST_EVALUATIONS = 10, 20
 """Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
 ``TrustConfig.max_steps``."""
