@@ -117,11 +117,6 @@ def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
         raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
 
 
-def base_of(adapter: str) -> str:
-    """The model that an adapter says it was made for."""
-    return str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
-
-
 def check_files(ref: ModelRef) -> None:
     """Refuse a model whose files would run code, are pickled, missing or damaged; nothing of it is loaded.
 
@@ -206,7 +201,7 @@ def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     Raises:
         ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
     """
-    made_for = base_of(adapter)
+    made_for = str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
     problem = _other_shape(made_for, model.config)
     if problem is None:
         try:
