@@ -16,7 +16,6 @@ from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
-from curation.registry import BACKENDS
 from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task

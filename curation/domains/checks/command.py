@@ -190,8 +190,8 @@ class CommandCheck:
             lines = (json.dumps({"id": place, **json.loads(item)}) for place, item in enumerate(items))
             (folder / "in").write_text("".join(f"{line}\n" for line in lines))
             code, is_late = self._launched(folder, seconds)
-            told = (folder / "status").read_text().splitlines()
-            facts: Json = dict(fact for line in told for fact in json.loads(line).items())
+            written = (folder / "status").read_text().splitlines()
+            facts: Json = dict(fact for line in written for fact in json.loads(line).items())
             if "cannot_start" in facts:
                 raise ConfigError(f"check.command: {self.command[0]!r} cannot be started: {facts['cannot_start']}")
             if not self._is_boxed:
