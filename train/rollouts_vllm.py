@@ -20,9 +20,8 @@ from curation.errors import ConfigError, ModelError
 from curation.escaping import logger_of
 from curation.models import configuration_of, text_of
 from curation.models.footprint import DecoderShape
-from curation.models.loading import engine_arguments
+from curation.models.loading import engine_arguments, is_installed, set_environment
 from curation.models.rollout_engine import MAX_RUNNING, num_answers, rollout_engine
-from curation.models.vllm_setup import is_installed, set_environment
 from curation.refs import ModelRef
 from train.rollouts import Rollout, Wanted, ended
 

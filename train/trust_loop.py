@@ -24,7 +24,7 @@ from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
-from curation.trust.network import Net, TrustNet
+from curation.trust.neural import Net, TrustNet
 from curation.trust.parts import FIT, REPEAT, VALIDATION
 from curation.trust.states import HeldOutScores
 

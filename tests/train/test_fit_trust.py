@@ -27,8 +27,7 @@ from curation.trust.attention import AttentionArchitecture, AttentionNet
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
-from curation.trust.network import TrustNet
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.neural import Architecture, NeuralTrustNet, TrustNet
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from train import course
 from train.launch import TrainProcess, trained_in
