@@ -41,7 +41,8 @@ def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None
     """Within the context, no other process of this node starts an engine on these GPUs.
 
     An engine measures the free memory of its GPU when it starts, and takes its share by that: another one that starts
-    at the same time would be counted as used, or fail for want of it. The locks are the system's: those of a process that dies are free again.
+    at the same time would be counted as used, or fail for want of it. The locks are the system's: those of a process
+    that dies are free again.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"curation-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
