@@ -130,7 +130,7 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
     task = {**task, CLAIM: claim}
     if process is not None and config.num_workers == 1 and not isinstance(storage, Remote):
         folder = Path(str(storage)) / name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         process.run(loop, {**task, FOLDER: str(folder)}, config, name=name, storage=storage)
     else:
         _launch_group(loop, task, config, name=name, storage=storage)

@@ -98,7 +98,8 @@ class _RayShard(Shard):
                 fence.require()
                 write(Path(directory))
                 checkpoint = ray.train.Checkpoint.from_directory(directory)
-            if self._folder is not None:  # at once, in place of the one before
+            if self._folder is not None:
+                self._folder.mkdir(exist_ok=True)
                 (Path(directory) / CHECKPOINT).replace(self._folder / CHECKPOINT)
             else:
                 ray.train.report({}, checkpoint=checkpoint)
