@@ -34,7 +34,7 @@ BUDGETS: dict[str, int] = {
     "curation/stages": 8_860,
     "curation/storage": 1_810,
     "curation/tables": 1_940,
-    "curation/teachers": 5_710,
+    "curation/teachers": 5_720,
     "curation/telemetry": 560,
     "curation/tracking": 340,
     "curation/trust": 2_190,

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import difflib
 import faulthandler
-import fcntl
 import itertools
 import os
 import sys
@@ -20,8 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,34 +29,9 @@ from curation.heavy import transformers
 from curation.models.loading import engine_arguments, from_pretrained, set_environment
 from curation.models.merged import merged
 from curation.refs import ModelRef
+from curation.teachers.gpu_turns import shared_gpus, start_turn
 from curation.teachers.vllm_tap import Collected
 from curation.teachers.vllm_versions import CONFIG, TESTED
-
-
-@contextmanager
-def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None]:
-    """Within the context, no other process of this node starts an engine on these GPUs.
-
-    An engine measures the free memory of its GPU when it starts, and takes its share by that: another one that starts
-    at the same time would be counted as used, or fail for want of it. The locks are the system's: those of a process
-    that dies are free again.
-    """
-    folder = folder or Path(tempfile.gettempdir()) / f"curation-gpus-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with ExitStack() as held:
-        for gpu in sorted(gpus):  # in one order, so that no two wait for each other
-            file = held.enter_context((folder / f"{gpu}.lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def shared_gpus(num_gpus: float) -> list[str]:
-    """Return the ids of the GPUs that this process shares with others; none where it has whole ones."""
-    if not 0 < num_gpus < 1:
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")  # Ray sets it to what an actor was given
-    return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
-
 
 OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_cls", "disable_log_stats")
 REFUSED = {
