@@ -126,12 +126,12 @@ TRUST: Registry[Trust] = _Trusts(
             "verbalized confidence", "verbalized_confidence", "curation.signals.verbalized:VerbalizedConfidence"
         ),
         "ensemble": Signal(
-            "ensemble", "ensemble_agreement", "curation.signals.ensemble:EnsembleAgreement", asks="second_teacher"
+            "ensemble", "ensemble_agreement", "curation.signals.agreement:EnsembleAgreement", asks="second_teacher"
         ),
         "self_consistency": Signal(
             "self-consistency",
             "self_consistency",
-            "curation.signals.self_consistency:SelfConsistency",
+            "curation.signals.agreement:SelfConsistency",
             section="self_consistency",
         ),
         # of a causal model; one with a reward head is curation.teachers.reward

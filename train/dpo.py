@@ -10,7 +10,7 @@ K last positions, V words of the vocabulary.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -81,16 +81,12 @@ def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     A batch of no rows is two sequences of padding, and a pair that is ignored.
     """
     worse: list[TrainingRow] = [{**row, "input_ids": row["rejected"]} for row in rows]
-    both = collate([*rows, *worse], pad) if rows else _doubled(collate([], pad))
+    both = collate([*rows, *worse], pad)
+    if not rows:
+        both = {name: torch.cat([of, of]) if isinstance(of, torch.Tensor) else of for name, of in both.items()}
     labels_B2 = torch.full((max(len(rows), 1), 2), IGNORED)
     labels_B2[: len(rows), 1] = 1
     return {**both, "targets": both["labels"], "labels": labels_B2, "row_ids": [row["row_id"] for row in rows]}
-
-
-def _doubled(batch: Mapping[str, object]) -> dict[str, Any]:
-    return {
-        name: torch.cat([value, value]) if isinstance(value, torch.Tensor) else value for name, value in batch.items()
-    }
 
 
 def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:

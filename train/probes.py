@@ -163,7 +163,8 @@ def fit_class_probe(
 
     ``None`` where labels are no closed set, no state is of the prompt, or fewer than two classes are known.
     """
-    spans = _prompts(states, rows.sizes)
+    ends = zip(states, rows.sizes, np.cumsum(rows.sizes).tolist(), strict=False)
+    spans = [(end - size, end) for name, size, end in ends if is_of_prompt(name)]
     if not rows.classes or rows.gold_N is None or not spans:
         return None
     assert len(rows.gold_N) == len(rows.part_N), "gold classes are those of the rows"
@@ -174,10 +175,14 @@ def fit_class_probe(
     hidden_MD = np.concatenate([rows.hidden_ND[used_M][:, start:end] for start, end in spans], axis=1)
     found = fit_ridge(hidden_MD, target_MC, fold_M)
     sharpness = _sharpness(found.out_of_fold_NC, target_MC)
-    return FittedClasses(
-        ClassProbe(rows.classes, spans, _weights(found.weight_DC, found.bias_C, hidden_MD), sharpness),
-        log_odds(found.out_of_fold_NC * sharpness, label_M),
-    )
+    centre_D = hidden_MD.mean(axis=0, dtype=np.float64)
+    weights = {
+        "weight_CD": torch.from_numpy(np.ascontiguousarray(found.weight_DC.T)),
+        "bias_C": torch.from_numpy(found.bias_C + centre_D @ found.weight_DC),  # of rows less their centre
+        "centre_D": torch.from_numpy(centre_D),
+    }
+    probe = ClassProbe(rows.classes, spans, weights, sharpness)
+    return FittedClasses(probe, log_odds(found.out_of_fold_NC * sharpness, label_M))
 
 
 def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
@@ -197,12 +202,6 @@ def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: 
     return share_MC
 
 
-def _prompts(states: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and end place of the states of the prompt, side by side with all others."""
-    ends = np.cumsum(sizes).tolist()
-    return [(end - size, end) for name, size, end in zip(states, sizes, ends, strict=False) if is_of_prompt(name)]
-
-
 def _sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
     """The factor under which the scores give the targets the greatest likelihood, as logits of a softmax."""
 
@@ -211,13 +210,3 @@ def _sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
         return float((target_MC * (logit_MC - np.logaddexp.reduce(logit_MC, axis=1, keepdims=True))).sum())
 
     return float(max(SHARPNESS, key=likelihood))
-
-
-def _weights(weight_DC: Float64s, bias_C: Float64s, hidden_MD: Floats) -> dict[str, torch.Tensor]:
-    """The weights of a ``ClassProbe``; the bias is that of rows less their centre."""
-    centre_D = hidden_MD.mean(axis=0, dtype=np.float64)
-    return {
-        "weight_CD": torch.from_numpy(np.ascontiguousarray(weight_DC.T)),
-        "bias_C": torch.from_numpy(bias_C + centre_D @ weight_DC),
-        "centre_D": torch.from_numpy(centre_D),
-    }

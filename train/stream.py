@@ -223,7 +223,7 @@ class TokenSource:
     def _continued(self, prompts: list[str], completions: list[str], limit: int | None) -> list[TrainingRow]:
         """Each prompt with its completion."""
         pairs = [Pair(*pair) for pair in zip(prompts, completions, strict=True)]
-        return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template).rows
+        return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template)
 
 
 class PreferenceSource(TokenSource):

@@ -22,21 +22,11 @@ from curation.refs import TableRef
 from curation.tables import io, scans
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldClasses:
-    """The classes that some labels hold, with the empty set as the last."""
+def held(labels: pa.Array, sets: LabelSets) -> Bools:
+    """Whether each label's set holds each class or, as the last one, is empty, bool [N, C + 1].
 
-    held_NC: Bools
-    """Whether a row's set holds each class, or is empty, bool [N, C + 1]; false for a row without a set."""
-
-    @property
-    def is_known_N(self) -> Bools:
-        """Rows that have a set, bool [N]."""
-        return np.asarray(self.held_NC.any(axis=1))
-
-
-def held(labels: pa.Array, sets: LabelSets) -> HeldClasses:
-    """The classes of each label; none of a null, and of a text that is no set of these classes."""
+    All are false for a null, and for a text that is no set of these classes: a row without a set.
+    """
     place_of = {name: place for place, name in enumerate(sets.classes)}
     encoded = labels.dictionary_encode()
     held_MC = np.zeros((len(encoded.dictionary) + 1, len(place_of) + 1), dtype=np.bool_)
@@ -45,7 +35,8 @@ def held(labels: pa.Array, sets: LabelSets) -> HeldClasses:
         if names is not None and {*names} <= place_of.keys():
             held_MC[row, [place_of[name] for name in names] or [-1]] = True
     row_N = pc.fill_null(encoded.indices, len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-    return HeldClasses(held_NC=held_MC[row_N])
+    held_NC: Bools = held_MC[row_N]
+    return held_NC
 
 
 def given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
@@ -54,9 +45,9 @@ def given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
     def counted(fragments: Sequence[int] | None) -> Int64s:
         total = np.zeros(len(sets.classes) + 3, dtype=np.int64)
         for batch in scans.batches(labels, {"label": "label"}, io.answered(labels), fragments):
-            found = held(batch.column("label"), sets)
-            num_known = int(found.is_known_N.sum())
-            total += np.array([*found.held_NC.sum(axis=0), num_known, batch.num_rows - num_known])
+            held_NC = held(batch.column("label"), sets)
+            num_known = int(held_NC.any(axis=1).sum())
+            total += np.array([*held_NC.sum(axis=0), num_known, batch.num_rows - num_known])
         return total
 
     total: Int64s = np.sum([*scans.mapped(labels, counted)], axis=0)
@@ -83,10 +74,11 @@ def labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: 
     """Return the gold and the teacher's sets of the labelled rows."""
     graded = read_grades(grades)
     graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
-    gold = held(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
-    label = held(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
-    said_NC, known_N = np.where(label.is_known_N[:, None], label.held_NC, 2), gold.is_known_N
-    return LabelledSets(gold.held_NC[known_N], said_NC[known_N], graded.subset(known_N).cluster_N)
+    gold_NC = held(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
+    label_NC = held(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
+    known_N: Bools = np.asarray(gold_NC.any(axis=1))
+    said_NC = np.where(label_NC.any(axis=1, keepdims=True), label_NC, 2)
+    return LabelledSets(gold_NC[known_N], said_NC[known_N], graded.subset(known_N).cluster_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +92,7 @@ class RarestClass:
     @classmethod
     def of(cls, sets: LabelSets, examples: TableRef) -> "RarestClass":
         """Classes that fewer of the ``examples``' gold sets hold are rarer; of equally rare ones the first is."""
-        num_C = held(io.read(examples, ["gold"])["gold"].combine_chunks(), sets).held_NC[:, :-1].sum(axis=0)
+        num_C = held(io.read(examples, ["gold"])["gold"].combine_chunks(), sets)[:, :-1].sum(axis=0)
         return cls(sets=sets, by_rarity=(*np.argsort(num_C, kind="stable").tolist(), len(num_C)))
 
     @property
@@ -113,10 +105,10 @@ class RarestClass:
 
     def places(self, labels: pa.Array) -> Int64s:
         """The stratum of each label, int64 [N]; the number of strata for one that is no set of the classes."""
-        found = held(labels, self.sets)
+        held_NC = held(labels, self.sets)
         order_C = np.array(self.by_rarity, dtype=np.int64)
-        place_N: Int64s = order_C[found.held_NC[:, order_C].argmax(axis=1)]
-        return np.where(found.is_known_N, place_N, len(order_C))
+        place_N: Int64s = order_C[held_NC[:, order_C].argmax(axis=1)]
+        return np.where(held_NC.any(axis=1), place_N, len(order_C))
 
 
 Grouping = Sequence[str] | RarestClass

@@ -110,17 +110,13 @@ class Classification(Domain):
         if calibrate not in CALIBRATIONS:
             raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
         self._calibrate = calibrate
-        self.label_sets = self._label_sets(multi)
+        form = set_format(multi)
+        self.label_sets = None if form is None else LabelSets(self._words, form)
         self.in_pairs = self.label_sets is not None
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
         self._preamble = [*filter(None, [guidelines.strip(), self._listed(descriptions or {})])]
         self.forms = (self._texts,)
-
-    def _label_sets(self, multi: bool | Mapping[str, str]) -> LabelSets | None:
-        """The sets of classes; ``None`` where a row has one class."""
-        form = set_format(multi)
-        return None if form is None else LabelSets(self._words, form)
 
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:

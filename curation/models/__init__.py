@@ -300,24 +300,16 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
             model = adapted(model, local.adapter, ref)
             if merge:
                 model = model.merge_and_unload()
-        _make_saveable(model.generation_config)
+        try:
+            model.generation_config.validate(strict=True)
+        except ValueError:  # published ones may name a temperature and no sampling, and could not be saved
+            model.generation_config.do_sample = True  # nothing here reads them but for the end tokens
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
     loaded: PreTrainedModel = model.to(device).eval()
     return loaded
-
-
-def _make_saveable(settings: Any) -> None:
-    """Let generation settings that name a temperature and say nothing of sampling, as published ones do, say so.
-
-    They could not be saved otherwise. Nothing here reads them but for the end tokens.
-    """
-    try:
-        settings.validate(strict=True)
-    except ValueError:
-        settings.do_sample = True
 
 
 def configuration_of(ref: ModelRef) -> "PreTrainedConfig":

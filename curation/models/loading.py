@@ -4,7 +4,9 @@ No code of a model's own runs unless the user allowed it (``curation.models.own_
 ask on standard input. Weights are read from safetensors alone (``curation.storage.weights``).
 """
 
+import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +119,6 @@ def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
         raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
 
 
-def base_of(adapter: str) -> str:
-    """The model that an adapter says it was made for."""
-    return str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
-
-
 def check_files(ref: ModelRef) -> None:
     """Refuse a model whose files would run code, are pickled, missing or damaged; nothing of it is loaded.
 
@@ -206,7 +203,7 @@ def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     Raises:
         ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
     """
-    made_for = base_of(adapter)
+    made_for = str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
     problem = _other_shape(made_for, model.config)
     if problem is None:
         try:
@@ -233,3 +230,24 @@ def _other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
         if name in given and given[name] != (own := getattr(config, name, None)):
             return f"{name} is {own!r} here, and {given[name]!r} where it was made"
     return None
+
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled at the start, by nvcc; rows with seeds of their own bypass it
+}
+
+
+def is_installed() -> bool:
+    """Whether vLLM can be imported, which proves nothing about the machine."""
+    spec = importlib.util.find_spec("vllm")
+    return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
+
+
+def set_environment(**defaults: str) -> None:
+    """Set the variables of :data:`ENVIRONMENT`, and ``defaults`` where the user has set none; no usage is reported."""
+    os.environ.update(ENVIRONMENT)
+    for name, value in {"VLLM_NO_USAGE_STATS": "1", **defaults}.items():
+        os.environ.setdefault(name, value)

@@ -20,11 +20,11 @@ from curation.passes.dataset import ModelDataset
 from curation.passes.job import Job, PassOptions, PassResult
 from curation.passes.monitor import NOBODY, Tally
 from curation.passes.suspects import Suspects
+from curation.registry import BACKENDS
 from curation.storage.lease import unguarded
 from curation.tables import commits, io
 from curation.tables.stream import commit_stream
 from curation.tasks import cause
-from curation.teachers import concurrent_calls
 
 
 def run_pass(
@@ -99,6 +99,4 @@ def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = Tru
         most = max(1, min(actors.max, int(sum(of_nodes) // cpus)))
         least = {name: min(most, value) for name in ("min", "initial") if (value := getattr(actors, name)) is not None}
         actors = actors.model_copy(update={"max": most, **least})
-    return ModelDataset(
-        actors, name=name, num_cpus=cpus, num_calls=concurrent_calls(asked.backend), hold_cpus=hold_cpus
-    )
+    return ModelDataset(actors, name=name, num_cpus=cpus, num_calls=BACKENDS[asked.backend].calls, hold_cpus=hold_cpus)

@@ -179,7 +179,7 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     rows: list[Json] = []
     for text in texts:
         pair = Pair(text["prompt"], text["completion"])
-        found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template).rows
+        found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template)
         if found:
             longest_last.append({**found[0], "row_id": text["row_id"]})
         else:

@@ -163,13 +163,3 @@ def width(config: AskConfig, model: ModelRef | None) -> int:
     if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
         return state_size(model, config.states)
     return int(_class_of(config).width(config))
-
-
-def concurrent_calls(backend: str) -> int:
-    """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
-    return BACKENDS[backend].calls
-
-
-def can_be_replaced(backend: str) -> bool:
-    """Whether a process can give up a teacher of this backend for another one."""
-    return BACKENDS[backend].replaceable

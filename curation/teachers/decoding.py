@@ -104,13 +104,15 @@ class Decoder:
                 kept_K = self._forward.tensor(kept)
                 requests, prefix = [requests[place] for place in kept], prefix.select(kept_K)
                 logits_B1V, hidden_B1D = logits_B1V[kept_K], hidden_B1D[kept_K]
+        row_ids_B = np.array([request.request.row_id for request in requests], dtype=np.int64)
+        seeds = (hash64(row_ids_B, seed) >> np.uint64(1)).tolist()
         rows = [
             _OpenAnswer(
-                generator=_generator(decoding, seed, request.request.row_id),
+                generator=torch.Generator().manual_seed(own) if decoding.temperature else None,
                 walk=None if request.options is None else Walk(request.trie),
                 options=request.request.options or (),
             )
-            for request in requests
+            for request, own in zip(requests, seeds, strict=True)
         ]
         active = list(range(len(rows)))
         keep = 2 + max((len(end.encode()) for end in decoding.stop), default=0)  # tokens: a byte each, at least
@@ -327,10 +329,3 @@ def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]]
     The texts are compared, not their lengths: part of a character's bytes is as long as the character.
     """
     return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
-
-
-def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Generator | None:
-    if decoding.temperature == 0:
-        return None
-    mixed = int(hash64(np.array([row_id], dtype=np.int64), seed)[0])
-    return torch.Generator().manual_seed(mixed >> 1)

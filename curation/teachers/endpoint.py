@@ -298,7 +298,8 @@ class _ServersTokens:
             if found[place] is None:
                 joined = [] if as_chat else await self._ask({"prompt": text + option})
                 follows = not as_chat and joined[: len(prompt)] == prompt
-                own = joined[len(prompt) :] if follows else await self._ask(_plain(option))
+                plain = {"prompt": option, "add_special_tokens": False}
+                own = joined[len(prompt) :] if follows else await self._ask(plain)
                 self._known[as_chat, end, option] = found[place] = own
         return prompt, [own or [] for own in found]
 
@@ -317,10 +318,6 @@ def _tokens_of(found: JsonView, used: Usage) -> list[int]:
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise UnreadableError("no tokens")
     return tokens
-
-
-def _plain(text: str) -> Json:
-    return {"prompt": text, "add_special_tokens": False}
 
 
 def _batch(

@@ -185,14 +185,15 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
         return ServedAnswer(num_prompt=used.prompt, error=words)
     if tokens is None:
         return ServedAnswer(text=text, num_prompt=used.prompt, num_output=used.output, truncated=is_cut)
+    tops = [sorted(token.top, reverse=True) for token in own]
     return ServedAnswer(
         text=text,
         num_prompt=used.prompt,
         num_output=len(own),
         truncated=is_cut,
         logprobs=[token.logprob for token in own],
-        margins=OfTokens.of([_margin(token) for token in own]) if all(len(token.top) > 1 for token in own) else None,
-        negentropies=OfTokens.of([negentropy(token.top) for token in own]) if all(token.top for token in own) else None,
+        margins=OfTokens.of([top[0] - top[1] for top in tops]) if all(len(top) > 1 for top in tops) else None,
+        negentropies=OfTokens.of([negentropy(token.top) for token in own]) if all(tops) else None,
         of_text=_letters(content.encode()) in _letters(b"".join(token.text for token in tokens)),
     )
 
@@ -237,11 +238,6 @@ def negentropy(top: Sequence[float]) -> float:
     rest = 1.0 - math.fsum(shares)
     known = math.fsum(share * logprob for share, logprob in zip(shares, top, strict=True) if share > 0)
     return known + (rest * math.log(rest) if rest > 1e-9 else 0.0)
-
-
-def _margin(token: Token) -> float:
-    first, second = sorted(token.top, reverse=True)[:2]
-    return first - second
 
 
 def _chat_tokens(logprobs: object) -> list[Token] | None:

@@ -29,13 +29,7 @@ class GivenTeacher(BaseTeacher):
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
         stream = iter(requests)
+        missing = "no_completion: no label came with the row"
         while batch := list(islice(stream, _BATCH_ROWS)):
-            yield completion_batch(
-                [_answered(request) for request in batch], states={}, state_dtype=self._config.state_dtype
-            )
-
-
-def _answered(request: Request) -> AnsweredRow:
-    """The row with the completion that came with it."""
-    missing = "no_completion: no label came with the row" if request.given is None else None
-    return AnsweredRow(request.row_id, request.given, error=missing)
+            rows = [AnsweredRow(row.row_id, row.given, error=missing if row.given is None else None) for row in batch]
+            yield completion_batch(rows, states={}, state_dtype=self._config.state_dtype)

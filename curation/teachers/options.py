@@ -260,8 +260,10 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
     ids_BT = forward.tensor([answer + [forward.pad] * (width - len(answer)) for answer in answers])
     numbers_BT3 = torch.zeros((len(rows), width, 3), device=ids_BT.device)
     before_B1V, hidden = prompts.logits_BTV, []
-    for begin, fed in _fed(forward, prefix, ids_BT):
-        end = begin + fed.hidden_BTD.shape[1]
+    piece = max(1, MAX_LOGITS // (len(ids_BT) * forward.vocabulary_size))
+    for begin in range(0, width, piece):
+        end = min(begin + piece, width)
+        fed = forward.extend(prefix, ids_BT[:, begin:end])
         logits_BTV = torch.cat([before_B1V, fed.logits_BTV[:, :-1]], dim=1)
         numbers_BT3[:, begin:end] = _numbers(logits_BTV, ids_BT[:, begin:end])
         before_B1V = fed.logits_BTV[:, -1:]
@@ -295,13 +297,6 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
     )
-
-
-def _fed(forward: Forward, prefix: Prefix, ids_BT: torch.Tensor) -> Iterator[tuple[int, ForwardPass]]:
-    """The passes over the answers, piece by piece, each with its first token's place."""
-    piece = max(1, MAX_LOGITS // (len(ids_BT) * forward.vocabulary_size))
-    for begin in range(0, ids_BT.shape[1], piece):
-        yield begin, forward.extend(prefix, ids_BT[:, begin : begin + piece])
 
 
 def _numbers(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:

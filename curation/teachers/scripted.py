@@ -84,7 +84,9 @@ class ScriptedTeacher(BaseTeacher):
         while batch := list(islice(stream, num_rows)):
             for request in batch:
                 self._crash(request.row_id)
-            bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
+            chosen = [(request.row_id, request.options) for request in batch if request.options is not None]
+            found = ((row_id, bad_options(of, [len(option.split()) for option in of])) for row_id, of in chosen)
+            bad = {row_id: problem for row_id, problem in found if problem is not None}
             healthy = [request for request in batch if request.row_id not in bad]
             if gate is not None:
                 passes_N = gate(self._prompts(healthy, gate.states, seed))
@@ -232,9 +234,3 @@ def _sureness(logprob: float) -> tuple[float, float]:
     rest = max(-math.expm1(logprob), 1e-6)
     other = math.log(rest / OTHER_WORDS)
     return max(logprob - other, 0.0), (1 - rest) * logprob + rest * other
-
-
-def _problem(request: Request) -> str | None:
-    if request.options is None:
-        return None
-    return bad_options(request.options, [len(option.split()) for option in request.options])

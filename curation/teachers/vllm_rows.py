@@ -192,7 +192,7 @@ class RowBatches:
     """Makes record batches of the rows of one call."""
 
     config: AskConfig
-    """What is kept of an answer."""
+    """Says what is kept of an answer."""
     state_size: int
     """Numbers of a layer's state."""
     normalise_options: bool

@@ -70,12 +70,12 @@ def get_trust(name: str, seed: int, *, unread_last: bool = False) -> TrustFuncti
 
     ``unread_last``: rows of which a signal could not be read have its lowest score, and not NaN.
     """
-    from curation.trust.column import ColumnTrust, FittedColumns, Naive
+    from curation.trust.column import ColumnTrust, Naive
 
     trust = TRUST[name]
     if isinstance(trust, Draw):
         return Naive(seed)
     if isinstance(trust, Column | Signal):
         last = unread_last and isinstance(trust, Signal)
-        return ColumnTrust(name=name, column=trust.column, unit=trust.unit, unread_last=last)
-    return FittedColumns(name=name)
+        return ColumnTrust(name=name, column=trust.column, trust=trust.unit, unread_last=last)
+    return ColumnTrust.fitted(name)

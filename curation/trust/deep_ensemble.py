@@ -15,8 +15,7 @@ from torch.nn.functional import logsigmoid
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
 from curation.trust.folded import FoldedNets
-from curation.trust.network import with_weights
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.neural import Architecture, NeuralTrustNet, with_weights
 from curation.trust.states import StateTrust
 
 

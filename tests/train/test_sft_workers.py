@@ -95,7 +95,7 @@ def by_hand(
 ) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:
     """Every row alone, the sum of its losses; Adam with decoupled decay, cosine and clipping, in formulas."""
     config = SftConfig.model_validate(RECIPE)
-    rows = tokenize(load_tokenizer(case.base), case.pairs, max_length=256).rows
+    rows = tokenize(load_tokenizer(case.base), case.pairs, max_length=256)
     lengths_N = np.array([len(row["input_ids"]) for row in rows], np.int32)
     order = Order(lengths_N=lengths_N, global_batch_size=config.global_batch_size, seed=SEED)
     model = load_model(case.base).train()

@@ -8,7 +8,7 @@ from curation.commands.doctor.finding import CheckResult, fail, ok, warn
 from curation.config import RunConfig
 from curation.heavy import torch
 from curation.json_types import JsonView
-from curation.models.vllm_setup import is_installed
+from curation.models.loading import is_installed
 from curation.refs import ModelRef
 
 

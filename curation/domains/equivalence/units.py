@@ -57,16 +57,11 @@ _SIZES = {
 }
 
 
-def _meanings() -> Iterator[tuple[str, tuple[str, Fraction]]]:
-    for dimension, names in _SIZES.items():
-        for size, listed in names.items():
-            for name in listed.split():
-                yield name, (dimension, Fraction(size))
-
-
 _MEANINGS: dict[str, list[tuple[str, Fraction]]] = {}
-for _name, _meaning in _meanings():
-    _MEANINGS.setdefault(_name, []).append(_meaning)
+for _dimension, _sizes_of in _SIZES.items():
+    for _size, _listed in _sizes_of.items():
+        for _name in _listed.split():
+            _MEANINGS.setdefault(_name, []).append((_dimension, Fraction(_size)))
 
 NO_UNIT: Unit = frozenset()
 NOT_COUNTED = (

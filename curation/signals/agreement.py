@@ -1,4 +1,7 @@
-"""Self-consistency: how often the teacher gives the weak label when asked again (after Wang et al. 2023; ours)."""
+"""How often a weak label is given again: by the teacher (after Wang et al. 2023; ours), or by an independent one.
+
+The latter is the ensemble of the paper (App. "Baseline Details").
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +11,20 @@ from curation.domains import Domain, Example
 from curation.signals import Answer, SignalMethod, Weak, agrees, label_request
 from curation.teachers import Request
 from curation.teachers.completions import above, of_pairs
+
+
+class EnsembleAgreement(SignalMethod):
+    """1 where the labels of both teachers are the same by the domain's own rule, else 0; asked of the second one."""
+
+    name = "ensemble_agreement"
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The question that the weak teacher was asked."""
+        return [label_request(domain, row_id, example)]
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """1 or 0; a label that cannot be read agrees with none."""
+        return float(agrees(domain, answers[0].completion, example, weak))
 
 
 class SelfConsistency(SignalMethod):
