@@ -21,7 +21,7 @@ BUDGETS: dict[str, int] = {
     "curation/commands": 8_190,
     "curation/config": 5_050,
     "curation/domains": 5_490,
-    "curation/filter": 4_770,
+    "curation/filter": 4_650,
     "curation/metrics": 2_340,
     "curation/models": 1_600,
     "curation/passes": 2_030,

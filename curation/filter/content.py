@@ -1,7 +1,5 @@
 """The content of ``filter.json``: the cut, what was read and kept in each round, the files, and what it cost."""
 
-from collections.abc import Mapping
-
 from curation.filter.cascade import saved_by
 from curation.filter.described import CUT, Round
 from curation.filter.opened import OpenedFilter
@@ -20,7 +18,7 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
     """
     config, manifest, rounds = opened.config, opened.manifest, opened.rounds
     forecast = saved(config)
-    cut = _cut(manifest.stages[CUT].outputs, config.seed)
+    cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
@@ -41,22 +39,6 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
         "files": _files(opened, cut["id"]),
         "costs": compared(forecast, {} if forecast is None else used_since(forecast, manifest)),
     }
-
-
-def _cut(outputs: Mapping[str, object], seed: int) -> Content:
-    names = (
-        "id",
-        "rule",
-        "rounds",
-        "threshold",
-        "lowest_trust",
-        "num_labelled",
-        "num_dropped",
-        "num_short",
-        "num_scored",
-        "risk",
-    )
-    return {name: outputs[name] for name in names} | {"seed": seed}
 
 
 def _first_cut(opened: OpenedFilter) -> Content:
