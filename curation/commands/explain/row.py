@@ -1,7 +1,5 @@
 """Everything a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 import pyarrow as pa
 
@@ -102,8 +100,13 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
         found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
-        for arm, problem in _failed(run, index, row_id, found["arms"]):
-            found["arms"][arm]["failed"] = problem
+        kind = verifying_stage(run.config)
+        verified = None if kind is None else run.stage(index, "pool", kind)
+        row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
+        if row is not None and not row["correct"]:
+            for arm in found["arms"]:
+                if is_verified(ARMS[arm], run.config.selection):
+                    found["arms"][arm]["failed"] = row["problem"] or "the check calls its answer wrong"
         found["budget"] = {name: (selected.outputs["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
     elif split != "pool":
         found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
@@ -129,16 +132,6 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     row = io.take(labels, np.array([row_id], dtype=np.int64), list(function.features)).combine_chunks().to_batches()[0]
     moved = ((name, float(adds_N[0])) for name, adds_N in function.explained(row).items())
     return [{"input": name, "adds": adds} for name, adds in sorted(moved, key=lambda item: -abs(item[1]))]
-
-
-def _failed(run: RecordedRun, index: int, row_id: int, arms: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The arms from which the check of ``selection.verify`` has dropped the row, each with why."""
-    kind = verifying_stage(run.config)
-    verified = None if kind is None else run.stage(index, "pool", kind)
-    row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
-    if row is not None and not row["correct"]:
-        dropped = (arm for arm in arms if is_verified(ARMS[arm], run.config.selection))
-        yield from ((arm, row["problem"] or "the check calls its answer wrong") for arm in dropped)
 
 
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
