@@ -19,7 +19,6 @@ from curation.storage.paths import place
 if TYPE_CHECKING:
     from curation.commands.status import Shown
     from curation.config import RunConfig
-    from curation.config.filter import FilterConfig
     from curation.storage.paths import Place
 
 BEGIN_SECONDS = 60.0
@@ -46,28 +45,28 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
     with doing("importing curation.commands.status"):
-        from curation.commands import filter_status
         from curation.commands import status as run_status
-        from curation.config.filter import WORK
+        from curation.config.filter import WORK, FilterConfig
         from curation.config.load import is_filter, load_config, load_filter
-        from curation.filter.opened import config_at
         from curation.rundir.manifest import record_in
 
     look_again: Callable[[], Shown]
     settings: RunConfig | FilterConfig
     if record_in(place(config)) == place(config) / WORK:
+        from curation.filter.opened import config_at
+
         settings = config_at(place(config), overrides)
-        look_again = partial(filter_status.look, settings)
     else:
         if (place(config) / WORK).is_dir():
             raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
         config, overrides = of_run(config, overrides)
-        if is_filter(config):
-            settings = load_filter(config, overrides)
-            look_again = partial(filter_status.look, settings)
-        else:
-            settings = load_config(config, overrides)
-            look_again = partial(run_status.look, settings)
+        settings = (load_filter if is_filter(config) else load_config)(config, overrides)
+    if isinstance(settings, FilterConfig):
+        from curation.commands import filter_status  # heavy, and a run needs none of it
+
+        look_again = partial(filter_status.look, settings)
+    else:
+        look_again = partial(run_status.look, settings)
     if as_json:
         echo(json.dumps(run_status.status_json(look_again()), indent=1))
     elif watch is None:
