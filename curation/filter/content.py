@@ -53,7 +53,7 @@ def _first_cut(opened: OpenedFilter) -> Content:
 
 
 def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
-    stages = opened.described.rounds[rnd.name]._asdict()
+    stages = vars(opened.described.rounds[rnd.name])
     records = {name: opened.manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
     counts = records["label"].outputs["counts"]
     return {

@@ -45,10 +45,9 @@ def write_held_out(rows: HeldOut, path: Path) -> None:
     pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
 
 
-def floats_of(column: pa.ChunkedArray) -> Float32s:
+def floats_of(column: pa.Array | pa.ChunkedArray) -> Float32s:
     """Return a column as float32 [N], NaN for null."""
-    values: Float32s = column.to_numpy().astype(np.float32)
-    return values
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
 
 
 def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
