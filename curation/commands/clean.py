@@ -63,7 +63,10 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
         manifest = Manifest.load(directory)
         manifest.require_current()
         manifest.require_own_tables()
-        pinned = _pinned(manifest)
+        pinned: defaultdict[str, set[int]] = defaultdict(set)  # the versions that the manifest names, by table
+        for item in manifest.stages.values():
+            for ref in table_refs([item.inputs, item.outputs]):
+                pinned[_resolved(ref.uri)].add(ref.version)
         superseded = list(_superseded(manifest, before))
         for folder in superseded:
             files = _files(folder)
@@ -107,15 +110,6 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
             (place(uri) / file.name).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
     return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
-
-
-def _pinned(manifest: Manifest) -> defaultdict[str, set[int]]:
-    """The versions that the manifest names, by table."""
-    pinned: defaultdict[str, set[int]] = defaultdict(set)
-    for record in manifest.stages.values():
-        for ref in table_refs([record.inputs, record.outputs]):
-            pinned[_resolved(ref.uri)].add(ref.version)
-    return pinned
 
 
 def _resolved(path: str) -> str:

@@ -118,9 +118,14 @@ def calibration_of(fit: Fit, function: "StateTrust") -> tuple[GradedScores | Non
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
         grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
-    keep = _every
+    keep: Keep | None = None
     split, chose = "calibration", False
-    if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
+    if (
+        labelled is not None
+        and grades is not None
+        and is_of(fit, labelled)
+        and grades.inputs["labels"] == labelled.outputs["labels"]
+    ):
         labels, graded = TableRef.from_json(labelled.outputs["labels"]), TableRef.from_json(grades.outputs["grades"])
     else:
         split, chose = "source", True  # they chose a penalty, a step to stop at, or the function itself
@@ -152,17 +157,8 @@ def is_of(fit: Fit, labelled: StageRecord) -> bool:
     return same and (own is None or own["digest"] == fit.trust.digest)
 
 
-def _graded_by(grades: StageRecord, labelled: StageRecord) -> bool:
-    """Whether these labels were graded."""
-    return bool(grades.inputs["labels"] == labelled.outputs["labels"])
-
-
-def _every(row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
-    return np.ones(len(row_ids_N), dtype=np.bool_)
-
-
-def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep) -> GradedScores:
-    """The graded rows to keep that count as independent draws, by row id; NaN scores where no label could be read."""
+def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None) -> GradedScores:
+    """The graded rows to ``keep`` that count as independent draws, by row id; NaN scores without a readable label."""
     graded = read_grades(grades)
     table = io.open_table(labels)
     stored = [schemas.raw_column(name), schemas.trust_column(name)]
@@ -172,7 +168,8 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust
     columns = list(dict.fromkeys(["row_id", "label", *features]))
     for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
         row_ids_B = batch.column("row_id").to_numpy()
-        kept_B = keep(row_ids_B) & np.isin(row_ids_B, graded.row_ids_N)
+        kept_B = np.isin(row_ids_B, graded.row_ids_N)
+        kept_B &= True if keep is None else keep(row_ids_B)
         batch = batch.filter(pa.array(kept_B))
         scores = _honest_scores(batch, function, stored if scored else None)  # of another split the plain ones
         parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))

@@ -1,13 +1,12 @@
-"""Everything a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
-
-from collections.abc import Iterable, Iterator
+"""Everything that a run knows of one row (its place, prompt, labels, trust, arms), and which rows taught a student."""
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.commands.explain.recorded import RecordedRun
-from curation.commands.export.run import fitted_by
+from curation.commands.export.run import fitted_by, read_run
+from curation.commands.export.student import find_student, students_of
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.json_types import Json
@@ -24,6 +23,8 @@ from curation.trust import TrustFunction, get_trust, load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
 """Columns of a labels table that are told."""
+TAUGHT = ["row_id", "rank", "trust", "prompt", "completion", "label", "label_source"]
+"""Columns of a selection that are told."""
 
 
 def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
@@ -102,8 +103,13 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
         found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
-        for arm, problem in _failed(run, index, row_id, found["arms"]):
-            found["arms"][arm]["failed"] = problem
+        kind = verifying_stage(run.config)
+        verified = None if kind is None else run.stage(index, "pool", kind)
+        row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
+        if row is not None and not row["correct"]:
+            for arm in found["arms"]:
+                if is_verified(ARMS[arm], run.config.selection):
+                    found["arms"][arm]["failed"] = row["problem"] or "the check calls its answer wrong"
         found["budget"] = {name: (selected.outputs["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
     elif split != "pool":
         found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
@@ -129,16 +135,6 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     row = io.take(labels, np.array([row_id], dtype=np.int64), list(function.features)).combine_chunks().to_batches()[0]
     moved = ((name, float(adds_N[0])) for name, adds_N in function.explained(row).items())
     return [{"input": name, "adds": adds} for name, adds in sorted(moved, key=lambda item: -abs(item[1]))]
-
-
-def _failed(run: RecordedRun, index: int, row_id: int, arms: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The arms from which the check of ``selection.verify`` has dropped the row, each with why."""
-    kind = verifying_stage(run.config)
-    verified = None if kind is None else run.stage(index, "pool", kind)
-    row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
-    if row is not None and not row["correct"]:
-        dropped = (arm for arm in arms if is_verified(ARMS[arm], run.config.selection))
-        yield from ((arm, row["problem"] or "the check calls its answer wrong") for arm in dropped)
 
 
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
@@ -186,3 +182,45 @@ def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
     readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
     found: list[float] = raw_B[readable_B].tolist()
     return found
+
+
+def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:
+    """The rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
+
+    Raises:
+        ExportError: the directory is no run, or has no such student.
+        TableError: the stage's name and the generation contradict each other.
+    """
+    arm, name = student or REFERENCE_ARM, None
+    named = next((item for item in students_of(*read_run(run)) if item.stage == student), None)
+    if named is not None:
+        if generation not in (None, named.generation):
+            raise TableError(
+                f"--student {student}: is of generation {named.generation}, not {generation}; leave --generation out"
+            )
+        arm, generation, name = named.arm, named.generation, named.name or None
+    found = find_student(run, arm, generation, name)
+    recorded = RecordedRun.of(run)
+    selected = found.selecting
+    assert selected is not None, "find_student compares the digest of its rows"
+    made = selected.outputs["arms"][found.arm]
+    table = TableRef.from_json(made["table"])
+    first = io.read(table, columns=TAUGHT, filter=f"rank < {num_rows}").sort_by("rank").to_pylist()
+    training = found.record.outputs["training"]
+    return {
+        "student": found.stage,
+        "arm": found.arm,
+        "generation": found.generation,
+        "base": found.base.to_json(),
+        "model": found.model.to_json(),
+        "teacher": selected.inputs["teacher"],
+        "num_rows": made["num_rows"],
+        "rows_trained": training["num_rows"],
+        "rows_dropped": training["num_dropped"],
+        "epochs": training["num_epochs"],
+        "digest": made["digest"],
+        "table": table.to_json(),
+        "files": {kind: made[kind] for kind in ("parquet", "jsonl")},
+        "read_all": f"curate inspect {run} {found.home}/select/{found.arm} --rows {made['num_rows']}",
+        "rows": [{**row, "origin": recorded.origin(row["row_id"], "pool")} for row in first],
+    }
