@@ -1,5 +1,7 @@
 """Classification: labels are classes of a column, their words are scored; and options and problems in named columns."""
 
+import json
+
 import pytest
 
 from curation.config import DomainConfig
@@ -42,6 +44,8 @@ def test_messages_are_read_as_turns():
         domain = made(classes=["a", "b"], text=text)
         assert domain.read({"text": messages})["text"] == "user: Is it on?\nassistant: Yes."
         assert domain.read({"text": shared})["text"] == "human: Is it on?\ngpt: Yes."
+    for text in (json.dumps(messages), str(messages)):  # as CSV holds them
+        assert made(classes=["a", "b"]).read({"text": text})["text"] == "user: Is it on?\nassistant: Yes."
     last = made(classes=["a", "b"], text="{{ text[-1].content | upper }}")
     assert last.read({"text": messages})["text"] == "YES."
     seen = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
