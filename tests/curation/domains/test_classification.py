@@ -137,6 +137,9 @@ def test_a_problem_and_its_answer_in_named_columns():
     [
         ("caf\xe9", "cafe\u0301", r"U\+00E9 LATIN SMALL LETTER E WITH ACUTE, U\+0301 COMBINING ACUTE ACCENT"),
         ("bar", "b\u200bar", r"U\+200B ZERO WIDTH SPACE"),
+        ("bar", "b\u034far", r"U\+034F COMBINING GRAPHEME JOINER"),
+        ("\u2764", "\u2764\ufe0f", r"U\+FE0F VARIATION SELECTOR-16"),
+        ("bar", "bar\u3164", r"U\+3164 HANGUL FILLER"),
         ("pay", "p\u0430y", r"U\+0061 LATIN SMALL LETTER A, U\+0430 CYRILLIC SMALL LETTER A"),
         ("alpha", "\u03b1lpha", r"U\+03B1 GREEK SMALL LETTER ALPHA"),
         ("a-b", "a\u2010b", r"U\+002D HYPHEN-MINUS, U\+2010 HYPHEN"),
