@@ -189,7 +189,7 @@ def read_fen(fen: object) -> chess.Board:
 
 def _moves(raw: Mapping[str, object]) -> list[str]:
     moves = cell(raw, "moves")
-    words = moves.split() if isinstance(moves, str) else []
+    words = moves.split() if isinstance(moves, str) else [*map(str, moves)] if isinstance(moves, list) else []
     if not words:
         raise RowError("null_field: moves is empty")
     return words

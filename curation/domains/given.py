@@ -62,7 +62,8 @@ _GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
 class GivenLabels(_Around):
     """The same domain, which also reads the columns with labels made elsewhere.
 
-    A domain may have a method ``unordered``: itself for rows whose answers are shown in the order of their columns.
+    A domain may have a method ``unordered``: itself for rows whose answers are shown in the order of their columns; and
+    ``restated``: a text that it cannot parse as a completion that states the same answer, or None.
     """
 
     both_orders = False
@@ -153,6 +154,8 @@ class GivenLabels(_Around):
             text = text if label is None else label
         if label is not None:
             return self._domain.answer(label, example) if is_bare(self._domain, text, label, example) else text
+        if (restated := getattr(self._domain, "restated", None)) is not None:
+            return restated(text) or text
         sentence, _ = attempt(self._domain.answer, text, example)
         if sentence is not None and attempt(self._domain.parse, sentence, example)[0] == text:
             return sentence

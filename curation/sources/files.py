@@ -5,7 +5,7 @@ import posixpath
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote
@@ -23,15 +23,19 @@ SPLITS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev", "devel", "development"),
     "test": ("test", "testing", "eval", "evaluation", "heldout", "holdout"),
-    "sample": ("sample", "samples", "preview", "toy"),
+    "sample": ("sample", "samples", "example", "examples", "preview", "toy", "tiny", "mini", "demo", "debug"),
     "labelled": ("labelled", "labeled"),
     "unlabelled": ("unlabelled", "unlabeled", "unsupervised"),
 }
-"""Words by which the name of a file or folder says a split, digits after them aside (``train2``)."""
+"""Words by which the name of a file or folder says a split, what follows them aside (``train2``, ``testset``)."""
+_AFTER = re.compile(r"\d+$|(?<=.)(?:set|data|split|file)s?\d*$")
 METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json")
 """Files of a data set's repository that hold no rows."""
+UNREAD = (".tsv", ".tsv.gz", ".xlsx", ".xls", ".arrow", ".feather", ".avro", ".orc", ".xz", ".lz4")
+"""Endings of files of rows that no reader takes."""
 _SPLIT_OF = {word: split for split, words in SPLITS.items() for word in words}
 _KEY = re.compile(r"([^=]+)=(.*)")
+_SPLIT_KEYS = ("split", "fold", "set", "subset", "partition")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 MOST_NAMED = 3
 """Files of a kind that a message names."""
@@ -54,6 +58,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
         raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
     found = _with_format(source, at_path, single)
     check_one_kind(source, found)
+    _check_read(source, {form for _, form in found})
     before = {file.path: file for file in known}
     numbers = {file.path: file.index for file in known}
     following = max(numbers.values(), default=-1) + 1
@@ -160,7 +165,23 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
             f"{source.path}: unknown format: {what} none of {', '.join(forms)}; "
             f"set format: {', '.join(dict.fromkeys(forms.values()))}"
         )
+    if unread := [file.inner for file, form in endings if form is None and file.inner.lower().endswith(UNREAD)]:
+        raise SourceError(
+            f"{source.path}: {_named(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; convert "
+            "it, or name the others in path (a glob such as *.csv)"
+        )
     return known
+
+
+def _check_read(source: SourceConfig, forms: Collection[str]) -> None:
+    """Refuse keys of text files that no file of these formats reads."""
+    for key, kinds in (("form", TEXTS), ("delimiter", ("csv",)), ("quoting", ("csv",))):
+        value = getattr(source, key)
+        if value != SourceConfig.model_fields[key].default and not {*kinds} & {*forms}:
+            raise SourceError(
+                f"{source.path}: {key}: {value!r} is read of {', '.join(kinds)} alone, and the source is "
+                f"{', '.join(sorted(forms))}; take the key out, or convert the files"
+            )
 
 
 def _with_its_time(old: SourceFile, new: SourceFile) -> str:
@@ -227,10 +248,10 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
         SourceError: names the kinds with their files.
     """
     kinds: dict[str, list[str]] = defaultdict(list)
-    names = {file.inner for file, _ in files}
+    plain = Counter(_without_compression(file.inner)[0] for file, _ in files)
     for file, form in files:
-        plain, ending = posixpath.splitext(file.inner)
-        copied = ending if ending in COMPRESSED and plain in names else ""  # the same file once more, compressed
+        name, ending = _without_compression(file.inner)
+        copied = ending if plain[name] > 1 else ""  # the same file once more, compressed
         kinds[f"{_split(file.inner) or 'no split named'}, {form}{copied}"].append(file.inner)
     if source.mixed or len(kinds) < 2:
         return
@@ -242,12 +263,18 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
     )
 
 
+def _without_compression(inner: str) -> tuple[str, str]:
+    """Return a path without the ending of a compressed file, and that ending or ""."""
+    name, ending = posixpath.splitext(inner)
+    return (name, ending) if ending.lower() in COMPRESSED else (inner, "")
+
+
 def _split(inner: str) -> str:
     """Return the split that a path names, in its file before its folders, or the arm that a run selected; else ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
     if folders and folders[-1].startswith(("select-", "keep-")):  # a run's own, with a file for each arm
         return f"arm {PurePosixPath(file).stem}"
-    keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in ("split", "fold")]
+    keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in _SPLIT_KEYS]
     names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
     return next((split for name in names if (split := _word(name))), "")
 
@@ -255,7 +282,7 @@ def _split(inner: str) -> str:
 def _word(name: str) -> str:
     """Return the split that the words of a name say: the first that does."""
     parts = re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)
-    words = (part.casefold().rstrip("0123456789") for part in parts)
+    words = (_AFTER.sub("", part.casefold()) for part in parts)
     return next((_SPLIT_OF[word] for word in words if word in _SPLIT_OF), "")
 
 

@@ -170,6 +170,10 @@ def _require_distinct(path: str, names: Sequence[str]) -> None:
         raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
 
 
+class DelimiterError(SourceError):
+    """A CSV file whose header another delimiter separates."""
+
+
 _DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 """Delimiters of CSV files, as a message names them."""
 
@@ -177,8 +181,9 @@ _DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
     """Refuse a header of one column that holds another delimiter: which one is meant is for the user to say."""
     for sign, named in _DELIMITERS.items():
-        if len(names) == 1 and len(parts := names[0].split(sign)) > 1 and all(part.strip() for part in parts):
-            raise SourceError(
+        parts = names[0].rstrip(sign).split(sign)
+        if len(names) == 1 and len(parts) > 1 and all(part.strip() for part in parts):
+            raise DelimiterError(
                 f"{path}: read with {_DELIMITERS.get(delimiter, quoted(delimiter))} between fields, the header is one "
                 f"column, {quoted(names[0])}: its fields are separated by {named}; set delimiter: "
                 f"{json.dumps(sign)} in its source"

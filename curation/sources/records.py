@@ -27,6 +27,7 @@ BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
 """The greatest depth of a JSON value; the file formats behind it nest by the call stack."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""
@@ -188,9 +189,9 @@ def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], D
         SourceError: as :func:`csv_fields`; the lines end in carriage returns alone; or it is Excel's hint ``sep=;``.
     """
     text = _decoded(path, 0, record)
-    if "\r" in text.rstrip("\r\n") and not re.search(r'"[^"]*\r[^"]*"', text):
+    if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
-    if hint := re.fullmatch(r'"?sep=(.)"?', text.strip("\r\n")):
+    if hint := re.fullmatch(r'"?(?i:sep)=(.)"?', text.strip("\r\n")):
         raise SourceError(
             f"{path}: {hint[0]!r} is Excel's hint and no header; delete line 1, and set delimiter: "
             f"{json.dumps(hint[1])} in its source"
@@ -200,7 +201,7 @@ def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], D
         names.pop()
     if len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]):
         dialect = dialect._replace(is_spaced=True)
-        names = [name.removeprefix(" ") for name in names]
+        names = csv_fields(path, 0, record, dialect=dialect)[: len(names)]
     return names, dialect
 
 
@@ -211,7 +212,8 @@ def csv_fields(
 
     Raises:
         SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields; or quotes
-            may have swallowed rows: each of its lines has the right number of fields by itself, too.
+            may have swallowed rows: its lines have the right number of fields by themselves, too; or a space stands
+            before a quote that opens a field.
     """
     where = f"{path}: record {number}" if names is not None else f"{path}: the header"
     text, delimiter = _decoded(path, number, record), dialect.delimiter
@@ -226,14 +228,22 @@ def csv_fields(
             f"{where} cannot be read as CSV {_near(text, _fault(text, delimiter))}; a field with quotes or line ends "
             "has to stand in quotes, with its own quotes doubled"
         ) from error
+    if names is not None and quoting == csv.QUOTE_MINIMAL and not dialect.is_spaced and ' "' in text:
+        spaced = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
+        if [field.lstrip(" ") for field in fields] != [field.lstrip(" ") for field in spaced]:
+            near = _near(text, text.index(' "'))
+            raise SourceError(
+                f"{where} has a space before the quote that opens a field, {near}; take "
+                "such spaces out, or set quoting: none in its source if quotes are letters there"
+            )
     if names is not None and not any(fields[len(names) :]):
         fields = fields[: len(names)]
     lines = text.rstrip("\r\n").split("\n")
     if names is not None and dialect.quoting == "auto" and _are_rows(lines, len(names), delimiter):
         raise SourceError(
-            f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and each of these lines has "
-            f"{len(names)} fields if they are not, {_near(text, text.find(chr(34)))}; set quoting: none (a quote is "
-            "part of the text) or quoting: quotes in its source"
+            f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these "
+            f"lines have {len(names)} fields if they are not, {_near(text, text.find(chr(34)))}; set quoting: none (a "
+            "quote is part of the text) or quoting: quotes in its source"
         )
     if names is not None and len(fields) != len(names):
         raise SourceError(f"{where} has {len(fields)} fields, the header {len(names)}, {_near(text, 0)}; fix the file")
@@ -241,10 +251,13 @@ def csv_fields(
 
 
 def _are_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
-    """Return whether the lines of a quoted record have the right number of fields by themselves, each.
+    """Return whether the lines of a quoted record have the right number of fields by themselves.
 
-    A delimiter before a space is one of a sentence (``yes, but``).
+    Between tabs it is enough that the first and the last have, where no quote is doubled, as CSV's are. A delimiter
+    before a space is one of a sentence (``yes, but``).
     """
+    if delimiter == "\t" and len(lines) > 1 and not any('""' in line for line in lines):
+        lines = [lines[0], lines[-1]]
     between = re.compile(re.escape(delimiter) + ("(?! )" if delimiter in ",;" else ""))
     return len(lines) > 1 and num_fields > 1 and all(len(between.findall(line)) == num_fields - 1 for line in lines)
 

@@ -17,6 +17,7 @@ from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
 from curation.errors import ConfigError
 from curation.escaping import quoted
+from curation.sources.forms import Prodigy
 
 Ask = Callable[[str, Sequence[str]], str]
 """Puts a question with its possible answers to the user, and returns one of these."""
@@ -243,6 +244,11 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
             answer, why = _asked(tables, ask, about, options, "--answer COLUMN"), "as you said"
     shares = filled[answer]
     labelled = tables[shares.index(max(shares))]
+    if wishes.answer is None and "accept" in names and {*labelled.counts(answer)} <= {*Prodigy.ANSWERS}:
+        raise ConfigError(
+            f"{labelled.path}: accept and {answer} are those of Prodigy's tasks, whose export is read as JSON lines "
+            "(prodigy db-out); give that file, or name the column of the labels by --answer"
+        )
     if max(shares) < 0.95:
         raise ConfigError(
             f"{labelled.path}: column {quoted(answer)} has a value in {max(shares):.0%} of the rows alone; put the "
