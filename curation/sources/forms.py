@@ -129,10 +129,10 @@ def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:
 
 def _chosen(value: object) -> list[Any] | None:
     """Return the labels in ``{"choices": [...]}``, an object or the text of one; ``None`` of anything else."""
-    if isinstance(value, str) and _CHOICES.match(value):
+    if isinstance(text := value, str) and _CHOICES.match(text):
         for read in (json.loads, ast.literal_eval):  # pandas writes objects as Python does
             with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                value = read(value)
+                value = read(text)
                 break
     is_choice = isinstance(value, dict) and value.keys() == {"choices"} and isinstance(value["choices"], list)
     return value["choices"] if is_choice and isinstance(value, dict) else None
