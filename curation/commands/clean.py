@@ -25,7 +25,7 @@ from curation.rundir.manifest import Manifest, record_in
 from curation.storage import lease
 from curation.storage.inside import inside
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
-from curation.tables.contents import version_of
+from curation.tables.versions import version_of
 
 
 @dataclass(frozen=True, kw_only=True)
