@@ -33,7 +33,7 @@ BUDGETS: dict[str, int] = {
     "curation/sources": 2_060,
     "curation/stages": 8_860,
     "curation/storage": 1_810,
-    "curation/tables": 1_940,
+    "curation/tables": 1_820,
     "curation/teachers": 5_880,
     "curation/telemetry": 560,
     "curation/tracking": 340,

@@ -27,7 +27,7 @@ from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
 from curation.rundir.graph import Position, Stage
-from curation.rundir.sealed import Lost, find_lost, seal
+from curation.rundir.sealed import Lost, find_lost, list_of, seal
 from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
@@ -295,6 +295,7 @@ class Manifest:
             self.write()  # first: a record that counts files that are gone would be done again
         for name in there:
             remove(folders[name])
+            list_of(folders[name]).unlink(missing_ok=True)
         return there
 
     def record(

@@ -1,8 +1,9 @@
 """The seal of a recorded stage: a list of its files with sizes and digests, so that loss and damage are seen.
 
 A record names tables, models and exports. Before it is written, :func:`seal` waits until the files of those that lie in
-the run directory are on the disk, and lists them in ``sums.json`` in the stage's folder; the record holds the digest of
-this list alone. :func:`find_lost` compares existence and sizes, and reads no data. ``curate verify`` reads everything.
+the run directory are on the disk, and lists them in ``FOLDER.sums.json`` beside the stage's folder; the record holds
+the digest of this list alone. :func:`find_lost` compares existence and sizes, and reads no data. ``curate verify``
+reads everything.
 """
 
 import json
@@ -24,7 +25,8 @@ from curation.storage.paths import Place, Remote, StoredObject, write_atomically
 from curation.tables.digests import DATA, digest_in
 from curation.tables.versions import VERSIONS, files_of, manifest_names
 
-SUMS = "sums.json"
+SUMS = ".sums.json"
+"""Follows the name of the stage's folder; in the folder it would change the digest of a model."""
 
 
 class Lost(NamedTuple):
@@ -131,9 +133,14 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
     files |= {name: known[name] for name in files.keys() & known.keys() if not name.startswith(f"{folder}/")}
     durable.sync(home / name for name, content in files.items() if content is None)
     text = json.dumps({name: content or listing.content(name) for name, content in files.items()}, indent=0)
-    write_atomically(home / folder / SUMS, text)
-    durable.sync_names(home / folder)
-    return {"sums": f"{folder}/{SUMS}", "content": content_of(text.encode())}
+    write_atomically(list_of(home / folder), text)
+    durable.sync_names(list_of(home / folder).parent)
+    return {"sums": f"{folder}{SUMS}", "content": content_of(text.encode())}
+
+
+def list_of(folder: Place) -> Place:
+    """Return where the list of a stage's files is, by the stage's folder."""
+    return folder.with_name(f"{folder.name}{SUMS}")
 
 
 def load(home: Place, seal: JsonView) -> dict[str, Content] | None:

@@ -151,7 +151,7 @@ def test_a_link_that_leads_out_stops_whoever_would_work_there(tmp_path: Path, li
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["config.yaml", "gen-0/labels.lance.suspects", "gen-0/sums.json", "draw.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "gen-0/labels.lance.suspects", "gen-0/x.sums.json", "draw.json"])
 def test_a_pipe_in_a_run_directory_stops_whoever_would_read_it(tmp_path: Path, name: str) -> None:
     record_stage(tmp_path)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

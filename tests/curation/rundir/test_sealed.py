@@ -16,7 +16,7 @@ from curation.errors import RunDirError, TableError, of_lance
 from curation.refs import TableRef
 from curation.rundir.graph import dependents
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import SUMS, load
+from curation.rundir.sealed import list_of, load
 from curation.rundir.status import statuses
 from curation.storage.digest import quick_content
 from curation.storage.paths import place
@@ -133,11 +133,13 @@ def test_digests_are_taken_by_the_writers_and_the_records_stay_small(made: Path)
     data = list((labels(made) / "data").iterdir())
     assert len(data) > NUM_FRAGMENTS and all(digest_in(path.name) == quick_content(path).digest for path in data)
     assert len(json.dumps(record.sealed)) < 200
+    folder = Path(outputs(made, "gen-0/trust")["trust"]["uri"]).parent
+    assert [path.name for path in folder.iterdir()] == ["net"], "a list in it would change the digest of a model there"
 
 
 @pytest.mark.parametrize("how", ["flip", "delete", "folder"])
 def test_a_list_that_is_not_what_was_written_is_told_and_made_again(copy: Path, how: str):
-    path = labels(copy).parent / SUMS
+    path = list_of(labels(copy).parent)
     content = path.read_bytes()
     path.write_bytes(content.replace(b"xxh3", b"xxh4", 1)) if how == "flip" else path.unlink()
     if how == "folder":

@@ -53,8 +53,8 @@ def test_what_a_record_names_is_waited_for_before_it_is_written(tmp_path, waited
         files = load(tmp_path / "run", record.sealed)
         assert files
         named |= {tmp_path / "run" / name for name in files}
-        home = (tmp_path / "run" / record.sealed["sums"]).parent
-        assert home in waited and any(path.name.startswith(".sums.json") for path in waited)
+        sums = tmp_path / "run" / record.sealed["sums"]
+        assert sums.parent in waited and any(path.name.startswith(f".{sums.name}.") for path in waited)
     assert any("_versions" in path.parts for path in named) and any("data" in path.parts for path in named)
     assert not named - waited and not {path.parent for path in named} - waited
 
