@@ -22,10 +22,11 @@ import lance
 from curation.errors import RunDirError
 from curation.refs import table_refs
 from curation.rundir.manifest import Manifest, record_in
+from curation.rundir.sealed import list_of
 from curation.storage import lease
 from curation.storage.inside import inside
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
-from curation.tables.contents import version_of
+from curation.tables.versions import version_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
             files = _files(folder)
             if not dry:
                 remove(folder)
+                list_of(folder).unlink(missing_ok=True)
             yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
         for table in _tables(directory):
             if not any(table.startswith(f"{folder}/") for folder in superseded):

@@ -27,7 +27,7 @@ from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
 from curation.rundir.graph import Position, Stage
-from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
+from curation.rundir.sealed import Lost, find_lost, list_of, seal
 from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
@@ -37,7 +37,7 @@ from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, write_atomically
 
-FORMAT = 4
+FORMAT = 5
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
 
@@ -53,7 +53,7 @@ class StageRecord:
     seconds: float
     started: str
     sealed: Json = field(default_factory=dict)
-    """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
+    """Where its files are listed (:func:`curation.rundir.sealed.seal`); empty where they were not looked at."""
     kind: str = ""
     """The name of its class."""
     released: bool = False
@@ -177,7 +177,7 @@ class Manifest:
             said = f"the record of stage {name} in manifest.json"
             if record.name != name:
                 raise ValueError(f"{said} is of {record.name!r}")
-            for path in (name, self._folder_of(name, record.inputs), *Sealed.from_json(record.sealed).paths):
+            for path in (name, self._folder_of(name, record.inputs), record.sealed.get("sums", name)):
                 inside(self.directory, path, said)
 
     def require_own_tables(self) -> None:
@@ -245,17 +245,13 @@ class Manifest:
     def lost(self) -> Mapping[str, Lost]:
         """The stages whose files are not all there, as of the first look."""
         if self._lost is None:
-            sealed = {name: Sealed.from_json(record.sealed) for name, record in self.stages.items()}
-            self._lost = find_lost(self.directory, sealed)
+            self._lost = find_lost(self.directory, {name: record.sealed for name, record in self.stages.items()})
         return self._lost
 
-    def seal(self, name: str, outputs: object) -> Sealed:
-        """The files that the outputs of a stage name."""
-        known: Json = {}
-        for record in list(self.stages.values()):
-            if record.name != name:  # it may have been made again
-                known |= Sealed.from_json(record.sealed).files
-        return seal(self.directory, outputs, known)
+    def seal(self, name: str, inputs: Json, outputs: object) -> Json:
+        """List the files that the outputs of a stage name; see :func:`curation.rundir.sealed.seal`."""
+        others = [record.sealed for record in list(self.stages.values()) if record.name != name]
+        return seal(self.directory, self._folder_of(name, inputs), outputs, others)
 
     def redo(self, names: Iterable[str], *, named: Iterable[str] = ()) -> None:
         """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`.
@@ -266,7 +262,6 @@ class Manifest:
         for name in named:
             self.asked_again[name] = self.asked_again.get(name, 0) + 1
         for name in names:
-            self.clear(name)
             self.stages.pop(name, None)
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self._lost = None
@@ -283,12 +278,8 @@ class Manifest:
             self.write()  # first: a record that counts files that are gone would be done again
         for name in there:
             remove(folders[name])
+            list_of(folders[name]).unlink(missing_ok=True)
         return there
-
-    def clear(self, name: str) -> None:
-        """Remove what a recorded stage left that is in the way when it is made again."""
-        if (record := self.stages.get(name)) is not None:
-            clear_damaged(self.directory, name, Sealed.from_json(record.sealed))
 
     def record(
         self,
@@ -298,7 +289,7 @@ class Manifest:
         *,
         rows: int,
         seconds: float,
-        sealed: Sealed | None = None,
+        sealed: Json | None = None,
         kind: str = "",
         at: Position | None = None,
     ) -> StageRecord:
@@ -315,7 +306,7 @@ class Manifest:
             rows=rows,
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
-            sealed={} if sealed is None else sealed.to_json(),
+            sealed=sealed or {},
             kind=kind,
             at=asdict(at or Position()),
         )

@@ -21,7 +21,6 @@ from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.load import Load, fits
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import Sealed
 from curation.rundir.status import Status, statuses
 from curation.stopping import Stopped, check, deferred, stopped_by
 from curation.storage.lease import Guard, Lease
@@ -101,7 +100,7 @@ class _Ended(NamedTuple):
     stage: Stage
     key: Json
     done: Done | None
-    sealed: Sealed | None
+    sealed: Json | None
     seconds: float
     error: BaseException | None
     is_whole: bool = True
@@ -175,8 +174,6 @@ class Run:
                 for status in ready:
                     left.remove(status)
                     name = status.stage.name
-                    if status.state == "lost":
-                        self.manifest.clear(name)
                     if status.state == "lost" and status.stage.host is not None:
                         self.manifest.redo([name])  # a model may answer otherwise: another place tells it apart
                 if ready:
@@ -314,7 +311,7 @@ class Run:
             self.manifest.event("started", stage=name, why=status.words)
             with stopped_by(self._stop):
                 done = stage.do(task, known)
-                sealed = self.manifest.seal(name, done.outputs)
+                sealed = self.manifest.seal(name, key, done.outputs)
         except Stopped:
             return
         except BaseException as raised:  # SystemExit of a library too
