@@ -24,7 +24,7 @@ BUDGETS: dict[str, int] = {
     "curation/filter": 4_770,
     "curation/metrics": 2_340,
     "curation/models": 1_600,
-    "curation/passes": 2_030,
+    "curation/passes": 2_040,
     "curation/pipeline": 4_520,
     "curation/report": 7_610,
     "curation/rundir": 2_100,
