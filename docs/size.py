@@ -24,7 +24,7 @@ BUDGETS: dict[str, int] = {
     "curation/filter": 4_600,
     "curation/metrics": 2_330,
     "curation/models": 1_570,
-    "curation/passes": 2_030,
+    "curation/passes": 2_040,
     "curation/pipeline": 4_390,
     "curation/report": 7_610,
     "curation/rundir": 1_980,

@@ -1,27 +1,31 @@
 """Which row of a chunk kills the process that works on it: found by cutting up what a process died in.
 
 A process that dies takes its chunk along, and Ray has another one begin it anew. What was under way outlives it in
-:mod:`curation.passes.desk`: :class:`Narrowing`, which the actor keeps there before it begins a piece of the chunk.
-Who finds a piece under way that nobody ended cuts it into parts, to be worked on one by one; a row that its process
-died on alone is tried again, and is poison when that happens again.
+:mod:`curation.passes.work_queue`: the :class:`PoisonSearch`, which the actor keeps there before it begins a piece of a
+chunk that killed a process. A piece under way that nobody ended is cut into parts, to be worked on one by one; a row
+that its process died on alone is tried again, and is poison when that happens again.
 
 What a death finds beside its cause is cut up as well, and comes together again: pieces that were worked on without
 harm are one piece in the next attempt.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from curation.json_types import Json
+from curation.passes.cutting import Chunk
+from curation.storage.paths import place, write_atomically
 
 PARTS = 16
 """Into how many a piece is cut: one poison row of 256 costs two deaths to find, and two more to be sure."""
 
 
 @dataclass(kw_only=True)
-class Narrowing:
+class PoisonSearch:
     """Knowledge of a chunk's rows, by their place in it."""
 
     suspect: list[list[int]]
@@ -34,7 +38,7 @@ class Narrowing:
     """Where it was begun."""
     pass_id: str = ""
     """For which driver: with a driver all of its actors go."""
-    lonely_deaths: dict[int, int] = field(default_factory=dict)
+    solo_crashes: dict[int, int] = field(default_factory=dict)
     """How often a process died on a row alone."""
     num_deaths: int = 0
 
@@ -60,8 +64,8 @@ class Narrowing:
             self.suspect[:0] = _cut(lost)
             return
         (row,) = lost
-        self.lonely_deaths[row] = self.lonely_deaths.get(row, 0) + 1
-        if self.lonely_deaths[row] > max_row_retries:
+        self.solo_crashes[row] = self.solo_crashes.get(row, 0) + 1
+        if self.solo_crashes[row] > max_row_retries:
             self.poison.append(row)
         else:
             self.suspect.insert(0, lost)
@@ -88,7 +92,7 @@ class Narrowing:
             harmless=kept(self.harmless),
             poison=kept(self.poison),
             under_way=kept(self.under_way),
-            lonely_deaths={at[row]: number for row, number in self.lonely_deaths.items() if row in at},
+            solo_crashes={at[row]: number for row, number in self.solo_crashes.items() if row in at},
         )
 
     def pieces(self) -> Iterator[list[int]]:
@@ -118,18 +122,18 @@ class Narrowing:
         value: Json = json.loads(text)
         value |= {name: _places(value[name]) for name in ("harmless", "poison", "under_way")}
         value["suspect"] = [_places(runs) for runs in value["suspect"]]
-        value["lonely_deaths"] = {int(row): number for row, number in value["lonely_deaths"].items()}
+        value["solo_crashes"] = {int(row): number for row, number in value["solo_crashes"].items()}
         return cls(**value)
 
 
 def _runs(places: list[int]) -> list[list[int]]:
     """Places, each at most once, as runs from the first of them to the one after the last."""
     runs: list[list[int]] = []
-    for place in places:
-        if runs and runs[-1][1] == place:
-            runs[-1][1] = place + 1
+    for row in places:
+        if runs and runs[-1][1] == row:
+            runs[-1][1] = row + 1
         else:
-            runs.append([place, place + 1])
+            runs.append([row, row + 1])
     return runs
 
 
@@ -140,3 +144,43 @@ def _places(runs: list[list[int]]) -> list[int]:
 def _cut(piece: list[int]) -> list[list[int]]:
     size = -(-len(piece) // PARTS)
     return [piece[start : start + size] for start in range(0, len(piece), size)]
+
+
+class Suspect(NamedTuple):
+    """A chunk in which processes died."""
+
+    chunk: Chunk
+    known: str
+    """The :class:`PoisonSearch` as JSON."""
+
+
+class PoisonSuspects:
+    """A table's chunks in which processes died, kept beside it: the next driver need not search them from the start.
+
+    There is no file as long as no process died.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._path = place(f"{table}.suspects")
+        self._kept: tuple[Suspect, ...] = ()
+
+    def read(self) -> tuple[Suspect, ...]:
+        """Suspects that the last driver has left."""
+        with suppress(FileNotFoundError):
+            self._kept = tuple(
+                Suspect(Chunk(start=start, stop=stop, take=b64decode(take)), known)
+                for start, stop, take, known in json.loads(self._path.read_bytes())
+            )
+        return self._kept
+
+    def keep(self, suspects: tuple[Suspect, ...]) -> None:
+        """Write the suspects, where they are not those of the last time."""
+        if suspects != self._kept:
+            self._kept = suspects
+            rows = [(chunk.start, chunk.stop, b64encode(chunk.take).decode(), known) for chunk, known in suspects]
+            write_atomically(self._path, json.dumps(rows).encode())
+
+    def forget(self) -> None:
+        """Remove the file."""
+        with suppress(FileNotFoundError):
+            self._path.unlink()

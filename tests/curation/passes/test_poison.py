@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from curation.passes.bisection import PARTS, Narrowing
+from curation.passes.poison import PARTS, PoisonSearch
 
 
 def work_on(num_rows, poison, *, max_row_retries=1, rng=None, rate=0.0):
     """Attempts until one is through: the knowledge at its end, and the pieces that each attempt did without harm."""
-    text, attempts = Narrowing.of(num_rows).to_json(), []
+    text, attempts = PoisonSearch.of(num_rows).to_json(), []
     while True:
-        known, done = Narrowing.from_json(text), []
+        known, done = PoisonSearch.from_json(text), []
         known.begin(max_row_retries=max_row_retries)
         for piece in known.pieces():
             text = known.to_json()
@@ -57,7 +57,7 @@ def test_deaths_by_chance_seldom_condemn_a_row():
 
 
 def test_a_chunk_whose_node_was_lost_is_begun_again_as_it_was():
-    known = Narrowing.of(50)
+    known = PoisonSearch.of(50)
     next(known.pieces())
     known.begin(max_row_retries=1, taken_along=True)
     assert known.is_whole and list(known.pieces()) == [list(range(50))]
