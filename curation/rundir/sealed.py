@@ -1,7 +1,7 @@
 """The seal of a recorded stage: a list of its files with sizes and digests, so that loss and damage are seen.
 
 A record names tables, models and exports. Before it is written, :func:`seal` waits until the files of those that lie in
-the run directory are on the disk, and lists them in ``FOLDER.sums.json`` beside the stage's folder; the record holds
+the run directory are on the disk, and lists them in ``.FOLDER.sums.json`` beside the stage's folder; the record holds
 the digest of this list alone. :func:`find_lost` compares existence and sizes, and reads no data. ``curate verify``
 reads everything.
 """
@@ -26,7 +26,7 @@ from curation.tables.digests import DATA, digest_in
 from curation.tables.versions import VERSIONS, files_of, manifest_names
 
 SUMS = ".sums.json"
-"""Follows the name of the stage's folder; in the folder it would change the digest of a model."""
+"""Follows the name of the stage's folder, beside which a list is hidden: in it, it would change the digest of a model."""
 
 
 class Lost(NamedTuple):
@@ -133,14 +133,15 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
     files |= {name: known[name] for name in files.keys() & known.keys() if not name.startswith(f"{folder}/")}
     durable.sync(home / name for name, content in files.items() if content is None)
     text = json.dumps({name: content or listing.content(name) for name, content in files.items()}, indent=0)
-    write_atomically(list_of(home / folder), text)
-    durable.sync_names(list_of(home / folder).parent)
-    return {"sums": f"{folder}{SUMS}", "content": content_of(text.encode())}
+    path = list_of(home / folder)
+    write_atomically(path, text)
+    durable.sync_names(path.parent)
+    return {"sums": str(PurePosixPath(folder).with_name(path.name)), "content": content_of(text.encode())}
 
 
 def list_of(folder: Place) -> Place:
     """Return where the list of a stage's files is, by the stage's folder."""
-    return folder.with_name(f"{folder.name}{SUMS}")
+    return folder.with_name(f".{folder.name}{SUMS}")
 
 
 def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
