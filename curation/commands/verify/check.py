@@ -140,7 +140,7 @@ def _check_run(checker: Checker) -> None:
         files = {path: (name, content) for path, content in (sealed or {}).items()} | files
     checker.check(files, sum(record.rows for record in stages.values()))
     for versions in () if isinstance(home, Remote) else sorted(home.rglob(VERSIONS)):
-        for path in (os.path.relpath(path, home) for path in find_torn(versions.parent)):
+        for path in (str(path.relative_to(str(home))) for path in find_torn(versions.parent)):
             if path not in files:  # of a table that is being filled
                 problem = "is a version that was cut off while it was written"
                 redo = "`curate run` goes on from the version before it"
