@@ -26,7 +26,7 @@ from curation.tables.digests import DATA, digest_in
 from curation.tables.versions import VERSIONS, files_of, manifest_names
 
 SUMS = ".sums.json"
-"""Follows the name of the stage's folder. The list is hidden beside it: in it, it would change the digest of a model."""
+"""Follows the name of the stage's folder. The list is hidden beside it: within, it would change a model's digest."""
 
 
 class Lost(NamedTuple):
