@@ -151,7 +151,7 @@ def read_pool(
     rows.check()
     schema = rows.schema()
     io.create(uri, schema)
-    committer = commits.Committer(uri, guard)
+    committer = commits.Committer(uri, guard, fragment_mb)
     num_done, total = len(committer.done), rows.num_rows
 
     def committed(done: CommitRound) -> None:
