@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from computed import collect
 from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_test
 
 from curation.domains.grading import read_grades
-from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary, collect
+from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary
 from curation.report.chained import chained
 from curation.report.html import render
 from curation.tables import io

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from computed import collect
 from scipy import stats
 from test_report import by_name, make_run, right_on_test
 
@@ -17,8 +18,8 @@ from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.pipeline.opened import open_run
-from curation.pipeline.running import finished
-from curation.report import RunRecord, collect
+from curation.pipeline.running import finished, rewrite_report
+from curation.report import RunRecord
 from curation.rundir.graph import key_of
 from curation.storage import lease
 
@@ -120,6 +121,8 @@ def finished_run(
                 placed: Any = {"kind": stage.kind, "at": stage.at}
                 opened.manifest.record(stage.name, key_of(stage, known), outputs, rows=10, seconds=1.0, **placed)
             known[stage.name] = outputs
+    if skip is None:
+        rewrite_report(settings, config_path=str(path), command=f"curate run {path}")
     return Path(settings.directory)
 
 
