@@ -26,7 +26,7 @@ from curation.metrics.estimates import proportion
 from curation.refs import ModelRef
 from curation.signals import label_request
 from curation.teachers import Teacher, load_teacher
-from curation.teachers.content_free import ContentFree
+from curation.teachers.wrapped import ContentFree
 
 SETS = ("banking77", "irony")
 

@@ -31,8 +31,8 @@ from curation.cluster.session import local_or_cluster
 from curation.commands.verify.check import Checker, Verified
 from curation.config import RayConfig
 from curation.refs import TableRef
-from curation.rundir.sealed import find_lost, seal
-from curation.tables import commits, io, old_versions, schemas
+from curation.rundir.sealed import find_lost, load, seal
+from curation.tables import commits, io, schemas, versions
 from curation.tables.compaction import compact
 from curation.tables.stream import commit_stream
 
@@ -57,9 +57,9 @@ def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> Ta
 
 def manifests(directory: Path, num_commits: int) -> None:
     """Bytes of manifests and seconds of a pass, with the removal of replaced versions and without."""
-    old_versions.KEPT_SECONDS = 0.0
-    for name, every in (("replaced versions removed", old_versions.EVERY), ("all versions kept", num_commits + 1)):
-        old_versions.EVERY, begun = every, time.monotonic()
+    versions.KEPT_SECONDS = 0.0
+    for name, every in (("replaced versions removed", versions.EVERY), ("all versions kept", num_commits + 1)):
+        versions.EVERY, begun = every, time.monotonic()
         ref = passed(str(directory / f"{every}.lance"), num_commits, 1, commit_each=True)
         seconds = time.monotonic() - begun
         files = list((Path(ref.uri) / "_versions").glob("*.manifest"))
@@ -137,10 +137,11 @@ def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
     ref = io.latest(uri)
     Path(f"{uri}.ids").unlink(missing_ok=True)
     assert len(timed("resume: read the ids", lambda: commits.committed_ids(uri))) == num_fragments + 1
-    sealed = timed("record digests and ids", lambda: seal(directory, {"table": ref.to_json()}, {}))
+    sealed = timed("record the digests", lambda: seal(directory, "tiny", {"table": ref.to_json()}))
     assert timed("status: existence and sizes", lambda: find_lost(directory, {"tiny": sealed})) == {}
     found = Verified(target=uri)
-    timed("verify", lambda: Checker(directory, found, str).check({"tiny": sealed}, lambda _: None))
+    files = {name: ("tiny", content) for name, content in (load(directory, sealed) or {}).items()}
+    timed("verify", lambda: Checker(directory, found, str, lambda _: None).check(files, num_fragments))
     assert not found.damage and found.files > num_fragments
     compacted = timed("compact", lambda: compact(ref, 256))
     assert io.count(compacted) == num_fragments + 1 and len(io.open_table(compacted).get_fragments()) == 1

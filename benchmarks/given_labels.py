@@ -37,7 +37,7 @@ from curation.tables import io, schemas
 from curation.trust.class_probe import LABEL
 from curation.trust.parts import FIT, VALIDATION
 from curation.trust.stacked import stored_numbers
-from train.class_probe import ClosedLabels, with_classes
+from train.probes import ClosedLabels, with_classes
 from train.trust import labelled_rows
 from train.trust_loop import LabelledRows
 

@@ -27,7 +27,7 @@ WHOLE: dict[str, tuple[Named, ...]] = {
     "a byte of a version flipped": (Named(f"{_LABELS}/_versions/*.manifest", "flip"),),
     "a byte of an export flipped": (Named(f"{_SELECT}/trust.jsonl", "flip"),),
     "a byte of the weights flipped": (Named("gen-0/trust-*/weights.safetensors", "flip", 0.9),),
-    "a byte of the digests flipped": (Named(f"{_LABELS}.sums", "flip"),),
+    "a byte of the digests flipped": (Named("gen-0/.label-pool-*.sums.json", "flip"),),
     "a byte of the events flipped": (Named("events.jsonl", "flip"),),
     "a byte of config.yaml flipped": (Named("config.yaml", "flip"),),
     "a folder in place of the report": (Named("report.html", "folder"),),

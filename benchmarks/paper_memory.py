@@ -13,8 +13,7 @@ from pathlib import Path
 from curation.config import ModelConfig, RunConfig
 from curation.config.load import load_config
 from curation.errors import ConfigError
-from curation.models.cards import gib_of
-from curation.models.footprint import GIB, DecoderShape
+from curation.models.footprint import GIB, DecoderShape, gib_of
 from curation.pipeline.footprints import Process, memory_lines, processes
 
 ROOT = Path(__file__).parents[1]

@@ -25,7 +25,7 @@ import lance
 import psutil
 
 from benchmarks import synced
-from curation.tables.contents import VERSIONS, version_of
+from curation.tables.versions import VERSIONS, version_of
 from tests.sums_run import SumsRun
 
 NUM_POOL = 3_000

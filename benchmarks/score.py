@@ -33,6 +33,7 @@ from functools import lru_cache, partial
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lance
 import numpy as np
@@ -44,11 +45,14 @@ from benchmarks.pairs import measure
 from curation.config import TrustConfig
 from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
-from curation.trust import FittedTrust, load_fitted
+from curation.trust import load_fitted
 from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
 from train.rounding import compared
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
+
+if TYPE_CHECKING:
+    from curation.trust.states import StateTrust
 
 WIDTH, STATE = 1024, "output_last"
 COLUMN = schemas.state_column(STATE)
@@ -168,7 +172,7 @@ def scored(ref: TableRef, trust: TrustRef, number: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def loaded(trust: TrustRef) -> FittedTrust:
+def loaded(trust: TrustRef) -> "StateTrust":
     """A function, once a process."""
     return load_fitted(trust)
 

@@ -35,8 +35,8 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.epochs import CHECKPOINT_SHARE
 from train.models import trainable
-from train.order import Order
 from train.sft import fine_tune
+from train.stream import Order
 from train.tokens import Pair, tokenize
 from train.trainer import rising_from_first_step
 
@@ -84,7 +84,7 @@ def make(folder: Path, num_rows: int, longest: int, shape: dict[str, int], recip
     }
     uri = str(folder / "rows.lance")
     rows = TableRef(uri=uri, version=lance.write_dataset(pa.table(columns), uri).version)
-    lengths = [len(row["input_ids"]) for row in tokenize(load_tokenizer(base), pairs, None).rows]
+    lengths = [len(row["input_ids"]) for row in tokenize(load_tokenizer(base), pairs, None)]
     return Task(base, rows, pairs, recipe, sum(lengths))
 
 
@@ -114,7 +114,7 @@ class Rising(TrlTrainer):
 def peer(task: Task, folder: Path) -> Outcome:
     """Train by TRL, on the rows in our order."""
     recipe, tokenizer = task.recipe, load_tokenizer(task.base)
-    lengths = [len(row["input_ids"]) for row in tokenize(tokenizer, task.pairs, None).rows]
+    lengths = [len(row["input_ids"]) for row in tokenize(tokenizer, task.pairs, None)]
     order = Order(lengths_N=np.array(lengths, np.int32), global_batch_size=recipe.global_batch_size, seed=SEED)
     indices = [int(index) for step in range(order.num_steps) for index in order.step(0, step)]
     pairs = [task.pairs[index]._asdict() for index in indices]

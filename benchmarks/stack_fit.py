@@ -21,8 +21,8 @@ from curation.arms import FREE, TRUST, Column
 from curation.config import TrustConfig
 from curation.trust.class_probe import LABEL
 from curation.trust.parts import FIT
-from train.class_probe import fit_class_probe, targets
 from train.combining import folds_of
+from train.probes import fit_class_probe, targets
 from train.recipe import Recipe
 from train.stack import stacked_of
 from train.trust_loop import LabelledRows

@@ -32,7 +32,7 @@ from curation.report.groups import PossibleGroups
 from curation.report.measured import InMemory
 from curation.report.near_copies import Texts, near_copies
 from curation.report.rows import FunctionScores, Judged
-from curation.stages.possible_groups import differ
+from curation.stages.preview import differ
 from curation.stages.shift import gravest
 from curation.trust.calibration import fit_calibration
 from train.combining import folds_of

@@ -20,13 +20,11 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from curation.commands.verify.kinds import verify
-from curation.refs import TableRef
+from curation.commands.verify.check import verify
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import Sealed
+from curation.rundir.sealed import load
 from curation.storage.digest import BLOCK_BYTES
 from curation.tables import commits, io, schemas
-from curation.tables.contents import files_of
 
 CHUNK_ROWS = 16_384
 SIZE = 1024
@@ -63,17 +61,13 @@ def write(home: Path, num_rows: int) -> tuple[float, float]:
     (home / "trust.jsonl").write_bytes(os.urandom(1 << 16))
     outputs = {"labels": io.latest(uri).to_json(), "model": str(home / "model"), "jsonl": str(home / "trust.jsonl")}
     manifest = Manifest.load(home)
-    manifest.record("label", {}, outputs, rows=num_rows, seconds=1.0, sealed=manifest.seal("label", outputs))
+    manifest.record("label", {}, outputs, rows=num_rows, seconds=1.0, sealed=manifest.seal("label", {}, outputs))
     return writing, digesting
 
 
 def named(home: Path) -> list[Path]:
     """The files that the record names."""
-    sealed = Sealed.from_json(Manifest.load(home).stages["label"].sealed)
-    (table,) = sealed.tables
-    ref = TableRef(uri=str(home / table.path), version=table.version)
-    names = [table.manifest, *(file.name for file in files_of(ref))]
-    return [*(home / name for name in sealed.files), *(home / table.path / name for name in names)]
+    return [home / name for name in load(home, Manifest.load(home).stages["label"].sealed) or {}]
 
 
 def read_alone(paths: list[Path]) -> float:

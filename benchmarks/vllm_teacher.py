@@ -37,7 +37,7 @@ from curation import models
 from curation.cluster.session import local_or_cluster
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
 from curation.domains import Example, Vocabulary
-from curation.models.vllm_setup import set_environment
+from curation.models.loading import set_environment
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import RowShare, count_labels, label

@@ -67,7 +67,7 @@ class Fitted:
 
     words: str
     made_by: str
-    """A class with the members of ``curation.trust.FittedTrust``, as ``module:Class``."""
+    """A subclass of ``curation.trust.states.StateTrust``, as ``module:Class``."""
     reads: tuple[str, ...] | None = ()
     """The keys of ``RunConfig.trust`` that its fit reads, beside those that all fits read; ``None``: all
     keys of the neural fit. It is fitted again only where one of them changes."""
@@ -126,12 +126,12 @@ TRUST: Registry[Trust] = _Trusts(
             "verbalized confidence", "verbalized_confidence", "curation.signals.verbalized:VerbalizedConfidence"
         ),
         "ensemble": Signal(
-            "ensemble", "ensemble_agreement", "curation.signals.ensemble:EnsembleAgreement", asks="second_teacher"
+            "ensemble", "ensemble_agreement", "curation.signals.agreement:EnsembleAgreement", asks="second_teacher"
         ),
         "self_consistency": Signal(
             "self-consistency",
             "self_consistency",
-            "curation.signals.self_consistency:SelfConsistency",
+            "curation.signals.agreement:SelfConsistency",
             section="self_consistency",
         ),
         # of a causal model; one with a reward head is curation.teachers.reward

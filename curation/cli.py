@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from curation.activity import current
-from curation.commands.analyze_verb import analyze
+from curation.activity import current, doing
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
@@ -22,32 +21,17 @@ from curation.commands.options import CONFIG, SET, with_own_modules
 from curation.commands.plan_verb import plan
 from curation.commands.report_verb import report
 from curation.commands.review.verb import review
-from curation.commands.run_verbs import ablate, run, tune
+from curation.commands.run_verbs import ablate, analyze, run, tune
 from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
 from curation.errors import ConfigError, CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
-from curation.heavy import Lazy
 from curation.namesakes import claim
 from curation.periodic import every
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
 from curation.storage.paths import place
 from curation.telemetry.console import say, too_quiet
-
-if TYPE_CHECKING:
-    from curation.cluster import capacity
-    from curation.commands import clean as cleaning
-    from curation.commands import doctor as doctors
-    from curation.commands import inspect as tables
-    from curation.commands import validate as validating
-    from curation.commands.inspect import text as table_text
-    from curation.config import load
-else:
-    capacity, load = Lazy("curation.cluster.capacity"), Lazy("curation.config.load")
-    cleaning = Lazy("curation.commands.clean")
-    doctors, validating = Lazy("curation.commands.doctor"), Lazy("curation.commands.validate")
-    tables, table_text = Lazy("curation.commands.inspect"), Lazy("curation.commands.inspect.text")
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
@@ -70,6 +54,9 @@ SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "expor
 """Commands that may work long before their first line."""
 LATER, LATER_SECONDS = frozenset({"validate", "status"}), 12.0
 """Commands that answer in seconds unless files are large or the machine is busy, and when they say that they work."""
+
+RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
+"""Commands that go on from what is committed."""
 
 
 @contextmanager
@@ -107,11 +94,9 @@ class _Verbs(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands.items()])
 
-    RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
-
     def invoke(self, ctx: click.Context) -> Any:
         def farewell(number: signal.Signals) -> None:
-            kept = "; what is committed stays, the same command goes on" if self._resumes(ctx) else ""
+            kept = "; what is committed stays, the same command goes on" if ctx.invoked_subcommand in RESUMABLE else ""
             echo(f"curate: ended by {number.name} without waiting for what was at work{kept}", err=True)
 
         with stopped_by_signals(farewell) as signals, _heard(ctx):
@@ -121,13 +106,10 @@ class _Verbs(click.Group):
                 if signals.first is None:
                     raise
                 words = str(stop) if isinstance(stop, KeyboardInterrupt | Stopped) else ""
-                if self._resumes(ctx):
+                if ctx.invoked_subcommand in RESUMABLE:
                     words = f"{words or 'no stage was at work'}; run the same command to go on"
                 echo(f"curate: stopped by {signals.first.name}{': ' if words else ''}{words}", err=True)
                 signals.end()
-
-    def _resumes(self, ctx: click.Context) -> bool:
-        return ctx.invoked_subcommand in self.RESUMABLE
 
     def _invoke(self, ctx: click.Context) -> Any:
         try:
@@ -167,11 +149,16 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
     1,000 rows of each source are read, to foresee rows that cannot be used.
     """
+    with doing("importing curation.commands.validate"):
+        from curation.cluster.capacity import check_machine, needs
+        from curation.commands.validate import check
+        from curation.config.load import load_config
+
     try:
         lines = []
-        loaded = load.load_config(config, overrides)
-        capacity.check_machine(loaded.ray, capacity.needs(loaded))
-        for line in validating.check(loaded):
+        loaded = load_config(config, overrides)
+        check_machine(loaded.ray, needs(loaded))
+        for line in check(loaded):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)
@@ -195,6 +182,8 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     For a run directory alone, list its tables. A filter's output stands for one, too.
     """
+    from curation.commands import inspect as tables
+
     if stage is None and (record := tables.record_of(table)) is not None:
         found = tables.list_tables(record)
         echo(json.dumps([asdict(item) for item in found]) if as_json else tables.tables_page(found))
@@ -222,12 +211,15 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
 
     Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
     """
+    from curation.commands.clean import clean
+    from curation.commands.inspect.text import size
+
     files = num_bytes = 0
-    for item in cleaning.clean(place(run_dir), older_than, dry=dry_run):
+    for item in clean(place(run_dir), older_than, dry=dry_run):
         versions = f"{item.versions:,} versions, " if item.versions else ""
-        echo(f"{item.path}: {versions}{item.files:,} files, {table_text.size(item.bytes)}")
+        echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
         files, num_bytes = files + item.files, num_bytes + item.bytes
-    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {table_text.size(num_bytes)}")
+    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
 
 
 @main.command()
@@ -245,8 +237,10 @@ def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None
     """
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
+    from curation.commands.doctor import examine
+
     states: Counter[str] = Counter()
-    for finding in doctors.examine(config, overrides, **asked):
+    for finding in examine(config, overrides, **asked):
         echo(finding.line)
         states[finding.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")

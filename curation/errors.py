@@ -118,7 +118,7 @@ _SOURCE = re.compile(r",? *\S+\.rs:\d+(:\d+)?")
 _MISSING = re.compile(r"not found: (?!not found)(\S+?),?(?:\s|$)", re.IGNORECASE)
 _DAMAGED = re.compile(
     r"decode|protobuf|magic|corrupt|outside of file|invalid range|out of (?:bounds|range)|unexpected end|utf-?8|"
-    r"truncated",
+    r"truncated|size is too small",
     re.IGNORECASE,
 )
 

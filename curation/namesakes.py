@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -21,19 +21,6 @@ NAMES = ("train", "tune")
 """The packages of this project beside ``curation``."""
 HOME = Path(os.path.abspath(__file__)).parents[1]
 """The folder with these packages: a checkout, or where packages are installed."""
-
-
-class _Ours(MetaPathFinder):
-    """The packages of this project, wherever else there are modules of their names."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The package beside ``curation``; ``None`` for all other names."""
-        folder = HOME / fullname
-        if fullname not in NAMES or not (folder / "__init__.py").is_file():
-            return None
-        return spec_from_file_location(fullname, folder / "__init__.py", submodule_search_locations=[str(folder)])
 
 
 class _Behind(MetaPathFinder):
@@ -66,8 +53,11 @@ def claim() -> None:
                 f"which is also a package of trust-curation; rename it, e.g. my_{name}.py, or give `curate run` in "
                 "place of this program"
             )
-    if not any(isinstance(finder, _Ours) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Ours())
+        if module is None and (file := HOME / name / "__init__.py").is_file():
+            spec = spec_from_file_location(name, file)
+            assert spec is not None and spec.loader is not None, "a Python file has a loader"
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
 
 
 def sender() -> Callable[[], None] | None:

@@ -3,7 +3,8 @@
 Only a command that is given the file looks there, and nothing else in the folder comes into reach: Python asks every
 other place first, so that a ``json.py`` hides no installed module; a module is found only if the configuration names
 it (``module:NAME``), or one that was found imports or names it; and no metadata there passes for an installed package.
-Workers are sent the sources, so that other nodes need not have the folder.
+So the folder cannot stand on ``sys.path``. Ray sends the modules to its workers (``py_modules``): other nodes need not
+have the folder.
 """
 
 import ast
@@ -11,64 +12,41 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import ExecutionLoader, MetaPathFinder
+from collections.abc import Iterator, Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import decode_source, spec_from_loader
+from importlib.util import decode_source, find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-MOST_BYTES = 16 << 20
-"""The most bytes of all sources together: every worker is sent them."""
 _NAMED = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*")
 
 
-class _Loader(ExecutionLoader):
-    """A module from its source, which is kept."""
-
-    def __init__(self, file: str, text: str) -> None:
-        self._file, self._text = file, text
-
-    def get_filename(self, fullname: str) -> str:
-        return self._file
-
-    def get_source(self, fullname: str) -> str:
-        return self._text
-
-    def is_package(self, fullname: str) -> bool:
-        return self._file.endswith("__init__.py")
-
-
 class _Finder(MetaPathFinder):
-    """The wanted modules of a folder, whose ``sources`` are by their paths within it."""
+    """The wanted modules of a folder, whose ``files`` are by their names; of a package its ``__init__.py``."""
 
-    def __init__(self, folder: str, sources: dict[str, str]) -> None:
-        self.folder, self.sources = folder, sources
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.files: dict[str, Path] = {}
 
     def want(self, module: str) -> None:
-        """Let a module be found, and what it imports or names, as far as it lies in the folder."""
+        """Let a module be found, and what it imports or names, as far as it lies in the folder and nowhere else."""
         wanted = [module.partition(".")[0]]
         while wanted:
             top = wanted.pop()
-            if f"{top}.py" in self.sources or f"{top}/__init__.py" in self.sources:
+            package = Path(self.folder, top)
+            file = package / "__init__.py" if (package / "__init__.py").is_file() else package.with_name(f"{top}.py")
+            if top in self.files or not file.is_file() or _is_elsewhere(top, file):
                 continue
-            for inner in _files(Path(self.folder), top):
-                self.sources[inner] = text = decode_source((Path(self.folder) / inner).read_bytes())
-                wanted += _mentioned(text)
-        if (size := sum(map(len, self.sources.values()))) > MOST_BYTES:
-            raise ValueError(
-                f"modules in {self.folder} have {size:,} characters, more than {MOST_BYTES:,}: install them"
-            )
+            self.files[top] = file
+            for source in package.rglob("*.py") if file.parent == package else [file]:
+                wanted += _mentioned(decode_source(source.read_bytes()))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a module's source is, if it is wanted."""
-        name = fullname.replace(".", "/")
-        for inner in (f"{name}/__init__.py", f"{name}.py"):
-            if (text := self.sources.get(inner)) is not None:
-                return spec_from_loader(fullname, _Loader(os.path.join(self.folder, inner), text))
-        return None
+        """Where a module is, if it is wanted."""
+        return spec_from_file_location(fullname, self.files[fullname]) if fullname in self.files else None
 
 
 _finder: _Finder | None = None
@@ -76,8 +54,16 @@ _finder: _Finder | None = None
 
 def beside(path: str) -> None:
     """From now on find modules beside this configuration file, in place of those beside an earlier one."""
-    if "://" not in path:
-        _install(_Finder(os.path.dirname(os.path.abspath(path)), {}))
+    global _finder
+    if "://" in path:
+        return
+    if _finder is not None:
+        sys.meta_path.remove(_finder)
+        for name in list(sys.modules):
+            if name.partition(".")[0] in _finder.files:
+                del sys.modules[name]
+    _finder = _Finder(os.path.dirname(os.path.abspath(path)))
+    sys.meta_path.append(_finder)
 
 
 def imported(name: str) -> ModuleType:
@@ -85,7 +71,6 @@ def imported(name: str) -> ModuleType:
 
     Raises:
         ImportError: there is none; it imports what is not there, or it is no Python.
-        ValueError: the modules are too large to be sent to workers.
     """
     if _finder is not None:
         _finder.want(name)
@@ -106,37 +91,19 @@ def hint(name: str, error: BaseException) -> str:
     return f"; put {top}.py beside {at}, install it, or put its folder on PYTHONPATH"
 
 
-def sender() -> Callable[[], None] | None:
-    """A function, to be pickled, by which a process finds the modules wanted until now; ``None`` if there are none."""
-    if _finder is None or not _finder.sources:
-        return None
-    folder, sources = _finder.folder, dict(_finder.sources)
-
-    def receive() -> None:
-        from curation import own_modules
-
-        own_modules._install(own_modules._Finder(folder, sources))
-
-    return receive
+def sent() -> list[str]:
+    """The files and package folders of the modules wanted until now, for the ``py_modules`` of Ray's runtime_env."""
+    files = {} if _finder is None else _finder.files
+    return [str(file.parent if file.name == "__init__.py" else file) for file in files.values()]
 
 
-def _install(finder: _Finder) -> None:
-    global _finder
-    if _finder is not None:
-        sys.meta_path.remove(_finder)
-        for name, module in list(sys.modules.items()):
-            if isinstance(getattr(module, "__loader__", None), _Loader):
-                del sys.modules[name]
-    _finder = finder
-    sys.meta_path.append(finder)
-
-
-def _files(folder: Path, top: str) -> Iterator[str]:
-    """The source of a module, or all sources of a package, by their paths within the folder."""
-    if (folder / top / "__init__.py").is_file():
-        yield from (str(file.relative_to(folder)) for file in sorted((folder / top).rglob("*.py")))
-    elif (folder / f"{top}.py").is_file():
-        yield f"{top}.py"
+def _is_elsewhere(name: str, file: Path) -> bool:
+    """Whether Python finds a module of that name in another place than ``file``."""
+    try:
+        found = find_spec(name)
+    except ValueError:  # the main program has none
+        return True
+    return found is not None and found.origin != str(file)
 
 
 def _mentioned(text: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from curation.json_types import Json
 
@@ -92,6 +92,24 @@ def leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
             yield from leaves(part, kind)
     elif is_dataclass(value):
         yield from leaves([getattr(value, item.name) for item in fields(value)], kind)
+
+
+def as_json(value: object) -> Any:
+    """Outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
+
+    An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
+    """
+    if isinstance(value, Ref):
+        return value.to_json()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name.removesuffix("_"): as_json(part) for name, part in value._asdict().items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(part) for part in value]
+    return value
 
 
 def fingerprint(value: object) -> str:

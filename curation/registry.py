@@ -274,7 +274,7 @@ FORMS: Registry[str | None] = Registry(
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",
-    "chess_mate": "curation.domains.chess_mate:ChessMate",
+    "chess_mate": "curation.domains.chess:ChessMate",
     "classification": "curation.domains.classification:Classification",
     "math": "curation.domains.math:Math",
     "mcqa": "curation.domains.mcqa:Mcqa",

@@ -1,16 +1,15 @@
 """Early end of a run: the driver commits what is done and exits.
 
-SIGINT is Ctrl-C; SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. Stages run in threads, which receive
-no signals, so the main thread stops them. Long waits in a stage use :func:`waited_for` or :func:`arriving`.
+SIGINT is Ctrl-C; SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. A signal or a lost lease sets an
+event, and nothing is raised in another thread: each thread looks at its own event, between the steps of its work and
+while it waits (:func:`check`). Long waits in a stage use :func:`waited_for` or :func:`arriving`, which look too.
 """
 
-import ctypes
 import os
 import queue
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -19,22 +18,73 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AGAIN_SECONDS = 0.05
-"""After which a signal's error that was lost is raised again."""
 LOOK_SECONDS = 0.2
-"""The interval at which a wait checks whether it was interrupted."""
-
-
+"""The interval at which a wait checks whether it was stopped."""
 LIMIT_SECONDS = 28.0
 """A command that has not ended so long after a signal is ended as it is; what is committed stays."""
 
 
 class Stopped(BaseException):
-    """SIGTERM reached the driver; like KeyboardInterrupt, it is not an error of a stage."""
+    """The work of this thread is to end; like KeyboardInterrupt, it is not an error of a stage."""
+
+
+class _Own(threading.local):
+    """The state of a thread: its event, and whether a stop was raised."""
+
+    event: threading.Event | None = None
+    is_raised = False
+    """Whether :func:`check` has raised: what cleans up afterwards may look again."""
+    is_deferred = False
+
+
+_own = _Own()
+
+
+def check() -> None:
+    """Return unless the work of this thread is to end.
+
+    Raises:
+        Stopped: it is, and this was not raised before. Threads that nothing stops never raise.
+    """
+    if _own.event is not None and _own.event.is_set() and not _own.is_raised:
+        _own.is_raised = True
+        raise Stopped
+
+
+def checked(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, with a :func:`check` before each: for what a stage computes in its own thread."""
+    for item in items:
+        check()
+        yield item
+
+
+@contextmanager
+def stopped_by(event: threading.Event) -> Iterator[None]:
+    """Within the context, ``event`` ends the work of this thread."""
+    before = _own.event, _own.is_raised
+    _own.event, _own.is_raised = event, False
+    try:
+        yield
+    finally:
+        _own.event, _own.is_raised = before
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Within the context, a signal raises nothing by itself: :func:`check` does, at the latest at the end.
+
+    What is raised anywhere in Ray's start could leave a lock locked, and in a stage's record half of the work.
+    """
+    before, _own.is_deferred = _own.is_deferred, True
+    try:
+        yield
+    finally:
+        _own.is_deferred = before
+    check()
 
 
 class Signals:
-    """The signals that end the work: the first one raises in the main thread, further ones are ignored.
+    """The signals that end the work: the first one stops the main thread, further ones are ignored.
 
     With a ``farewell`` they end the process: a clock starts with the first one, a second SIGINT ends it at once, and
     ``farewell`` is called with the first signal before the process is ended from here.
@@ -43,11 +93,16 @@ class Signals:
     def __init__(self, farewell: Callable[[signal.Signals], None] | None) -> None:
         self.first: signal.Signals | None = None
         """The signal that came first."""
+        self.event = threading.Event()
+        """Set once a signal has come."""
         self._farewell = farewell
-        self._clock: threading.Timer | None = None
+        self.clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
+        self.clock.daemon = True
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal.
+        """Handle a signal: set the event and, unless :func:`deferred`, raise as Python does where no stage works.
+
+        Where that is ignored, as in a finaliser, the next :func:`check` raises.
 
         Raises:
             KeyboardInterrupt: it is the first one, SIGINT.
@@ -59,15 +114,11 @@ class Signals:
             return
         signal.alarm(0)  # Ray's C++ handler, if it was first, would abort the process 3 s later
         self.first = signal.Signals(number)
+        self.event.set()
         if self._farewell is not None:
-            self._clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
-            self._clock.daemon = True
-            self._clock.start()
-        error = KeyboardInterrupt if number == signal.SIGINT else Stopped
-        if _is_forking:
-            _raise_soon(error)
-        else:
-            raise error
+            self.clock.start()
+        if not _own.is_deferred:
+            raise KeyboardInterrupt if number == signal.SIGINT else Stopped
 
     def end(self) -> None:
         """End the process by the code of its signal: threads that still wait in C++ would abort a longer way out."""
@@ -75,11 +126,6 @@ class Signals:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code(self.first))
-
-    def close(self) -> None:
-        """Stop the clock."""
-        if self._clock is not None:
-            self._clock.cancel()
 
     def _end_at_once(self) -> None:
         assert self.first is not None and self._farewell is not None, "a signal has come, and may end the process"
@@ -89,20 +135,6 @@ class Signals:
 
 _listening = False
 """Whether a :class:`Signals` is in place in this process."""
-_is_forking = False
-"""Whether this process is within a fork, around which Python takes and releases logging's locks."""
-
-
-def _set_forking(is_forking: bool) -> None:
-    global _is_forking
-    _is_forking = is_forking
-
-
-os.register_at_fork(  # logging's own are within these: before it in the order of calls, and after it
-    before=lambda: _set_forking(True),
-    after_in_parent=lambda: _set_forking(False),
-    after_in_child=lambda: _set_forking(False),
-)
 
 
 def exit_code(number: signal.Signals) -> int:
@@ -125,67 +157,35 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
         return
     numbers = (signal.SIGTERM,) if farewell is None else (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, signals.handle) for number in numbers}
-    unraisable, sys.unraisablehook = sys.unraisablehook, _raised_again(sys.unraisablehook)
     _listening = True
     try:
-        yield signals
+        with stopped_by(signals.event):
+            yield signals
     finally:
         _listening = False
-        signals.close()
-        sys.unraisablehook = unraisable
+        signals.clock.cancel()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def stop(thread: threading.Thread, error: type[BaseException] = Stopped) -> None:
-    """Raise :class:`Stopped`, or another error, in a thread as soon as it runs Python code again."""
-    assert thread.ident is not None, "a thread that was started"
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
-
-
-def _raised_again(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook of ``sys.unraisablehook`` that raises a signal's error again where Python would only print it.
-
-    It does where a handler ran in a finaliser: the signal would be lost.
-    """
-
-    def seen(unraisable: Any) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt | Stopped):
-            _raise_soon(unraisable.exc_type)
-        else:
-            hook(unraisable)
-
-    return seen
-
-
-def _raise_soon(error: type[BaseException]) -> None:
-    """Raise an error in the main thread a moment later, from another thread, and never within a fork.
-
-    What is raised around a fork is ignored, and a lock that was to be released then would stay locked.
-    """
-
-    def throw() -> None:
-        while _is_forking:
-            time.sleep(AGAIN_SECONDS)
-        stop(threading.main_thread(), error)
-
-    again = threading.Timer(AGAIN_SECONDS, throw)
-    again.daemon = True
-    again.start()
-
-
 def waited_for(call: Callable[[], Result]) -> Result:
-    """Return what ``call`` returns. :func:`stop` and signals can interrupt the wait, but not ``call`` itself.
+    """Return what ``call`` returns; ``call`` itself cannot be interrupted, so it runs in a thread of its own.
 
-    A call that waits outside Python, as most of Ray's do, notices neither. So it runs in a separate thread, which ends
-    with the process.
+    As a call that waits outside Python, as most of Ray's do, looks at nothing. The thread ends with the process.
+
+    Raises:
+        Stopped: the work of the calling thread is to end.
     """
     (found,) = arriving(call() for _ in range(1))
     return found
 
 
 def arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """The items as they arrive; the wait for the next one can be interrupted, as in :func:`waited_for`."""
+    """The items as they arrive, made in a thread of their own.
+
+    Raises:
+        Stopped: the work of the calling thread is to end.
+    """
     given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     ended = threading.Event()
 
@@ -209,6 +209,7 @@ def arriving(items: Iterable[Item]) -> Iterator[Item]:
     threading.Thread(target=give_all, daemon=True).start()
     try:
         while True:
+            check()
             try:
                 is_item, value = given.get(timeout=LOOK_SECONDS)
             except queue.Empty:

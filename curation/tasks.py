@@ -7,7 +7,7 @@ from typing import TypeVar
 from curation.errors import CurationError, RunFailedError, UserError, of_lance
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
-from curation.stopping import LOOK_SECONDS
+from curation.stopping import LOOK_SECONDS, check
 
 Result = TypeVar("Result")
 
@@ -74,7 +74,7 @@ def _off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
 
 def _result(task: "ray.ObjectRef[Result]") -> Result:
     while not ray.wait([task], timeout=LOOK_SECONDS)[0]:
-        pass
+        check()
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig, TrustConfig
 from curation.filter.package import CalibrationRows, Cascade, Description, Made, Sample, TrustPackage, write
 from curation.hashing import hash_unit
 from curation.refs import TrustRef
@@ -19,7 +19,7 @@ from curation.storage.paths import place
 from curation.tables.schemas import FILE_SHIFT, state_column
 from curation.teachers import Request
 from curation.teachers.scripted import ScriptedTeacher
-from curation.trust.linear_probe import LinearProbe, fit_linear_probe
+from curation.trust.linear_probe import LinearProbe
 
 COMPLETIONS = (" \\boxed{1}", " \\boxed{2}", " no idea")
 STATES = ("output_last", "prompt_last")
@@ -53,8 +53,8 @@ def first_of(directory: Path, trust: LinearProbe, answer_words: int) -> tuple[Tr
     raw_M = trust.logits(torch.from_numpy(matrix(table, "output_last"))).astype(np.float64)
     prompts_MD = matrix(table, "prompt_last")
     noisy_MD = prompts_MD + np.random.default_rng(1).normal(size=prompts_MD.shape).astype(np.float32) * NOISE
-    first = fit_linear_probe(
-        noisy_MD, raw_M > np.quantile(raw_M, 0.9), inputs=("prompt_last",), class_weight=0.0, origin={}
+    first = LinearProbe.fitted(
+        noisy_MD, raw_M > np.quantile(raw_M, 0.9), TrustConfig(states=("prompt_last",), class_weight=0.0), {}
     )
     raw_M[[text == COMPLETIONS[2] for text in table["completion"].to_pylist()]] = np.nan
     tokens_M = [np.full(NUM_HELD_OUT, number, dtype=np.int64) for number in (20, answer_words)]
@@ -94,7 +94,7 @@ def make_package(
     hidden_ND = matrix(labelled, "output_last")
     draw_N = np.random.default_rng(0).random(NUM_LABELLED)
     correct_N = draw_N < hash_unit(np.array(ids), 0)
-    probe = fit_linear_probe(hidden_ND, correct_N, inputs=("output_last",), class_weight=0.0, origin={})
+    probe = LinearProbe.fitted(hidden_ND, correct_N, TrustConfig(states=("output_last",), class_weight=0.0), {})
     trust = probe.save(place(str(directory / "fit")))
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     graded = GradedScores(raw_N, probe.to_trust(raw_N), correct_N)

@@ -15,7 +15,7 @@ from curation.models import create
 from curation.refs import ModelRef
 from curation.signals import label_request
 from curation.teachers import load_teacher
-from curation.teachers.content_free import ContentFree
+from curation.teachers.wrapped import ContentFree
 
 SHAPE = LONG | {"initializer_range": 0.3}
 

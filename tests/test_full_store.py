@@ -11,8 +11,8 @@ from small_disk import small_disk
 from sums_run import NUM_SOURCE, SumsRun
 
 from curation.errors import RunFailedError
+from curation.pipeline.work import files_of
 from curation.rundir import events
-from curation.rundir.run import files_of
 from curation.storage.paths import write_atomically
 
 NUM_POOL = 600

@@ -10,9 +10,8 @@ K last positions, V words of the vocabulary.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,54 +19,30 @@ from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
-from curation.storage.paths import Place
-from curation.telemetry.standing import Update
-from train.callbacks import Kept
 from train.epochs import accumulation_steps, train_epochs
 from train.models import TrainingRecord, TrainingResult
-from train.packing import IGNORED
-from train.sft import collate
+from train.sft import IGNORED, collate
 from train.stream import Loader, PreferenceSource
 from train.student import train_student
 from train.tokens import TrainingRow
 from train.trainer import SftTrainer
 
 
-def train_dpo(
-    base: ModelRef,
-    rows: TableRef,
-    config: DpoConfig,
-    *,
-    seed: int,
-    output: Place,
-    name: str,
-    update: Update = lambda standing: None,
-) -> TrainingResult:
+def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
     """Train ``base`` on the ``prompt``, ``chosen`` and ``rejected`` columns of ``rows``, and save it to ``output``.
 
-    Raises:
-        ConfigError: the batch sizes do not divide.
-        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    All else, and what is raised, is as for :func:`train.sft.train_sft`.
     """
     accumulation_steps(config, config.num_workers)
-    return train_student(prefer, base, rows, config, seed=seed, output=output, name=name, update=update)
+    return train_student(prefer, base, rows, config, **how)
 
 
-def prefer(
-    base: ModelRef,
-    rows: TableRef,
-    config: DpoConfig,
-    *,
-    seed: int,
-    output: Path,
-    progress: Callable[[int, int], None] | None = None,
-    kept: Kept | None = None,
-) -> TrainingRecord:
+def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
     """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
-    Workers, resumption, ``progress``, ``kept`` and what is raised are as for :func:`train.epochs.train_epochs`.
+    All else, and what is raised, is as for :func:`train.epochs.train_epochs`.
     """
-    return train_epochs(Preferences(config), base, rows, config, seed=seed, output=output, progress=progress, kept=kept)
+    return train_epochs(Preferences(config), base, rows, config, **how)
 
 
 class Preferences:
@@ -106,16 +81,12 @@ def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     A batch of no rows is two sequences of padding, and a pair that is ignored.
     """
     worse: list[TrainingRow] = [{**row, "input_ids": row["rejected"]} for row in rows]
-    both = collate([*rows, *worse], pad) if rows else _doubled(collate([], pad))
+    both = collate([*rows, *worse], pad)
+    if not rows:
+        both = {name: torch.cat([of, of]) if isinstance(of, torch.Tensor) else of for name, of in both.items()}
     labels_B2 = torch.full((max(len(rows), 1), 2), IGNORED)
     labels_B2[: len(rows), 1] = 1
     return {**both, "targets": both["labels"], "labels": labels_B2, "row_ids": [row["row_id"] for row in rows]}
-
-
-def _doubled(batch: Mapping[str, object]) -> dict[str, Any]:
-    return {
-        name: torch.cat([value, value]) if isinstance(value, torch.Tensor) else value for name, value in batch.items()
-    }
 
 
 def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:

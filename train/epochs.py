@@ -1,7 +1,7 @@
 """Trains a model on the rows of a table, epoch after epoch, by an objective; in one or several processes.
 
-The order of rows follows from their ids, their lengths and the seed (:mod:`train.order`), whatever the objective: which
-columns it reads, how it makes a batch of them, and its loss.
+The order of rows follows from their ids, their lengths and the seed (``train.stream.Order``), whatever the objective:
+which columns it reads, how it makes a batch of them, and its loss.
 """
 
 import math
@@ -22,8 +22,7 @@ from curation.models.dtypes import settled_training
 from curation.refs import ModelRef, TableRef
 from train.callbacks import Checkpointing, Kept, Progress, begun
 from train.models import TrainingRecord, load_base, save, trainable, warm_up
-from train.order import Division, Order
-from train.stream import Loader, Survey, TokenSource
+from train.stream import Division, Loader, Order, Survey, TokenSource
 from train.tokens import TrainingRow
 from train.trainer import Guarded, arguments, num_workers, read_once
 

@@ -16,8 +16,7 @@ import torch
 
 from curation.arrays import Float32s, Int64s
 from curation.errors import ModelError
-from train.packing import IGNORED
-from train.sft import collate, completion_loss
+from train.sft import IGNORED, collate, completion_loss
 from train.tokens import TrainingRow
 
 if TYPE_CHECKING:

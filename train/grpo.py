@@ -34,8 +34,7 @@ from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress, begun
-from train.curves import curves, steps_of, without_signal
-from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
+from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, curves, steps_of, without_signal
 from train.models import TrainingRecord, TrainingResult, adapter, load_base, save, trainable, warm_up
 from train.rewards import RolloutTask
 from train.rollouts import Rollouts, TransformersRollouts
@@ -283,22 +282,17 @@ def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
     return trainable(load_base(here(base), config), None)
 
 
-def _files_of(model: Any, base: ModelRef) -> ModelRef:
-    """The files that a policy was loaded from: those of the base here, or the merged ones."""
-    path = model.config.name_or_path
-    return saved_from(base, Path(path)) if base.adapter else replace(base, base=path)
-
-
 def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[RolloutTask]) -> Rollouts:
     own = model.generation_config.eos_token_id
     ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
     if not uses_vllm(config, type(model).__name__):
         return TransformersRollouts(tokenizer, config.rollouts, ends)
+    path = model.config.name_or_path  # of the files of the base here, or of the merged ones
     return VllmRollouts(
         tokenizer,
         config,
         ends,
-        model=_files_of(model, base),
+        model=saved_from(base, Path(path)) if base.adapter else replace(base, base=path),
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
     )

@@ -7,7 +7,6 @@ same resources use it too. In it the loop runs in Ray Train's local mode and so 
 
 import gc
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,7 +34,7 @@ HEALTH_CHECK_SECONDS = "0.2"
 CLAIM = "claim"
 """The task's key with the claim that a worker trains under (``train.fence``), or None."""
 FOLDER = "folder"
-"""The task's key with the path of the checkpoints, for a loop in a :class:`TrainProcess`."""
+"""The task's key with the path of the folder of checkpoints, for a loop in a :class:`TrainProcess`."""
 
 Loop = Callable[[Json], None]
 
@@ -116,30 +115,6 @@ def claimed(claim: LeaseClaim | None) -> Iterator[None]:
         yield
     finally:
         _claim.reset(token)
-
-
-class CheckpointFolder:
-    """A folder of checkpoints, copied to a path that outlives the process."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-
-    def keep(self, directory: Path) -> None:
-        """Copy a folder there, in place of what was kept before."""
-        new, old = self._path.with_suffix(".new"), self._path.with_suffix(".old")
-        for leftover in (new, old):
-            shutil.rmtree(leftover, ignore_errors=True)
-        shutil.copytree(directory, new)
-        if self._path.exists():
-            self._path.rename(old)
-        new.rename(self._path)
-        shutil.rmtree(old, ignore_errors=True)
-
-    @property
-    def kept(self) -> Path | None:
-        """The state that was kept last; None where nothing was."""
-        found = (self._path, self._path.with_suffix(".old"))  # the latter where the process died between two names
-        return next((path for path in found if path.is_dir()), None)
 
 
 def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name: str, storage: Place) -> None:

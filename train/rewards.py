@@ -44,16 +44,13 @@ def grade(
     ]
     labels, golds = [read[place][0] for place in asked], [str(tasks[place].label) for place in asked]
     verdicts = dict(zip(asked, checked(domain, labels, golds, [tasks[place].example for place in asked]), strict=True))
-    return [
-        _graded(label, problem, verdicts.get(place, False), format_reward)
-        for place, (label, problem) in enumerate(read)
-    ]
-
-
-def _graded(label: str | None, problem: str, verdict: bool | RowError, format_reward: float) -> AnswerReward:
-    if isinstance(verdict, RowError):
-        return AnswerReward(0.0, False, False, message(verdict))
-    if problem:
-        return AnswerReward(0.0, False, False, problem)
-    parsed = label is not None
-    return AnswerReward(float(verdict) + format_reward * parsed, verdict, parsed, None)
+    found = []
+    for place, (label, problem) in enumerate(read):
+        verdict, parsed = verdicts.get(place, False), label is not None
+        if isinstance(verdict, RowError):
+            found.append(AnswerReward(0.0, False, False, message(verdict)))
+        elif problem:
+            found.append(AnswerReward(0.0, False, False, problem))
+        else:
+            found.append(AnswerReward(float(verdict) + format_reward * parsed, verdict, parsed, None))
+    return found

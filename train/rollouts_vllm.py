@@ -20,9 +20,8 @@ from curation.errors import ConfigError, ModelError
 from curation.escaping import logger_of
 from curation.models import configuration_of, text_of
 from curation.models.footprint import DecoderShape
-from curation.models.loading import engine_arguments
-from curation.models.rollout_engine import MAX_RUNNING, RolloutEngine, num_answers, rollout_engine
-from curation.models.vllm_setup import is_installed, set_environment
+from curation.models.loading import engine_arguments, is_installed, set_environment
+from curation.models.rollout_engine import MAX_RUNNING, num_answers, rollout_engine
 from curation.refs import ModelRef
 from train.rollouts import Rollout, Wanted, ended
 
@@ -127,7 +126,9 @@ class VllmRollouts:
         self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)
         self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
         self._owns_group = not torch.distributed.is_initialized()
-        division = _division(model, config, dtype)
+        shape = DecoderShape.of(configuration_of(model).to_dict())
+        gpu_bytes = torch.cuda.mem_get_info()[1] if self._sleeps else None
+        division = rollout_engine(shape, config, dtype=dtype, gpu_bytes=gpu_bytes)
         self._group = _group_of(division.tensor_parallel)
         set_num_threads = torch.set_num_threads
         try:
@@ -224,13 +225,6 @@ class VllmRollouts:
 
     def _text(self, tokens: list[int]) -> str:
         return text_of(self._tokenizer, tokens)
-
-
-def _division(model: ModelRef, config: GrpoConfig, dtype: str) -> RolloutEngine:
-    """The workers that share an engine, and its share of their GPUs."""
-    shape = DecoderShape.of(configuration_of(model).to_dict())
-    gpu_bytes = torch.cuda.mem_get_info()[1] if config.gpus_per_worker > 0 else None
-    return rollout_engine(shape, config, dtype=dtype, gpu_bytes=gpu_bytes)
 
 
 def _group_of(size: int) -> Any:

@@ -1,7 +1,7 @@
 """Fits the default trust function, a cross-fitted stack that is never below the free signals (``trust.stacked``).
 
 The labelled rows fall into folds by a seeded hash. Members read the states: a linear probe of each state and one of all
-side by side (``train.ridge``), where labels are a closed set a probe of the class (``train.class_probe``), and from
+side by side (``train.probes``), where labels are a closed set a probe of the class (``train.probes``), and from
 ``network_rows`` rows on a network a fold, fitted by Ray Train on the other folds. A row's logits come from weights that
 have not seen it. Then the whole stack is taken, unless cross-validation finds a simpler function ahead of it: one free
 signal, or the numbers of the answers together.
@@ -32,12 +32,10 @@ from curation.trust.neural import NeuralTrust
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, stored_numbers
 from train import course
-from train.choice import Candidate, chosen
-from train.class_probe import ClosedLabels, fit_class_probe, with_classes
-from train.combining import NUM_LEADS, Folded, folds_of, varies
+from train.combining import NUM_LEADS, Candidate, Folded, chosen, folds_of, varies
 from train.launch import remove
+from train.probes import ClosedLabels, fit_class_probe, fit_probe, with_classes
 from train.recipe import Recipe, recipe_of
-from train.ridge import fit_probe
 from train.rounding import decided, raw_at
 from train.trust import components_of, fit_member, labelled_rows, logits_at, neural_of, origin_of, projected
 from train.trust_loop import LabelledRows, Shard

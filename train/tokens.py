@@ -5,7 +5,6 @@ imports neither torch nor transformers: callers pass the tokenizer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 from curation.errors import ModelError
@@ -38,31 +37,21 @@ def num_tokens(row: TrainingRow) -> int:
     return max(len(row["input_ids"]), len(row.get("rejected", ())))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tokenized:
-    """Pairs as token ids."""
-
-    rows: list[TrainingRow]
-    num_dropped: int
-    """The number of pairs longer than the limit."""
-
-
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int | None, *, chat_template: bool = False
-) -> Tokenized:
-    """Token ids of each pair with at most ``max_length`` of them; longer pairs are only counted. None: no limit.
+) -> list[TrainingRow]:
+    """Token ids of each pair with at most ``max_length`` of them; longer pairs are left out. None: no limit.
 
     Raises:
         ModelError: as :func:`prompt_ids` and :func:`completion_ids`.
     """
     prompts = prompt_ids(tokenizer, [pair.prompt for pair in pairs], chat_template=chat_template)
     completions = completion_ids(tokenizer, [pair.completion for pair in pairs])
-    kept: list[TrainingRow] = [
+    return [
         {"input_ids": [*prompt, *completion], "num_prompt": len(prompt)}
         for prompt, completion in zip(prompts, completions, strict=True)
         if max_length is None or len(prompt) + len(completion) <= max_length
     ]
-    return Tokenized(rows=kept, num_dropped=len(pairs) - len(kept))
 
 
 def prompt_ids(

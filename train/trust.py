@@ -205,8 +205,8 @@ def neural_of(
     rows = rows if pca is None else projected(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration).behind(pca)
-    trust.held_out = held_out
+    trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}).behind(pca)
+    trust.calibration, trust.held_out = calibration, held_out
     return rounded(trust, given, config)
 
 
@@ -223,8 +223,8 @@ def attention_of(
     """A network that attends over the inputs of these rows; see :func:`fit_attention`."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
     net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    trust = AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
-    trust.held_out = held_out
+    trust = AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)})
+    trust.calibration, trust.held_out = calibration, held_out
     return trust
 
 

@@ -7,7 +7,6 @@ validation AUC, standardised inputs, calibration. Each shard takes its share of 
 shards does not change the expected gradient.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,6 @@ from typing import Generic, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +24,7 @@ from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
-from curation.trust.network import Net, TrustNet
+from curation.trust.neural import Net, TrustNet
 from curation.trust.parts import FIT, REPEAT, VALIDATION
 from curation.trust.states import HeldOutScores
 
@@ -34,6 +32,8 @@ EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
 MOMENT_ROWS = 512
 """Rows that are summed at a time; their float64 copies stay in a core's cache."""
+CHECKPOINT = "fit.pt"
+"""The file of a checkpoint."""
 LEAST_STEPS, MOST_EVALUATIONS = 10, 20
 """Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
 ``TrustConfig.max_steps``."""
@@ -131,6 +131,11 @@ class FitRecord:
         """The number of steps done."""
         return self.steps[-1] if self.steps else 0
 
+    def is_finished(self, config: TrustConfig) -> bool:
+        """Whether the steps are used up, or none of the last ``patience`` was better."""
+        waited = self.num_steps - self.steps[self.best] if self.steps else 0
+        return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
+
 
 Ends = Callable[[FitRecord], bool]
 """Says whether a fit ends early."""
@@ -210,7 +215,7 @@ def fit_arrays(
     weights = class_weights(rows.correct_N[fit_F], config.class_weight)
     batches = _Batches(fit_F, config.batch_size, seed)
     interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
-    while not _finished(record, config) and not ends(record):
+    while not record.is_finished(config) and not ends(record):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
         # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
@@ -316,14 +321,8 @@ def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard
     return logits
 
 
-def _finished(record: FitRecord, config: TrustConfig) -> bool:
-    waited = record.num_steps - record.steps[record.best] if record.steps else 0
-    stopped = config.patience is not None and waited >= config.patience
-    return record.num_steps >= config.max_steps or stopped
-
-
 class _FitProgress:
-    """Everything that a fit needs to resume: weights, optimizer, best weights and record, as safetensors and JSON."""
+    """Everything that a fit needs to resume: weights, optimizer, best weights and record."""
 
     def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
         self.net, self.optimizer, self.record = net, optimizer, record
@@ -341,26 +340,15 @@ class _FitProgress:
             self.best = {name: tensor.clone() for name, tensor in state.items()} if keep_best else state
 
     def write(self, directory: Path) -> None:
-        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
-        for index, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{name}": tensor for name, tensor in state.items()}
-        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(copies, directory / "fit.safetensors")
-        (directory / "fit.json").write_text(json.dumps(asdict(self.record)))
+        net, adam = self.net.state_dict(), self.optimizer.state_dict()
+        kept = {"net": net, "adam": adam, "best": self.best, "record": asdict(self.record)}
+        torch.save(kept, directory / CHECKPOINT)
 
     def read(self, directory: Path) -> None:
-        tensors = safetensors.torch.load_file(directory / "fit.safetensors")
-        parts: dict[str, dict[str, Tensor]] = {"net": {}, "best": {}, "adam": {}}
-        for key, tensor in tensors.items():
-            part, _, name = key.partition(".")
-            parts[part][name] = tensor
-        self.net.load_state_dict(parts["net"])
-        self.best = parts["best"]
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in parts["adam"].items():
-            index, _, name = key.partition(".")
-            state.setdefault(int(index), {})[name] = tensor
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
-        for name, value in json.loads((directory / "fit.json").read_text()).items():
+        device = next(self.net.parameters()).device
+        kept = torch.load(directory / CHECKPOINT, map_location=device, weights_only=True)
+        self.net.load_state_dict(kept["net"])
+        self.optimizer.load_state_dict(kept["adam"])
+        self.best = kept["best"]
+        for name, value in kept["record"].items():
             setattr(self.record, name, value)

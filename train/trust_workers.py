@@ -25,8 +25,8 @@ from curation.trust import saved
 from curation.trust.states import StateTrust
 from train import course, fence
 from train.course import FitCourse
-from train.launch import CLAIM, FOLDER, CheckpointFolder, launch
-from train.trust_loop import FitRecord, LabelledRows, Shard
+from train.launch import CLAIM, FOLDER, launch
+from train.trust_loop import CHECKPOINT, FitRecord, LabelledRows, Shard
 
 CHECKPOINT_SECONDS = 60.0
 """A longer fit writes a checkpoint at the end of the first epoch after each such period."""
@@ -72,7 +72,7 @@ def fit_net(
 class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
-    def __init__(self, folder: CheckpointFolder | None, course: FitCourse | None) -> None:
+    def __init__(self, folder: Path | None, course: FitCourse | None) -> None:
         """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
         context, self._folder, self._course = ray.train.get_context(), folder, course
         self.rank, self.size = context.get_world_rank(), context.get_world_size()
@@ -92,14 +92,15 @@ class _RayShard(Shard):
         due = float(self.rank == 0 and time.monotonic() - self._last > CHECKPOINT_SECONDS)
         if not self.total(torch.tensor(due, device=ray.train.torch.get_device())):
             return
-        with TemporaryDirectory() as directory:
+        with TemporaryDirectory(dir=None if self._folder is None else self._folder.parent) as directory:
             checkpoint = None
             if self.rank == 0:
                 fence.require()
                 write(Path(directory))
                 checkpoint = ray.train.Checkpoint.from_directory(directory)
             if self._folder is not None:
-                self._folder.keep(Path(directory))
+                self._folder.mkdir(exist_ok=True)
+                (Path(directory) / CHECKPOINT).replace(self._folder / CHECKPOINT)
             else:
                 ray.train.report({}, checkpoint=checkpoint)
         self._last = time.monotonic()
@@ -110,8 +111,8 @@ class _RayShard(Shard):
 
     def restore(self, read: Callable[[Path], None]) -> None:
         if self._folder is not None:
-            if (kept := self._folder.kept) is not None:
-                read(kept)
+            if (self._folder / CHECKPOINT).is_file():
+                read(self._folder)
         elif (checkpoint := ray.train.get_checkpoint()) is not None:
             with checkpoint.as_directory() as directory:
                 read(Path(directory))
@@ -124,7 +125,7 @@ def _train(task: Json) -> None:
     torch.set_num_threads(config.cpus_per_worker)
     logging.getLogger("train").setLevel(logging.INFO)
     rows = LabelledRows(*ray.get(task["rows"][0]))
-    shard = _RayShard(CheckpointFolder(task[FOLDER]) if FOLDER in task else None, task["course"])
+    shard = _RayShard(Path(task[FOLDER]) if FOLDER in task else None, task["course"])
     with fence.around(task[CLAIM] if shard.rank == 0 else None):
         trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
         if shard.rank == 0:

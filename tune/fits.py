@@ -12,8 +12,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import ray
 import ray.tune
@@ -22,18 +22,73 @@ from ray.tune.search import Searcher
 
 from curation.config import TrustConfig, TuneConfig
 from curation.errors import CurationError
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
 from curation.stopping import waited_for
-from curation.storage.paths import Place
+from curation.storage.paths import Place, write_atomically
 from train.launch import remove
 from tune.halving import Bar, Halving
 from tune.objective import Objective, Outcome, TrialRows, run_trial
 from tune.proposals import Proposals
 from tune.space import Point
-from tune.trials import Fold, Trial, TrialJournal
 
 MOST_DEATHS = 3
 """A fit whose process died so often and once more, e.g. for want of memory, is recorded as failed."""
+
+
+class Fold(NamedTuple):
+    """The rows that a fit holds out, and its seeds."""
+
+    number: int
+    seed: int
+    """Seed of the folds and of the parts of the other rows."""
+    fit_seed: int
+    """Seed of initial weights and batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One fit of a search: what was tried and what came of it."""
+
+    number: int
+    kind: str
+    drawn: JsonView
+    """The values of the space's dimensions; empty for the default."""
+    outcome: Outcome | None = None
+    error: str | None = None
+    """Why it has no outcome."""
+
+    @classmethod
+    def from_json(cls, value: JsonView) -> Self:
+        """The inverse of ``dataclasses.asdict``."""
+        outcome = value["outcome"]
+        return cls(**{**value, "outcome": None if outcome is None else Outcome(**outcome)})
+
+
+class TrialJournal:
+    """The fits that have ended: a file each, so that it is there whole or not at all."""
+
+    def __init__(self, directory: Place) -> None:
+        self._directory = directory
+        names = directory.iterdir() if directory.is_dir() else ()
+        read = (Trial.from_json(json.loads(path.read_text())) for path in names if path.name.endswith(".json"))
+        self._done = {trial.number: trial for trial in read}
+
+    @property
+    def all(self) -> list[Trial]:
+        """Trials by number."""
+        return [self._done[number] for number in sorted(self._done)]
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def get(self, number: int) -> Trial | None:
+        """The fit of that number, if it has ended."""
+        return self._done.get(number)
+
+    def add(self, trial: Trial) -> None:
+        """Record a fit."""
+        write_atomically(self._directory / f"{trial.number:05d}.json", json.dumps(asdict(trial), indent=1) + "\n")
+        self._done[trial.number] = trial
 
 
 class Fits:
@@ -246,13 +301,10 @@ class _Fit(ray.tune.Trainable):
         except CurationError as error:
             came = {"error": str(error)}
         except Exception as error:  # a failed fit is a row of the table, and the search goes on
-            came = {"error": f"{type(error).__name__}: {error} ({_where(error)})"}
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{os.path.basename(last.filename)}:{last.lineno}"
+            came = {"error": f"{type(error).__name__}: {error} ({where})"}
         return {"came": json.dumps(came), "done": True}
-
-
-def _where(error: BaseException) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 @contextmanager

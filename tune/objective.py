@@ -62,15 +62,13 @@ class TrialRows(NamedTuple):
         taken_N = used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
-        return TrialRows(
+        return self._replace(
             row_ids_N=self.row_ids_N[taken_N],
             unit_N=self.unit_N[taken_N],
             correct_N=self.correct_N[taken_N],
             parsed_N=self.parsed_N[taken_N],
             inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()},
             numbers_NK=self.numbers_NK[taken_N],
-            numbers=self.numbers,
-            is_clustered=self.is_clustered,
         )
 
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:

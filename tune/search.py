@@ -8,16 +8,14 @@ from curation.config import TuneConfig
 from curation.config.tune import LARGER_IS_BETTER
 from curation.errors import RunFailedError
 from curation.hashing import derive
-from curation.json_types import Json
 from curation.report import in_words
 from curation.telemetry.standing import Standing, Update
 from tune.choose import Choice, choose
-from tune.fits import Fits
+from tune.fits import Fits, Fold, Trial
 from tune.halving import Halving
 from tune.objective import Objective
 from tune.proposals import Listed, proposals_of
-from tune.space import Point, Space
-from tune.trials import Fold, Trial
+from tune.space import KIND, Point, Space
 
 
 class SearchResult(NamedTuple):
@@ -70,7 +68,8 @@ def search(
     trials = fits.run("trials", proposals, [one] * num, on_done=on_done, hours=config.hours, halving=halving)
     default = Point.default(space.base)
     finalists = _finalists(trials, config.finalists, larger=larger)
-    points = [default, *(space.point(trial.kind, _of_dimensions(trial)) for trial in finalists)]
+    drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
+    points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
     listed = Listed([point for point in points for _ in every])
     finals = fits.run(
@@ -153,7 +152,3 @@ def _without_result(what: str, trials: Sequence[Trial]) -> RunFailedError:
     errors = [trial.error for trial in trials if trial.error is not None]
     why = f" ({errors[0]})" if errors else ": tune.hours ended the search before"
     return RunFailedError(f"tune: {what} failed{why}")
-
-
-def _of_dimensions(trial: Trial) -> Json:
-    return {key: value for key, value in trial.drawn.items() if key != "kind"}

@@ -11,9 +11,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from pydantic import ValidationError
 
 from curation.arms import PAPER_TRUST, TRUST, Fitted, fitted_of
@@ -24,6 +23,9 @@ from curation.json_types import Json, JsonView
 from curation.registry import check_options, code
 from curation.tables.schemas import input_column, is_number, mend_of
 from curation.trust.parts import read_by
+
+if TYPE_CHECKING:
+    import optuna
 
 KIND = "kind"
 OPTIONS = "options"
@@ -82,55 +84,14 @@ PRESETS: Mapping[str, JsonView] = {
 """Spaces by name; a space's own keys are added, or replace those of its preset."""
 
 
-class Draws(Protocol):
-    """Where the values of a point come from: Optuna's trial, or a random generator (:class:`RandomDraws`)."""
-
-    def choice(self, key: str, num: int) -> int:
-        """The place of one of ``num`` values."""
-        ...
-
-    def number(self, key: str, low: float, high: float, *, log: bool) -> float:
-        """A number between two, both included."""
-        ...
-
-    def integer(self, key: str, low: int, high: int, *, log: bool) -> int:
-        """A whole number between two, both included."""
-        ...
-
-
-class RandomDraws:
-    """Independent uniform draws."""
-
-    def __init__(self, seed: Sequence[int]) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def choice(self, key: str, num: int) -> int:
-        """See :class:`Draws`."""
-        return int(self._rng.integers(num))
-
-    def number(self, key: str, low: float, high: float, *, log: bool) -> float:
-        """See :class:`Draws`."""
-        if not log:
-            return float(self._rng.uniform(low, high))
-        drawn = math.exp(self._rng.uniform(math.log(low), math.log(high)))
-        return min(max(drawn, low), high)
-
-    def integer(self, key: str, low: int, high: int, *, log: bool) -> int:
-        """See :class:`Draws`."""
-        if not log:
-            return int(self._rng.integers(low, high + 1))
-        # Every whole number has the share of the logarithm's range that rounds to it.
-        return min(max(round(self.number(key, low - 0.5, high + 0.5, log=True)), low), high)
-
-
 class Values(NamedTuple):
     """A dimension of listed values."""
 
     values: tuple[Any, ...]
 
-    def draw(self, key: str, draws: Draws) -> Any:
-        """One of them."""
-        return self.values[draws.choice(key, len(self.values))]
+    def draw(self, key: str, trial: "optuna.Trial") -> Any:
+        """Return the one that a trial suggests."""
+        return self.values[trial.suggest_categorical(key, range(len(self.values)))]
 
     @property
     def ends(self) -> tuple[Any, ...]:
@@ -146,11 +107,11 @@ class Range(NamedTuple):
     log: bool
     integer: bool
 
-    def draw(self, key: str, draws: Draws) -> float:
-        """One of them."""
+    def draw(self, key: str, trial: "optuna.Trial") -> float:
+        """Return the one that a trial suggests."""
         if self.integer:
-            return draws.integer(key, int(self.low), int(self.high), log=self.log)
-        return draws.number(key, self.low, self.high, log=self.log)
+            return trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(key, self.low, self.high, log=self.log)
 
     @property
     def ends(self) -> tuple[Any, ...]:
@@ -244,10 +205,10 @@ class Space:
         asked = [("trust.pca", self.base.pca, self.base.states), *((key, size, names) for size, names in drawn)]
         return ((key, size, tuple(names)) for key, size, names in asked if size is not None)
 
-    def draw(self, draws: Draws) -> Point:
-        """A point, drawn from what its kind reads."""
-        kind = self.kinds[draws.choice(KIND, len(self.kinds))] if len(self.kinds) > 1 else self.kinds[0]
-        return self.point(kind, {key: self.dimensions[key].draw(key, draws) for key in self._of(kind)})
+    def draw(self, trial: "optuna.Trial") -> Point:
+        """Return the point that a trial of Optuna suggests, of what its kind reads."""
+        kind = self.kinds[0] if len(self.kinds) == 1 else Values(self.kinds).draw(KIND, trial)
+        return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._of(kind)})
 
     def grid(self) -> Iterator[Point]:
         """All points, the last key's values in turn first.
@@ -367,7 +328,8 @@ def _dimension(where: str, value: object) -> Dimension:
     ((name, ends),) = value.items()
     log, integer = RANGES[name]
     is_pair = isinstance(ends, list | tuple) and len(ends) == 2
-    if not is_pair or not all(_is_number(end, integer=integer) for end in ends):
+    number = (int,) if integer else (int, float)
+    if not is_pair or not all(type(end) in number and math.isfinite(end) for end in ends):
         what = "whole numbers" if integer else "finite numbers"
         raise ConfigError(f"{where}: {name}: {ends!r}; give two {what}, the lower first")
     low, high = ends
@@ -376,9 +338,3 @@ def _dimension(where: str, value: object) -> Dimension:
     if log and low <= 0:
         raise ConfigError(f"{where}: {name}: [{low}, {high}]: the logarithm needs a lower end above 0")
     return Range(low=low, high=high, log=log, integer=integer)
-
-
-def _is_number(value: object, *, integer: bool) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int) if integer else isinstance(value, int | float) and math.isfinite(value)

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.vllm_teacher import STATES, make_examples, parity
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RayConfig, TeacherConfig
-from curation.models.vllm_setup import set_environment
+from curation.models.loading import set_environment
 
 VOCABULARY = 151_936
 QWEN3 = {"family": "qwen3", "head_dim": 128, "num_key_value_heads": 8}

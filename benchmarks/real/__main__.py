@@ -31,7 +31,7 @@ from curation.metrics import auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.trust.stacked import stored_numbers
-from train.class_probe import ClosedLabels, with_classes
+from train.probes import ClosedLabels, with_classes
 from train.trust import labelled_rows
 from train.trust_loop import LabelledRows
 

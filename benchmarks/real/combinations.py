@@ -1,7 +1,7 @@
 """Ways to combine a stack's columns, the default among them: ``python -m benchmarks.real.combinations --work FOLDER``.
 
 The sets are those that ``benchmarks.real`` has labelled, the draws of labelled rows are its draws. Members are fitted
-once a draw, then each way combines the same columns, goes through the same choice (``train.choice``) and ranks
+once a draw, then each way combines the same columns, goes through the same choice (``train.combining``) and ranks
 the pool:
 
 - ``any sign``: with priors that the evidence weighs; the way to which all others are compared;
@@ -45,8 +45,18 @@ from curation.metrics import auc_difference, auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.class_probe import LABEL
 from curation.trust.stacked import Combination, Logistic
-from train.choice import Candidate, chosen
-from train.combining import LEARNED, NEGLIGIBLE, STRENGTHS, Folded, _deviations, _filled, _scales, calibrated
+from train.combining import (
+    LEARNED,
+    NEGLIGIBLE,
+    STRENGTHS,
+    Candidate,
+    Folded,
+    _deviations,
+    _filled,
+    _scales,
+    calibrated,
+    chosen,
+)
 from train.recipe import Recipe
 from train.stack import STACKED, _Stack
 from train.trust_loop import LabelledRows

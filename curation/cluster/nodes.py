@@ -1,10 +1,12 @@
-"""Asks a question of every node of a Ray cluster, and finds nodes with other versions than this process.
+"""Asks a question of every node of a Ray cluster, finds nodes with other versions than this process, and follows them.
 
 A question is a function inside a function. Ray pickles it by value, so that a node can answer even if it has another
 version of this project, or none.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,11 +16,17 @@ from curation.errors import ClusterError
 from curation.escaping import logger_of
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
+from curation.periodic import every
 
 logger = logger_of(__name__)
 
 ANSWER_SECONDS = 60
 """Time limit for an answer; a node has to start a worker process for it."""
+
+FOLLOW_SECONDS = 2.0
+"""The interval between two requests to Ray; the head answers in milliseconds."""
+AGAIN_SECONDS = 300.0
+"""The interval for repeating an unchanged state, so that it is always near the end of the events."""
 
 FIX = "install the same on every node (constraints.txt) or take the node away"
 
@@ -183,6 +191,36 @@ def require_same_versions() -> None:
         raise ClusterError(
             f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {FIX}"
         )
+
+
+@contextmanager
+def follow(tell: Callable[..., None], *, seconds: float = FOLLOW_SECONDS) -> Iterator[None]:
+    """Call ``tell`` now and at each change of the cluster's nodes, as long as the context lasts.
+
+    Its arguments are ``num``, the number of living nodes, and ``came`` and ``left``, the names of those that came and
+    left since the last call.
+    """
+    known: dict[str, str] = {}
+    reported = 0.0
+
+    def look() -> None:
+        nonlocal known, reported
+        now = {node["NodeID"]: name(node) for node in living()}
+        came = [now[node] for node in now if node not in known]
+        left = [known[node] for node in known if node not in now]
+        if came or left or time.monotonic() - reported > AGAIN_SECONDS:
+            tell(num=len(now), came=came, left=left)
+            known, reported = now, time.monotonic()
+
+    def look_again() -> None:
+        try:
+            look()
+        except (OSError, ray.exceptions.RayError) as error:  # the head is briefly unreachable
+            logger.warning("the cluster's nodes are not known: %s", error)
+
+    look()
+    with every(seconds, look_again):
+        yield
 
 
 def end_process(node: str, pid: int, seconds: float) -> None:

@@ -7,12 +7,22 @@ Ray's documented counterparts do not serve: ``ray.init`` waits for minutes where
 
 import json
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Within the context, an attribute of Ray has another value."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 @contextmanager
@@ -23,11 +33,9 @@ def starting(tell: Callable[[str], None]) -> Iterator[None]:
     driver of nodes and processes goes to ``tell`` in place of the standard output. The processes of a start that fails
     are ended.
     """
-    import ray._private.utils as utils
-    import ray._private.worker as worker
+    from ray._private import utils, worker
     from ray._private.node import Node
 
-    setter, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     worker.print_to_stdstream = lambda data, **how: tell("\n".join(data["lines"]))
     begun: list[Node] = []
@@ -37,53 +45,35 @@ def starting(tell: Callable[[str], None]) -> Iterator[None]:
         begun.append(node)
         begin(node, *arguments, **named)
 
-    Node.__init__ = noted  # type: ignore[assignment, method-assign]
     try:
-        yield
+        with _replaced(utils, "set_sigterm_handler", lambda handler: None), _replaced(Node, "__init__", noted):
+            yield
     except BaseException:
         for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
             if hasattr(node, "all_processes"):
                 node.kill_all_processes(check_alive=False, wait=True)
         raise
     finally:
-        Node.__init__ = begin  # type: ignore[method-assign]
-        utils.set_sigterm_handler = setter
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the context a Ray that starts on this machine is this user's and this process's alone.
+    """Within the context a Ray that starts on this machine is this process's alone.
 
     It listens on the loopback address, as it does by default on macOS and Windows only (``ray.init`` replaces a given
-    loopback address by the network's). Its workers have the niceness of this process in place of 15, with which one
-    busy process beside them takes nearly all, unless the user set ``RAY_worker_niceness``. A token that it makes is
-    closed to others. The process that would pass the workers' lines on to drivers, who do not listen here
-    (``log_to_driver``), is not started.
+    loopback address by the network's). The process that would pass the workers' lines on to drivers, who do not listen
+    here (``log_to_driver``), is not started.
     """
     from ray._private import ray_constants
-    from ray._private.authentication.authentication_token_setup import _get_default_token_path
     from ray._private.node import Node
 
-    token = _get_default_token_path()
-    had_token, before = token.exists(), ray_constants.ENABLE_RAY_CLUSTER
-    niceness = ray_constants.RAY_WORKER_NICENESS
-    is_ours = niceness not in os.environ
-    start_log_monitor = Node.start_log_monitor
-    Node.start_log_monitor = lambda node: None  # type: ignore[method-assign]
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    if is_ours:
-        os.environ[niceness] = "0"
-    try:
+    with (
+        _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
+        _replaced(Node, "start_log_monitor", lambda node: None),
+    ):
         yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-        Node.start_log_monitor = start_log_monitor  # type: ignore[method-assign]
-        if is_ours:
-            del os.environ[niceness]
-    if not had_token and token.exists():
-        token.chmod(0o600)
 
 
 def head_address(address: str) -> str | None:
@@ -144,14 +134,6 @@ def node_types() -> set[str]:
     return types
 
 
-def temp_directory() -> str:
-    """Where Ray logs and spills on this machine."""
-    from ray._common.utils import get_default_ray_temp_dir
-
-    path: str = get_default_ray_temp_dir()  # type: ignore[no-untyped-call]
-    return path
-
-
 def spill_folder() -> str | None:
     """The folder to which the object store of this process's own Ray spills; None where it joined another one's."""
     from ray._private import worker
@@ -161,22 +143,6 @@ def spill_folder() -> str | None:
         return None
     folder: str = node._fallback_directory
     return folder
-
-
-def system_memory() -> int:
-    """The bytes of memory that Ray takes this machine to have: of control groups it reads the topmost one alone."""
-    from ray._common.utils import get_system_memory
-
-    num_bytes: int = get_system_memory()
-    return num_bytes
-
-
-def memory_settings(num_bytes: int) -> dict[str, int]:
-    """Settings of ``ray.init`` for a node that has so much memory: the share of the object store is Ray's own."""
-    from ray._private.utils import resolve_object_store_memory
-
-    store: int = resolve_object_store_memory(num_bytes)
-    return {"object_store_memory": store, "_memory": num_bytes - store}
 
 
 def draining_nodes() -> set[str]:

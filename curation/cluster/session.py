@@ -1,9 +1,12 @@
 """Starts Ray on this machine for a run, or joins a cluster."""
 
 import logging
+import os
+import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 
 from curation import memory, namesakes, own_modules
 from curation.activity import doing
@@ -12,7 +15,7 @@ from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
 from curation.heavy import ray
 from curation.json_types import Json
-from curation.stopping import stopped_by_signals
+from curation.stopping import deferred, stopped_by_signals
 from curation.telemetry.console import say
 
 RAY_ATTEMPTS = 3
@@ -50,15 +53,18 @@ def _start_ray(settings: RayConfig) -> None:
         ClusterError: no Ray that can be joined answers at the address.
         RunFailedError: Ray did not start.
     """
-    address, receive = capacity.address_of(settings), _receiver()
+    address = capacity.address_of(settings)
+    hook, modules = namesakes.sender(), own_modules.sent()
+    found = {"worker_process_setup_hook": hook, "py_modules": modules}
     capacity.check_answers(address)
     is_here = address == capacity.LOCAL
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
             with (
                 doing("starting Ray" if is_here else f"joining Ray at {address}"),
+                deferred(),
                 ray_private.starting(news.tell),
-                ray_private.alone() if is_here else nullcontext(),
+                _alone() if is_here else nullcontext(),
             ):
                 ray.init(
                     address=address,
@@ -67,7 +73,7 @@ def _start_ray(settings: RayConfig) -> None:
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
-                    runtime_env=None if receive is None else {"worker_process_setup_hook": receive},
+                    runtime_env={name: value for name, value in found.items() if value} or None,
                     **(_memory() if is_here else {}),
                 )
             return
@@ -82,21 +88,36 @@ def _start_ray(settings: RayConfig) -> None:
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
 
 
-def _receiver() -> Callable[[], None] | None:
-    """The function by which workers find modules as this process does; ``None`` where they do without it."""
-    parts = [part for part in (namesakes.sender(), own_modules.sender()) if part is not None]
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Within the context a Ray that starts on this machine is this user's and this process's alone.
 
-    def receive() -> None:
-        for part in parts:
-            part()
-
-    return receive if parts else None
+    Its workers have the niceness of this process in place of 15, with which one busy process beside them takes nearly
+    all, unless the user set ``RAY_worker_niceness``. A token that it makes is closed to others.
+    """
+    token, niceness = Path.home() / ".ray" / "auth_token", "RAY_worker_niceness"
+    had_token, is_ours = token.exists(), niceness not in os.environ
+    if is_ours:
+        os.environ[niceness] = "0"
+    try:
+        with ray_private.alone():
+            yield
+    finally:
+        if is_ours:
+            del os.environ[niceness]
+    if not had_token and token.exists():
+        token.chmod(0o600)
 
 
 def _memory() -> Json:
-    """Settings of ``ray.init`` where a control group leaves this process less memory than Ray would take."""
+    """Settings of ``ray.init`` where a control group leaves this process less memory than the machine has.
+
+    Of control groups Ray reads the topmost one alone. The object store has the share and limits that Ray documents.
+    """
     with suppress(OSError):
         usable = memory.usable()
-        if usable.total < ray_private.system_memory():
-            return ray_private.memory_settings(usable.free)
+        if usable.total < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            most = max(10_000_000_000, int(0.95 * shutil.disk_usage("/dev/shm").free))
+            store = min(int(0.3 * usable.free), most)
+            return {"object_store_memory": store, "_memory": usable.free - store}
     return {}

@@ -22,10 +22,11 @@ import lance
 from curation.errors import RunDirError
 from curation.refs import table_refs
 from curation.rundir.manifest import Manifest, record_in
+from curation.rundir.sealed import list_of
 from curation.storage import lease
 from curation.storage.inside import inside
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
-from curation.tables.contents import version_of
+from curation.tables.versions import version_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,16 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
         manifest = Manifest.load(directory)
         manifest.require_current()
         manifest.require_own_tables()
-        pinned = _pinned(manifest)
+        pinned: defaultdict[str, set[int]] = defaultdict(set)  # the versions that the manifest names, by table
+        for item in manifest.stages.values():
+            for ref in table_refs([item.inputs, item.outputs]):
+                pinned[_resolved(ref.uri)].add(ref.version)
         superseded = list(_superseded(manifest, before))
         for folder in superseded:
             files = _files(folder)
             if not dry:
                 remove(folder)
+                list_of(folder).unlink(missing_ok=True)
             yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
         for table in _tables(directory):
             if not any(table.startswith(f"{folder}/") for folder in superseded):
@@ -107,15 +112,6 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
             (place(uri) / file.name).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
     return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
-
-
-def _pinned(manifest: Manifest) -> defaultdict[str, set[int]]:
-    """The versions that the manifest names, by table."""
-    pinned: defaultdict[str, set[int]] = defaultdict(set)
-    for record in manifest.stages.values():
-        for ref in table_refs([record.inputs, record.outputs]):
-            pinned[_resolved(ref.uri)].add(ref.version)
-    return pinned
 
 
 def _resolved(path: str) -> str:

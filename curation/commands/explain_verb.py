@@ -43,16 +43,13 @@ def explain(
     else:
         if generation is not None or rows is not None:
             raise ConfigError("--generation, --rows: are of --student; a row is shown with all its generations")
-        content = explain_row(place(run_dir), _row_id(str(row_id)), split)
+        text = str(row_id)
+        if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
+            raise ConfigError(f"ROW_ID: {quoted(text)} is no row id, a whole number from 0 to 2^63 - 1")
+        content = explain_row(place(run_dir), int(text), split)
         lines = row_lines(content)
     if as_json:
         echo(json.dumps(content, indent=1, default=str))
         return
     for line in lines:
         echo(line)
-
-
-def _row_id(text: str) -> int:
-    if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
-        raise ConfigError(f"ROW_ID: {quoted(text)} is no row id, a whole number from 0 to 2^63 - 1")
-    return int(text)

@@ -7,9 +7,7 @@ from curation.commands.status import Shown, spent_lines, spent_on
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
 from curation.filter import opened
-from curation.filter.opened import OpenedFilter
 from curation.filter.output import Content, load_content
-from curation.json_types import Json
 from curation.rundir.manifest import Manifest
 
 
@@ -23,7 +21,14 @@ def look(config: FilterConfig) -> Shown:
         except UserError as error:
             unknown = str(error)
     content = load_content(home)
-    waiting = None if found is None else _waiting(found, manifest)
+    files = (
+        [] if found is None else [file for rnd in found.rounds if rnd.name not in manifest.files for file in rnd.files]
+    )
+    paths, rows = [file.path for file in files], sum(file.num_rows for file in files)
+    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+    words = (
+        f"waiting: {rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more}); `curate filter` adds them"
+    )
     spent = spent_on(config)
     written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
     return Shown(
@@ -34,10 +39,10 @@ def look(config: FilterConfig) -> Shown:
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
         further=[
             *(() if content is None else _written(content)),
-            *(() if waiting is None else [_in_words(waiting)]),
+            *([words] if files else []),
             *spent_lines(spent),
         ],
-        parts={"written": written, "waiting": waiting, "endpoint": spent},
+        parts={"written": written, "waiting": {"files": paths, "rows": rows} if files else None, "endpoint": spent},
     )
 
 
@@ -54,16 +59,3 @@ def _written(content: Content) -> Iterator[str]:
         if alarms or (words := shift_words(item)):
             yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
     yield f"cut {cut['id']} {rule_words(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"
-
-
-def _in_words(waiting: Content) -> str:
-    paths = waiting["files"]
-    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
-    words = f"{waiting['rows']:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more})"
-    return f"waiting: {words}; `curate filter` adds them"
-
-
-def _waiting(found: OpenedFilter, manifest: Manifest) -> Json | None:
-    """The files that no round has yet, and their rows."""
-    files = [file for rnd in found.rounds if rnd.name not in manifest.files for file in rnd.files]
-    return {"files": [file.path for file in files], "rows": sum(file.num_rows for file in files)} if files else None

@@ -1,6 +1,6 @@
 """``curate plan``: shows what a run or a filter would do."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,15 +18,14 @@ from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.pipeline.work import Opened
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, steps, waited_for
-from curation.rundir.manifest import Manifest
-from curation.rundir.status import State, Status, statuses
+from curation.rundir.status import State, statuses
 from curation.stages.asking import AskModel
 from curation.stages.training import Training
 from curation.telemetry.console import say
 
 if TYPE_CHECKING:
     from curation.metrics import Estimate
-    from curation.pipeline.forecasting import Forecast, StageForecast
+    from curation.pipeline.forecasting import Forecast
     from curation.pipeline.probing import LeftOut
 
 Forecaster = Callable[[Sequence[Stage], Known], "tuple[Forecast | None, Sequence[LeftOut]]"]
@@ -162,8 +161,18 @@ def make_plan(
     """
     if gpu is not None and isinstance(config, FilterConfig):
         raise ConfigError("--gpu: compares the processes of a run with a card, and those of a filter are not counted")
-    opened, forecaster = _opened(config, recut=recut)
-    memory = () if isinstance(config, FilterConfig) else tuple(memory_lines(config, gpu))
+    opened: Opened[Any]
+    forecaster: Callable[..., Any]
+    memory: Sequence[str] = ()
+    if isinstance(config, FilterConfig):
+        from curation.filter.forecast import forecast_filter
+        from curation.filter.opened import look
+
+        opened = output = look(config, recut=recut)
+        forecaster = partial(forecast_filter, output)
+    else:
+        opened = run = open_run(config, save=False)
+        forecaster, memory = partial(forecast_run, run), tuple(memory_lines(config, gpu))
     if not opened.is_settled():
         for line in opened.checks():
             say(line)
@@ -172,30 +181,21 @@ def make_plan(
     return replace(_planned(opened, ahead), pool=growth.get("pool"), added=growth.get("added"), memory=memory)
 
 
-def _opened(config: RunConfig | FilterConfig, *, recut: bool) -> tuple[Opened[Any], Callable[..., Any]]:
-    """A configuration's directory, opened, and the function that forecasts its stages."""
-    if isinstance(config, FilterConfig):
-        from curation.filter.forecast import forecast_filter
-        from curation.filter.opened import look
-
-        output = look(config, recut=recut)
-        return output, partial(forecast_filter, output)
-
-    run = open_run(config, save=False)
-    return run, partial(forecast_run, run)
-
-
 def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
     ordered, manifest, where = opened.stages, opened.manifest, opened.config.ray
     known: dict[str, Outputs | Skipped] = {}
     found = list(statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
-    ahead = {} if made is None else {stage.name: stage for stage in made.stages}
-    times = [*history.read(manifest.directory), *_own_times(found, manifest)]
+    ahead = {} if made is None else {stage.name: stage.seconds for stage in made.stages}
+    times = [*history.read(manifest.directory)]
+    for status in found:  # times of the run itself; of stages that changed since: of the same kind, but not alike
+        record = manifest.stages.get(status.stage.name)
+        if record is not None and record.seconds:
+            time = history.StageTime.of(status.stage, record.rows, record.seconds)
+            times.append(time if status.state == "done" else replace(time, like=""))
     estimates = {
-        stage.name: estimate(stage, rows_left(stage, manifest, known), _probed(ahead.get(stage.name)), times)
-        for stage in left
+        stage.name: estimate(stage, rows_left(stage, manifest, known), ahead.get(stage.name), times) for stage in left
     }
     step_of, stages = steps(ordered), []
     for status in found:
@@ -229,22 +229,9 @@ def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
     return Plan(stages=stages, total=total, forecast=made, left_out=left_out)
 
 
-def _own_times(found: Sequence[Status], manifest: Manifest) -> Iterator[history.StageTime]:
-    """Times that stages of the run itself took; those that changed since are of the same kind, but not alike."""
-    for status in found:
-        record = manifest.stages.get(status.stage.name)
-        if record is not None and record.seconds:
-            time = history.StageTime.of(status.stage, record.rows, record.seconds)
-            yield time if status.state == "done" else replace(time, like="")
-
-
 def _has_model(stage: Stage) -> bool:
     """Whether a stage asks or trains a language model."""
     return isinstance(stage, Training) or (isinstance(stage, AskModel) and stage.teacher.asks)
-
-
-def _probed(ahead: "StageForecast | None") -> "Estimate | None":
-    return None if ahead is None else ahead.seconds
 
 
 def _tokens(stage: Stage, made: "Forecast") -> int | None:

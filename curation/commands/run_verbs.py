@@ -1,12 +1,14 @@
-"""The options of ``curate run``, ``tune`` and ``ablate``. What is heavy is imported when a command runs."""
+"""The options of ``curate run``, ``tune``, ``ablate`` and ``analyze``, which import what is heavy when they run."""
 
+import json
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import click
 
 from curation.commands.options import ADDRESS, CONFIG, RUN, SET, WAIT, Overrides, at, called, of_run, with_own_modules
-from curation.commands.tables import arms_table, verdict_lines
+from curation.commands.tables import analysis_lines, arms_table, verdict_lines
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.heavy import Lazy
@@ -115,3 +117,29 @@ def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None
     command = called("ablate", ablation, overrides)
     content = running.run_ablation(loaded, place(output), command=command, wait=wait)
     echo(report.ablation_markdown(content))
+
+
+@click.command()
+@RUN
+@SET
+@ADDRESS
+@WAIT
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON, a generation an item.")
+def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, as_json: bool) -> None:
+    """Measure why the rows of a finished run teach, and write its report again. CONFIG may also be the run directory.
+
+    A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
+    arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command goes on.
+    """
+    config, overrides = of_run(config, at(address, overrides))
+    settings = load.load_config(config, overrides)
+    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too
+        content = running.run_analysis(
+            settings, config_path=config, command=called("run", config, overrides), wait=wait
+        )
+    if as_json:
+        echo(json.dumps([generation["analysis"] for generation in content["generations"]], indent=1))
+    else:
+        for line in analysis_lines(content):
+            echo(line)
+    echo(f"report: {settings.directory / 'report.html'}", err=as_json)

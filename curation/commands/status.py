@@ -94,7 +94,10 @@ def status_lines(shown: Shown) -> Iterator[str]:
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
     if nodes and holder is not None:
-        yield _nodes(nodes[-1])
+        event = nodes[-1]
+        changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
+        ago = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
+        yield f"{'nodes':<44}{event['num']:>12,}{ago}"
     if events and events[-1]["event"] != "finished":
         for event in _under_way(events, is_alive=holder is not None):
             yield from _progress(event, is_alive=holder is not None)
@@ -138,10 +141,7 @@ def status_json(shown: Shown) -> Json:
 def spent_on(config: RunConfig | FilterConfig) -> Json | None:
     """Questions to a server and what they cost, at most that of questions without an answer; ``None`` of no server."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
-    if endpoint is None or not folder.is_dir():
-        return None
-
-    if (spending := spending_in(str(folder))) is None:
+    if endpoint is None or not folder.is_dir() or (spending := spending_in(str(folder))) is None:
         return None
     tokens = spending.tokens
     return {
@@ -199,13 +199,6 @@ def _under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
     if is_alive:
         return found.values()
     return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]
-
-
-def _nodes(event: Json) -> str:
-    """The number of nodes in the cluster, and the last change."""
-    changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
-    changed = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
-    return f"{'nodes':<44}{event['num']:>12,}{changed}"
 
 
 def _progress(event: Json, *, is_alive: bool) -> Iterator[str]:

@@ -9,27 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from curation.activity import doing
 from curation.commands.options import RUN, SET, of_run
 from curation.errors import ConfigError
 from curation.escaping import echo
-from curation.heavy import Lazy
 from curation.storage.lease import holder
 from curation.storage.paths import place
 
 if TYPE_CHECKING:
-    from curation.commands import filter_status
-    from curation.commands import status as run_status
     from curation.commands.status import Shown
-    from curation.config import RunConfig, load
-    from curation.config import filter as filter_config
-    from curation.config.filter import FilterConfig
-    from curation.filter import opened
-    from curation.rundir import manifest
+    from curation.config import RunConfig
     from curation.storage.paths import Place
-else:
-    run_status, filter_status = Lazy("curation.commands.status"), Lazy("curation.commands.filter_status")
-    load, filter_config = Lazy("curation.config.load"), Lazy("curation.config.filter")
-    opened, manifest = Lazy("curation.filter.opened"), Lazy("curation.rundir.manifest")
 
 BEGIN_SECONDS = 60.0
 """How long ``--watch`` waits for the driver of a run that is not finished."""
@@ -54,24 +44,29 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     """
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
+    with doing("importing curation.commands.status"):
+        from curation.commands import status as run_status
+        from curation.config.filter import WORK, FilterConfig
+        from curation.config.load import is_filter, load_config, load_filter
+        from curation.rundir.manifest import record_in
 
     look_again: Callable[[], Shown]
     settings: RunConfig | FilterConfig
-    if manifest.record_in(place(config)) == place(config) / filter_config.WORK:
-        settings = opened.config_at(place(config), overrides)
+    if record_in(place(config)) == place(config) / WORK:
+        from curation.filter.opened import config_at
+
+        settings = config_at(place(config), overrides)
+    else:
+        if (place(config) / WORK).is_dir():
+            raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
+        config, overrides = of_run(config, overrides)
+        settings = (load_filter if is_filter(config) else load_config)(config, overrides)
+    if isinstance(settings, FilterConfig):
+        from curation.commands import filter_status  # heavy, and a run needs none of it
+
         look_again = partial(filter_status.look, settings)
     else:
-        if (place(config) / filter_config.WORK).is_dir():
-            raise ConfigError(
-                f"{config}: no filter has started here yet (no record in {filter_config.WORK}); `curate filter` does"
-            )
-        config, overrides = of_run(config, overrides)
-        if load.is_filter(config):
-            settings = load.load_filter(config, overrides)
-            look_again = partial(filter_status.look, settings)
-        else:
-            settings = load.load_config(config, overrides)
-            look_again = partial(run_status.look, settings)
+        look_again = partial(run_status.look, settings)
     if as_json:
         echo(json.dumps(run_status.status_json(look_again()), indent=1))
     elif watch is None:
@@ -82,23 +77,24 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 
 def _watch(look: "Callable[[], Shown]", directory: "Place", seconds: float) -> None:
     """Show the status again and again until its driver, if one comes, has ended."""
+    from curation.commands.status import status_lines
+
     began, has_run = time.monotonic(), False
     try:
         while True:
             runs = holder(directory) is not None  # before the look: what it then shows is the end's
             has_run = has_run or runs
             shown = look()
-            lines = list(run_status.status_lines(shown))
+            lines = list(status_lines(shown))
             waits = not has_run and not shown.is_finished and time.monotonic() - began < BEGIN_SECONDS
             if sys.stdout.isatty():
                 click.clear()
-            echo("\n".join([f"{time.strftime('%H:%M:%S')} {lines[0]}", *lines[1:], *_waiting(waits)]) + "\n")
+            lines[0] = f"{time.strftime('%H:%M:%S')} {lines[0]}"
+            if waits:
+                lines.append(f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C ends")
+            echo("\n".join(lines) + "\n")
             if not (runs or waits):
                 return
             time.sleep(seconds)
     except KeyboardInterrupt:
         return
-
-
-def _waiting(waits: bool) -> list[str]:
-    return [f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C ends"] if waits else []

@@ -14,21 +14,18 @@ from curation.models.dtypes import settle_cpus
 from curation.pipeline.footprints import memory_lines
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
-from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import check_settings
-from curation.pipeline.prompt_lengths import long_prompts
+from curation.pipeline.outlook import long_prompts, student_steps, types_taken
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
-from curation.pipeline.student_steps import student_steps
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
 from curation.sources import discover, left_out_words, split_sizes
 from curation.stages.class_quota import in_words
 from curation.stages.overlap_look import look
-from curation.stages.possible_groups import possible_groups, warnings_of
-from curation.stages.preview import check_preview, preview
+from curation.stages.prepare import check_columns
+from curation.stages.preview import check_preview, possible_groups, preview, warnings_of
 from curation.stages.search import check as check_search
-from curation.stages.source_columns import check_columns
 from curation.storage.paths import require_reachable
 
 

@@ -4,13 +4,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from fractions import Fraction
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from curation.json_types import Json, JsonView
 from curation.redaction import secrets_in
+from curation.registry import Registry
 from curation.storage.names import check_name
+from curation.storage.paths import place
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -19,6 +21,30 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Location = Annotated[str, AfterValidator(check_name)]
 """A path, URL or hub id, as far as any file system takes it."""
+
+
+BESIDE = "beside the file"
+"""Marks a key whose relative path is that of a file beside the configuration (``curation.config.load``)."""
+
+
+def _checked(path: str) -> str:
+    place(path)
+    return path
+
+
+Directory = Annotated[str, AfterValidator(_checked)]
+"""A path or URL where tables are written (``curation.storage.paths``)."""
+
+
+def named_in(registry: Registry[Any]) -> AfterValidator:
+    """Return the check that a name is in a registry, or ``auto``."""
+
+    def check(name: str) -> str:
+        if name != "auto":
+            registry.find(name)
+        return name
+
+    return AfterValidator(check)
 
 
 def rows_in(share: float, num_rows: int) -> int:

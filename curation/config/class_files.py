@@ -36,6 +36,8 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     columns: dict[str, None] = {}
     for number, row in _rows(path, where):
         columns |= dict.fromkeys(row)
+        if any(isinstance(row.get(name), list | dict) for name in (column, WORDS, DESCRIPTION)):
+            raise ConfigError(f"{where}: line {number} has a list or an object for a text; write a line for each label")
         label, words, description = (_text(row.get(name)) for name in (column, WORDS, DESCRIPTION))
         if not label and not words and not description:
             continue
@@ -84,9 +86,11 @@ def _rows(path: Place, where: str) -> Iterator[_Line]:
 
 
 def _of_csv(text: str) -> Iterator[_Line]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     for row in reader:
-        yield reader.line_num, {name: value for name, value in row.items() if name is not None}
+        if any(row.pop(None, ())) or None in row.values():
+            raise ValueError(f"line {reader.line_num} has another number of fields than the header")
+        yield reader.line_num, row
 
 
 def _of_json_lines(text: str) -> Iterator[_Line]:

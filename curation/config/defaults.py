@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from curation.config.files import merged
 from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, code
 
@@ -111,7 +112,7 @@ def filled(given: Mapping[str, object], domain: Defaults) -> Json:
             values.pop("num_runs", None)
         if section == "trust" and "preset" in own:
             values = {}
-        if under := _under(own, values):
+        if under := merged(values, own):
             result[section] = under
     return result
 
@@ -125,12 +126,3 @@ def class_named(name: str) -> Any:
     if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
     return code(DOMAINS.get(name, name))
-
-
-def _under(given: JsonView, values: JsonView) -> Json:
-    """``given``, completed from ``values`` by the keys that it lacks, recursively."""
-    result = {**values, **given}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and isinstance(given.get(key), Mapping):
-            result[key] = _under(given[key], value)
-    return result

@@ -21,7 +21,7 @@ class DpoConfig(EpochsConfig):
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
-    """Also keys that only divide the pairs of a step, on which their order does not depend (``train.order``)."""
+    """Also keys that only divide the pairs of a step, on which their order does not depend (``train.stream``)."""
 
     method: str = "dpo"
     preset: Literal["lora", "scratch"] = "lora"

@@ -3,19 +3,16 @@
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from curation.arms import ARMS, FREE, fitted_of
 from curation.config.base import PositiveInt, Section
-from curation.config.given import arms_of
-from curation.config.given_limits import NUMBERS_ALONE
+from curation.config.given import labelled_elsewhere
 from curation.config.prices import Price
-from curation.config.selection import SelectionConfig
-from curation.config.trust import TrustConfig
+from curation.json_types import Json
 
 ENDPOINT = "endpoint"
 """The backend of models that a server answers for."""
@@ -155,23 +152,18 @@ class EndpointConfig(ServedConfig):
         return self
 
 
-def with_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a run whose teacher is an endpoint; without a reader no states, and trust reads numbers."""
-    teacher, filled = value["teacher"], dict(value)
-    endpoint = teacher.get("endpoint")
+def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
+    """The sections of a run whose teacher is an endpoint (:func:`labelled_elsewhere`), and its prices."""
+    teacher = value["teacher"]
+    endpoint = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
         raise ValueError(f"teacher.{misplaced[0]}: is a key of teacher.endpoint; write it there")
-    kind = endpoint.get("kind", "openai") if isinstance(endpoint, Mapping) else "openai"
-    stateless = {"states": ()} if teacher.get("reader") is None else {}
-    filled["teacher"] = {**stateless, **({"chat_template": True} if kind == "openai" else {}), **teacher}
-    if isinstance(trust := value.get("trust", {}), Mapping):
-        filled["trust"] = {**stateless, **trust}
-    price, prices = endpoint.get("price") if isinstance(endpoint, Mapping) else None, value.get("prices") or {}
+    of_teacher = {"chat_template": True} if endpoint.get("kind", "openai") == "openai" else {}
+    filled = labelled_elsewhere(value, teacher=of_teacher, selection={"arms": arms})
+    price, prices = endpoint.get("price"), value.get("prices") or {}
     if isinstance(price, Mapping) and isinstance(prices, Mapping):
         of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
         filled["prices"] = {**of_tokens, **prices}
-    if isinstance(selection := value.get("selection", {}), Mapping):
-        filled["selection"] = {"arms": arms_of(teacher, SelectionConfig.model_fields["arms"].default), **selection}
     return filled
 
 
@@ -219,42 +211,6 @@ def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
             f"{endpoint.kind} does not give; take stepwise"
         )
     return None
-
-
-def beyond_endpoint(run: Any) -> str | None:
-    """The first thing that a run's configuration asks for and an endpoint does not have; ``None`` if it suffices."""
-    endpoint: ServedConfig | None = run.teacher.endpoint
-    if endpoint is None:
-        return None
-    trust: TrustConfig = run.trust
-    is_read = run.teacher.reader is not None
-    for name in run.selection.used:
-        if not endpoint.top_logprobs and not is_read and ARMS[name].trust in FREE:
-            return (
-                f"the {name} arm ranks by log-probabilities, and teacher.endpoint.top_logprobs is 0; set that above 0, "
-                "leave the arm out, or name a model that reads the answers by teacher.reader"
-            )
-    kinds = {*fitted_of(run.selection.used), trust.kind}
-    further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
-    if further and not trust.inputs:
-        lacks = "trust.states names none" if is_read else "backend endpoint has none"
-        return (
-            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: "
-            f"[{', '.join(compared(endpoint))}], or leave trust.kind out"
-        )
-    if trust.pca is not None and not is_read:
-        return "trust.pca: joins states, and backend endpoint has none; leave it out"
-    if len(run.generations) > 1:
-        return (
-            "generations: a student that teaches the next generation is asked as teacher says, and backend endpoint "
-            "asks a server; give one generation"
-        )
-    if run.splits.test is None:
-        return None
-    tests = {"decoding": run.evaluation.decoding}
-    tests |= {f"also.{name}": decoding for name, decoding in run.evaluation.also.items()}
-    problems = (undrawable(endpoint, decoding, f"evaluation.{name}") for name, decoding in tests.items())
-    return next(filter(None, problems), None)
 
 
 def described(run: Any) -> str:

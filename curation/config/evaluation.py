@@ -72,13 +72,9 @@ class EvaluationConfig(PresetSection):
         return value
 
     @model_validator(mode="after")
-    def _runs_differ(self) -> Self:
+    def _tests_differ(self) -> Self:
         if self.num_runs > 1 and self.decoding.temperature == 0:
             raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
-        return self
-
-    @model_validator(mode="after")
-    def _decodings_differ(self) -> Self:
         if MAIN in self.also:
             raise ValueError(f"also.{MAIN}: is the name of evaluation.decoding in reports; give it another one")
         seen: dict[str, str] = {}

@@ -53,10 +53,10 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
             circle = " -> ".join([*course[course.index(str(other)) :], str(other)])
             raise ConfigError(f"{path}: base: {name!r} leads back to itself ({circle}); take it out of one of them")
         content = read(other, f"{path} names it as its base; correct base, or put the file there", above=course)
-        below = _merged(below, content.raw)
+        below = merged(below, content.raw)
         roots |= {at: other.parent for at in _places(content.raw)} | content.roots
     standing = set(_places(raw))
-    return MergedFile(_merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
+    return MergedFile(merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
 
 
 def mapping(path: Place, mend: str = MEND) -> Json:
@@ -80,12 +80,13 @@ def mapping(path: Place, mend: str = MEND) -> Json:
     return raw
 
 
-def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> Json:
+def merged(below: Mapping[str, object], above: Mapping[str, object]) -> Json:
+    """Return ``above``, completed from ``below`` by the keys that it lacks, at any depth of mappings."""
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):
-            value = _merged(under, value)
+            value = merged(under, value)
         result[key] = value
     return result
 

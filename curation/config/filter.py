@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.base import BESIDE, Directory, Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.endpoint import EndpointConfig
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
@@ -18,9 +18,9 @@ from curation.config.teacher import (
     ActorsConfig,
     AnswersConfig,
     AskConfig,
+    BackendName,
     ChunkSeconds,
     VllmConfig,
-    backend_name,
 )
 from curation.storage.paths import Place, place
 
@@ -31,11 +31,6 @@ WORK = "_curation"
 
 COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "rank", "source_file", "error")
 """Columns that a filter itself writes, or needs in its tables; the pool's own cannot have these names."""
-
-
-def _output(path: str) -> str:
-    place(path)
-    return path
 
 
 class PoolConfig(SourceConfig):
@@ -67,7 +62,7 @@ class PoolConfig(SourceConfig):
 class OutputConfig(Section):
     """Where and how the rows that pass are written."""
 
-    path: Annotated[str, AfterValidator(_output)]
+    path: Directory
     """A folder or a URL (``s3://``, ``gs://``), relative to the working directory. One output belongs to one package
     and one pool."""
     format: Format = "parquet"
@@ -97,7 +92,7 @@ class OutputConfig(Section):
 class CertifiedConfig(ClassRiskConfig):
     """The cut that a calibration certifies (``selection.budget.risk`` of runs): at most a share ``alpha`` is wrong."""
 
-    calibration: str | None = None
+    calibration: Annotated[str | None, BESIDE] = None
     """A Parquet file with the columns ``raw``, ``trust`` and ``correct``, with ``per: label`` also ``label``: graded
     rows of this pool's distribution, scored by the package. Unset: the calibration rows that the package holds."""
 
@@ -159,7 +154,7 @@ class CascadeConfig(Section):
 class FilterTeacherConfig(Section):
     """How the package's teacher runs. What it answers is the package's: decoding, states, precision and template."""
 
-    backend: Annotated[str, AfterValidator(backend_name)] | None = None
+    backend: BackendName | None = None
     """Unset: the package's. Backends of weights stand for each other (``transformers``, ``vllm``, ``auto``)."""
     model: ModelConfig | None = None
     """Where the teacher's weights are, if not where the package says; they must be the same."""
@@ -208,7 +203,7 @@ class FilterTeacherConfig(Section):
 class FilterConfig(Root):
     """One filter: a package applied to a pool that may grow."""
 
-    package: Location
+    package: Annotated[Location, BESIDE]
     """The folder or URL of a trust package (``curate export-trust``)."""
     pool: PoolConfig
     output: OutputConfig

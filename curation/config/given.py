@@ -1,23 +1,20 @@
 """Labels made elsewhere (``teacher.backend: given``): the columns of the source that hold them, and what follows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from curation import label_columns
 from curation.arms import FREE
 from curation.config.base import Section
 from curation.config.models import ModelConfig
 from curation.json_types import Json, JsonView
-from curation.label_columns import ORDER_AGREEMENT, given_column
+from curation.label_columns import given_column
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
 KEYS = ("completion", "grade", "confidence")
 """The keys of ``teacher`` that name columns."""
-READERS = ("transformers", "vllm", "auto")
-"""The backends that read answers which another gave."""
 READ = (GIVEN, "endpoint")
 """The backends whose answers a model may read, since they come without hidden states."""
 
@@ -32,12 +29,6 @@ Columns = Annotated[tuple[Column, ...], BeforeValidator(_listed)]
 """Columns in a list; one alone may stand without it."""
 
 
-def _reads(backend: str) -> str:
-    if backend not in READERS:
-        raise ValueError(f"{backend!r} reads no labels that are there; take {', '.join(READERS)}")
-    return backend
-
-
 class ReaderConfig(Section):
     """A model that reads prompt and answer once, for log-probabilities and states of answers that another gave.
 
@@ -46,8 +37,8 @@ class ReaderConfig(Section):
 
     model: ModelConfig
     """The model that reads; it need not be the one that answered."""
-    backend: Annotated[str, AfterValidator(_reads)] = "transformers"
-    """``transformers``, ``vllm``, or ``auto`` as in ``teacher.backend``."""
+    backend: Literal["transformers", "vllm", "auto"] = "transformers"
+    """A backend, as in ``teacher.backend``."""
     chat_template: bool = False
     """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
     ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""
@@ -107,34 +98,36 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
-def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """The sections of a run whose labels are given: each domain knows the columns; without a reader, no states.
+def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
+    """The sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
     """
-    teacher, filled = value["teacher"], dict(value)
-    stateless = {"states": ()} if teacher.get("reader") is None else {}
-    filled["teacher"] = {**stateless, **teacher}
-    defaults: dict[str, Json] = {
-        "trust": stateless,
-        "selection": {"gold_rollouts": {"source": "answers"}, "arms": arms},
-    }
-    for section, keys in defaults.items():
+    stateless: Json = {"states": ()} if value["teacher"].get("reader") is None else {}
+    filled = dict(value)
+    for section in dict.fromkeys(("teacher", "trust", *defaults)):
+        keys = (stateless if section in ("teacher", "trust") else {}) | defaults.get(section, {})
         if isinstance(own := value.get(section, {}), Mapping):
             filled[section] = {**keys, **own}
+    return filled
+
+
+def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
+    """The sections of a run whose labels are given (:func:`labelled_elsewhere`): each domain knows the columns."""
+    teacher = value["teacher"]
+    filled = labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
     if "completion" not in columns:
         return filled
     filled["domain"] = _knowing(value.get("domain", default_domain), columns)
     if isinstance(sources := value.get("sources"), Mapping):
-        filled["sources"] = {name: _source(source, columns) for name, source in sources.items()}
+        filled["sources"] = {
+            name: {**source, "domain": _knowing(source["domain"], columns)}
+            if isinstance(source, Mapping) and source.get("domain") is not None
+            else source
+            for name, source in sources.items()
+        }
     return filled
-
-
-def _source(source: object, columns: Mapping[str, object]) -> Any:
-    if not isinstance(source, Mapping) or source.get("domain") is None:
-        return source
-    return {**source, "domain": _knowing(source["domain"], columns)}
 
 
 def _knowing(domain: object, columns: Mapping[str, object]) -> Any:
@@ -190,21 +183,3 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
 def is_given(teacher: object) -> bool:
     """Whether a raw section ``teacher`` says that labels are columns of the source."""
     return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN
-
-
-def unknown_number(columns: Sequence[str], given: GivenConfig | None, *, both_orders: bool) -> str | None:
-    """The problem with a number among ``columns`` that a run's labels do not have; ``None`` without one.
-
-    ``both_orders``: rows may be pairs of answers that are asked about in both orders.
-    """
-    if ORDER_AGREEMENT in columns and not both_orders:
-        return (
-            f"{ORDER_AGREEMENT}: is a number of the domain pair, where a teacher is asked about both orders of two "
-            "answers; leave it out"
-        )
-    known = {} if given is None else given.numbers
-    unknown = [name for name in columns if label_columns.is_given(name) and name not in known.values()]
-    if not unknown:
-        return None
-    there = ", ".join(known.values()) if given is not None else "none"
-    return f"{unknown[0]}: is the number of no column of teacher.confidence (there: {there}); add its column there"

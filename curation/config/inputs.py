@@ -1,12 +1,12 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, named_in
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, FORMS, READERS
@@ -147,26 +147,14 @@ def _delimiter(sign: str) -> str:
     return sign
 
 
-def _format(name: str) -> str:
-    if name != "auto":
-        READERS.find(name)
-    return name
-
-
-def _form(name: str) -> str:
-    if name != "auto":
-        FORMS.find(name)
-    return name
-
-
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
-    path: Location
+    path: Annotated[Location, BESIDE]
     """Relative to the configuration file, an absolute path, or a URL."""
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
-    format: Annotated[str, AfterValidator(_format)] = "auto"
+    format: Annotated[str, named_in(READERS)] = "auto"
     """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or a
     reader of one's own by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
     (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
@@ -176,7 +164,7 @@ class SourceConfig(Section):
     """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
     is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
     readings fit, with other rows."""
-    form: Annotated[str, AfterValidator(_form)] = "auto"
+    form: Annotated[str, named_in(FORMS)] = "auto"
     """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
     ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
     (docs/own-data.md)."""
@@ -289,12 +277,15 @@ class RowsConfig(Root):
     @property
     def ungraded(self) -> Json:
         """``domain`` and ``sources`` without checks: no row depends on them (:attr:`DomainConfig.ungraded`)."""
-        own = {name: source.domain.ungraded for name, source in self.sources.items() if source.domain is not None}
+        return self.with_domains(lambda domain: domain.ungraded)
+
+    def with_domains(self, change: Callable[[DomainConfig], DomainConfig]) -> Json:
+        """``domain`` and ``sources`` with every domain that they name changed."""
         sources = {
-            name: source.model_copy(update={"domain": own[name]}) if name in own else source
+            name: source if source.domain is None else source.model_copy(update={"domain": change(source.domain)})
             for name, source in self.sources.items()
         }
-        return {"domain": self.domain.ungraded, "sources": sources}
+        return {"domain": change(self.domain), "sources": sources}
 
     def domain_of(self, split: str) -> DomainConfig:
         """The task interface of a split's rows: its source's if that names one, else the run's.

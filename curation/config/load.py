@@ -6,7 +6,7 @@ A file may build on others (``curation.config.files``).
 import contextlib
 import copy
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -14,8 +14,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from curation.arms import REFERENCE_ARM
-from curation.config import DomainConfig, ModelConfig, RunConfig, SourceConfig, StudentConfig, strict_yaml
+from curation.config import DomainConfig, ModelConfig, RunConfig, StudentConfig, strict_yaml
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
+from curation.config.base import BESIDE
 from curation.config.class_files import with_classes
 from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
@@ -52,16 +53,13 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         _override(raw, override, roots)
         _override(further, override, {})
     config = _loaded(raw, place(path), str(path), roots)
-    # What an override leaves without a reader had one in the file.
-    refuse_unread(alone, [config, *(_as_it_stands(alone) if overrides else ())], str(path))
+    runs = [config]
+    if overrides:  # what one of them leaves without a reader had one in the file
+        with contextlib.suppress(ConfigError):
+            runs.append(parse_config(alone))
+    refuse_unread(alone, runs, str(path))
     refuse_unread(further, [config], "--set")
     return config
-
-
-def _as_it_stands(raw: Mapping[str, object]) -> Iterator[RunConfig]:
-    """The configuration of a file without overrides, where it is one."""
-    with contextlib.suppress(ConfigError):
-        yield parse_config(raw)
 
 
 def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
@@ -145,14 +143,7 @@ def load_filter(
     config = _validated(FilterConfig, raw, "filter" if path is None else str(path))
     root = Path.cwd() if path is None else place(path).resolve().parent
     found: FilterConfig = _absolute(config, root, roots)
-    package = _joined(found.package, roots.get(("package",), root))
-    keep = found.keep
-    if keep.certified is not None and keep.certified.calibration is not None:
-        at = roots.get(("keep", "certified", "calibration"), root)
-        calibration = _joined(keep.certified.calibration, at)
-        certified = keep.certified.model_copy(update={"calibration": calibration})
-        keep = keep.model_copy(update={"certified": certified})
-    return found.model_copy(update={"package": package, "keep": keep})
+    return found
 
 
 def is_filter(path: str | Place) -> bool:
@@ -162,10 +153,6 @@ def is_filter(path: str | Place) -> bool:
         ConfigError: the file or a base is missing or no YAML mapping.
     """
     return FILTERS in read(path).raw
-
-
-def _joined(path: str, root: Place) -> str:
-    return path if _is_absolute(path) else str(root / path)
 
 
 def _loaded(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
@@ -180,7 +167,6 @@ def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
 
 
 def _validated(model: type[T], raw: Mapping[str, object], where: str) -> T:
-    """The section in a mapping; an error names each key."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -221,22 +207,17 @@ def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: 
 
 
 def _place(node: list[Any], part: str, where: str) -> int:
-    """The list index that a part of a key names."""
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
     return int(part)
 
 
 def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
-    """The configuration with absolute paths or URLs for all sources and models; ``at`` is where the item stands."""
+    """The configuration with absolute paths or URLs for all that is beside it; ``at`` is where the item stands."""
 
     def joined(key: str, value: str) -> Place:
         return roots.get((*at, key), root) / value
 
-    if isinstance(item, SourceConfig):
-        path = item.path if _is_absolute(item.path) else str(joined("path", item.path))
-        domain = _absolute(item.domain, root, roots, (*at, "domain"))
-        return item.model_copy(update={"path": path, "domain": domain})
     if isinstance(item, DomainConfig):
         if (listed := item.class_file) is not None:
             return with_classes(item, place(listed) if "://" in listed else joined("classes", listed))
@@ -250,10 +231,12 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
         found = {key: str(path) for key, path in relative.items() if path.exists()}
         return item.model_copy(update=found)  # a path that does not exist is a hub id
     if isinstance(item, BaseModel):
-        names = type(item).model_fields
-        return item.model_copy(
-            update={name: _absolute(getattr(item, name), root, roots, (*at, name)) for name in names}
-        )
+        found = {}
+        for name, field in type(item).model_fields.items():
+            value = getattr(item, name)
+            is_beside = BESIDE in field.metadata and isinstance(value, str) and not _is_absolute(value)
+            found[name] = str(joined(name, value)) if is_beside else _absolute(value, root, roots, (*at, name))
+        return item.model_copy(update=found)
     if isinstance(item, tuple):
         return tuple(_absolute(part, root, roots, (*at, str(index))) for index, part in enumerate(item))
     if isinstance(item, dict):

@@ -190,7 +190,7 @@ class SftConfig(EpochsConfig):
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing", "check_first_step"}
-    """Also keys that only divide the rows of a step, on which their order does not depend (``train.order``), or that
+    """Also keys that only divide the rows of a step, on which their order does not depend (``train.stream``), or that
     change no weight."""
 
     preset: Literal["paper", "scratch"] = "paper"

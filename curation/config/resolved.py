@@ -10,7 +10,6 @@ from curation.config.defaults import GENERIC, Defaults, DomainTraits, filled, tr
 from curation.config.endpoint import described, unready
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig
-from curation.config.judging import too_few_verified
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
@@ -110,6 +109,17 @@ def warnings(config: RunConfig) -> Iterator[str]:
         yield from _cut("evaluation.decoding", decoding, tested.name, brief=brief)
     if answers.generates and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
         yield from _room("evaluation", decoding, smallest)
+
+
+def too_few_verified(config: RunConfig) -> Iterator[str]:
+    """A warning where fewer rows are checked than are selected, so that unchecked ones are selected in any case."""
+    selection = config.selection
+    if selection.verify is not None and selection.budget.n is not None and selection.verify < selection.budget.n:
+        yield (
+            f"selection.verify: {selection.verify:,} rows are checked and {selection.budget.n:,} selected "
+            f"(selection.budget.n), so that at least {selection.budget.n - selection.verify:,} selected rows are not "
+            "checked; raise verify above budget.n, or lower n"
+        )
 
 
 def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:

@@ -3,19 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
-from curation.arms import ARMS, PAPER_TRUST, fitted_of, signals_of
+from curation.arms import PAPER_TRUST
 from curation.config.analysis import AnalyzeConfig
-from curation.config.base import PositiveInt, Section
+from curation.config.base import Directory, PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import filled, traits_of
-from curation.config.endpoint import beyond_endpoint, compared, is_endpoint, with_endpoint
+from curation.config.endpoint import compared, is_endpoint, with_endpoint
 from curation.config.evaluation import EvaluationConfig
-from curation.config.given import arms_of, is_given, unknown_number, with_given
-from curation.config.given_limits import beyond_given
+from curation.config.given import arms_of, is_given, with_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
-from curation.config.judging import beyond_judge, beyond_verify
+from curation.config.limits import problems
 from curation.config.models import (
     GenerationConfig,
     ModelConfig,
@@ -25,20 +24,14 @@ from curation.config.models import (
     with_recipes,
 )
 from curation.config.prices import PricesConfig
-from curation.config.scored_options import beyond_options
 from curation.config.selection import GOLD_ARMS, SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
-from curation.config.states import generated
 from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.tracking import TrackingConfig
-from curation.config.trust import TrustConfig, refuse_pca, refuse_twice, with_row
+from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
+from curation.json_types import Json
 from curation.storage.paths import Place, place
-
-
-def _run_dir(path: str) -> str:
-    place(path)
-    return path
 
 
 class RayConfig(Section):
@@ -58,7 +51,7 @@ class RunConfig(RowsConfig):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     """Names the run in reports and, unless ``run_dir`` is set, its directory."""
-    run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
+    run_dir: Directory | None = None
     """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
     where unset."""
     chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
@@ -99,20 +92,46 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipes(cls, value: object) -> Any:
-        """Further students' recipes, with the keys of the section ``student`` that they leave out; filled in last."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("generations"), Sequence):
+    def _filled(cls, value: object) -> Any:
+        """Fill in keys that are left out: those that follow from others, then the domain's, then the students'."""
+        if not isinstance(value, Mapping):
             return value
-        common = value.get("student") or {}
-        common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
-        if not isinstance(common, Mapping):
-            return value
-        return {**value, "generations": [with_recipes(item, common) for item in value["generations"]]}
+        found: Json = dict(value)
+        for fill in (cls._with_gold_arms, cls._with_labels, cls._with_domain, cls._with_chat, cls._with_recipes):
+            found = fill(found)
+        return found
 
-    @model_validator(mode="before")
     @classmethod
-    def _chat(cls, value: Any) -> Any:
-        family = value.get("chat_preset") if isinstance(value, Mapping) else None
+    def _with_gold_arms(cls, value: Json) -> Json:
+        """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
+        splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
+        is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None
+        is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
+        if not is_audited or is_graded or not isinstance(selection, Mapping):
+            return value
+        arms = (*arms_of(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
+        return {**value, "selection": {"arms": arms, **selection}}
+
+    @classmethod
+    def _with_labels(cls, value: Json) -> Json:
+        arms = arms_of(teacher := value.get("teacher"), SelectionConfig.model_fields["arms"].default)
+        if is_endpoint(teacher):
+            return with_endpoint(value, arms)
+        return with_given(value, cls.model_fields["domain"].default.name, arms) if is_given(teacher) else value
+
+    @classmethod
+    def _with_domain(cls, value: Json) -> Json:
+        try:
+            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
+        except ValidationError:
+            return value  # refused as such
+        found = filled(value, traits_of(domain.name, domain.options).defaults)
+        trust = value.get("trust")
+        return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
+
+    @classmethod
+    def _with_chat(cls, value: Json) -> Json:
+        family = value.get("chat_preset")
         if not isinstance(family, str) or family not in cls.CHAT_PRESETS:
             return value
         filled = dict(value)
@@ -124,42 +143,14 @@ class RunConfig(RowsConfig):
                 filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
         return filled
 
-    @model_validator(mode="before")
     @classmethod
-    def _of_the_domain(cls, value: object) -> Any:
-        if not isinstance(value, Mapping):
+    def _with_recipes(cls, value: Json) -> Json:
+        """Further students' recipes, with the keys of the section ``student`` that they leave out."""
+        common = value.get("student") or {}
+        common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
+        if not isinstance(value.get("generations"), Sequence) or not isinstance(common, Mapping):
             return value
-        try:
-            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
-        except ValidationError:
-            return value  # refused as such
-        found = filled(value, traits_of(domain.name, domain.options).defaults)
-        trust = value.get("trust")
-        return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _labels_given(cls, value: object) -> Any:
-        if isinstance(value, Mapping) and is_endpoint(value.get("teacher")):
-            return with_endpoint(value)
-        if not isinstance(value, Mapping) or not is_given(value.get("teacher")):
-            return value
-        default = SelectionConfig.model_fields["arms"].default
-        return with_given(value, cls.model_fields["domain"].default.name, arms_of(value["teacher"], default))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _arms_of_an_audit(cls, value: object) -> Any:
-        """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
-        if not isinstance(value, Mapping):
-            return value
-        splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
-        if not (isinstance(splits, Mapping) and splits.get("audit") is True and isinstance(selection, Mapping)):
-            return value
-        if isinstance(teacher, Mapping) and teacher.get("grade") is not None:
-            return value
-        arms = (*arms_of(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
-        return {**value, "selection": {"arms": arms, **selection}}
+        return {**value, "generations": [with_recipes(item, common) for item in value["generations"]]}
 
     @property
     def directory(self) -> Place:
@@ -176,137 +167,9 @@ class RunConfig(RowsConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for name, split in self.splits.named().items():
-            if split.source not in self.sources:
-                known = ", ".join(sorted(self.sources))
-                raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
-        if missing := set(self.trust.states) - set(self.teacher.states):
-            raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
-        for kind in fitted_of(self.selection.used):
-            if missing := set(self.fit_of(kind).states) - {*self.teacher.states, *self.fitting.states}:
-                raise ValueError(f"selection.arms: {kind} reads {', '.join(missing)}; add it to teacher.states")
-        refuse_pca(self.trust, {*self.selection.used, self.trust.kind})
-        refuse_twice(self.trust, self.selection.arms)
-        if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
-            raise ValueError(
-                "trust.columns: token_logprobs is not stored where teacher.token_logprobs is 0; set that to the "
-                "number of tokens whose log-probabilities are to be kept, e.g. 16"
-            )
-        for labelled in self.splits.labelled():
-            domain = self.domain_of(labelled)
-            problem = generated(self.teacher.states, f"splits.{labelled} of domain {domain.name}")
-            constrained = self.teacher.decoding.constrained
-            if problem is not None and (
-                constrained == "stepwise" or (traits_of(domain.name, domain.options).generates and not constrained)
-            ):
-                raise ValueError(problem)
-        self._given_labels_suffice()
-        self._answers_are_listed()
-        measured = self.selection.budget.purity_split
-        if measured is not None and measured not in self.splits.named():
-            known = ", ".join(["source", *self.splits.probes])
-            raise ValueError(
-                f"selection.budget.fit_purity: {self.selection.budget.fit_purity!r} is neither source nor a probe of "
-                f"splits.probes; known: {known}"
-            )
-        if self.teacher.adapt is not None and self.splits.adapt is None:
-            raise ValueError("teacher.adapt needs a split: add splits.adapt")
-        if len(self.generations) > 1 and self.splits.test is None:
-            raise ValueError("a chain of generations needs a test split: add splits.test")
-        oracles = [f"the {name} arm" for name in self.selection.arms if ARMS[name].oracle]
-        if self.selection.budget.needs_gold:
-            oracles.append(f"the {self.selection.budget.rule} budget")
-        if oracles and not self.splits.audit:
-            raise ValueError(f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it")
-        self._students_can_be_trained()
-        self._chain_can_be_made()
-        self._signals_can_be_made()
+        if (problem := next(problems(self), None)) is not None:
+            raise ValueError(problem)
         return self
-
-    def _given_labels_suffice(self) -> None:
-        """Refuse what reads columns that are not there, or asks a teacher that is none."""
-        given = self.teacher.given
-        if self.domain.given_labels != given:
-            raise ValueError(
-                "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: "
-                "given and completion there"
-            )
-        columns = (*self.trust.columns, *(ARMS[arm].trust for arm in self.selection.used))
-        both = self.domain_of("source").may_ask_both_orders
-        problem = unknown_number(columns, given, both_orders=both) or beyond_endpoint(self) or beyond_options(self)
-        if given is not None and problem is None:
-            judges, generations = self.judge is not None, len(self.generations)
-            read = self.teacher.reader is not None
-            problem = beyond_given(given, self.selection, self.trust, generations=generations, judges=judges, read=read)
-        if problem is not None:
-            raise ValueError(problem)
-
-    def _answers_are_listed(self) -> None:
-        asked = [("teacher.decoding", self.teacher.decoding, split) for split in self.splits.labelled()]
-        if self.splits.test is not None:
-            asked += [("evaluation.decoding", self.evaluation.decoding, "test")]
-            asked += [(f"evaluation.also.{name}", decoding, "test") for name, decoding in self.evaluation.also.items()]
-        for key, decoding, split in asked:
-            domain = self.domain_of(split)
-            if decoding.constrained and not traits_of(domain.name, domain.options).lists_answers:
-                raise ValueError(
-                    f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list "
-                    "the possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a "
-                    "domain with a method candidates (docs/extending.md)"
-                )
-
-    def _students_can_be_trained(self) -> None:
-        for index, generation in enumerate(self.generations):
-            for name, student in generation.students.items():
-                if student.recipe is not None and student.recipe.method != self.student.method:
-                    raise ValueError(
-                        f"generations.{index}.students.{name}.recipe.method: {student.recipe.method!r} learns from "
-                        f"other selections than student.method {self.student.method!r}, which all students of a run "
-                        "have; leave it out, or train it in a run of its own"
-                    )
-
-    def _chain_can_be_made(self) -> None:
-        num, shares = len(self.generations), self.num_shares
-        if num > shares:
-            raise ValueError(
-                f"chain.shares: {shares} shares of the pool are too few for {num} generations; set {num} or more "
-                "(other shares are other rows, so that every generation is done again)"
-            )
-        if num < 2:
-            return
-        if unknown := [arm for arm in self.chain.arms if arm not in self.selection.arms]:
-            raise ValueError(f"chain.arms: {unknown[0]!r} is not among selection.arms")
-        if self.splits.overlap == "report":
-            raise ValueError(
-                "splits.overlap: report keeps questions that are in two splits, so that a row which trained a student "
-                "may calibrate or test the trust in it when it teaches; set drop or refuse"
-            )
-
-    def _signals_can_be_made(self) -> None:
-        wanting = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
-        for arm in self.selection.used:
-            signal = ARMS[arm].signal
-            if signal is None:
-                continue
-            if signal.shots and self.splits.shots is None:
-                raise ValueError(f"the {arm} arm shows demonstrations: add splits.shots (the paper: five rows)")
-            if signal.shots and self.domain_of("shots") != self.domain_of("pool"):
-                raise ValueError("splits.shots: demonstrations are rows of another domain than the pool's")
-            if signal.asks != "teacher" and signal.asks not in self.signals.roles:
-                key = wanting.get(signal.asks, f"signals.models.{signal.asks}")
-                raise ValueError(f"the {arm} arm asks another model than the teacher: set {key}")
-        if unread := set(self.signals.options) - set(signals_of(self.selection.used)):
-            raise ValueError(f"signals.options: {', '.join(sorted(unread))}: no selected arm asks for such a signal")
-        if unread := set(self.trust.options) - set(fitted_of(self.selection.used)) - {self.trust.kind}:
-            raise ValueError(f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function")
-        budget = self.selection.budget
-        if (problem := beyond_judge(self) or beyond_verify(self)) is not None:
-            raise ValueError(problem)
-        if budget.needs_calibration and self.splits.calibration is None:
-            raise ValueError(
-                f"selection.budget.{budget.rule} is calibrated on labelled rows of the pool's own distribution: "
-                "add splits.calibration"
-            )
 
     @property
     def rows(self) -> RowsConfig:
@@ -338,12 +201,15 @@ class RunConfig(RowsConfig):
     @property
     def compared(self) -> tuple[str, ...]:
         """The inputs by which splits are compared: the states or, where there are none, numbers of the labels table."""
-        if self.has_states:
-            return self.fitting.states
+        return self.fitting.states if self.has_states else self.numbers
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The numbers of the labels table that take the place of states, where no model of this run labels."""
         if self.teacher.endpoint is not None:
             return compared(self.teacher.endpoint)
-        assert self.teacher.given is not None, "what labels has states, a server or given labels"
-        return tuple(self.teacher.given.numbers.values()) or ("mean_logprob",)
+        given = self.teacher.given
+        return ("mean_logprob",) if given is None or not given.confidence else tuple(given.numbers.values())
 
     @property
     def num_shares(self) -> int:

@@ -200,7 +200,9 @@ def _quota(value: object) -> Any:
     """Names of classes as texts: YAML reads 0 as a number."""
     if not isinstance(value, Mapping):
         return value
-    if not value or not all(_is_weight(item) for item in value.values()) or not sum(value.values()):
+    weights = list(value.values())
+    are_numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in weights)
+    if not are_numbers or not all(0 <= item < float("inf") for item in weights) or not sum(weights):
         raise ValueError(f"{dict(value)} gives no places; give each class a number from 0 on, e.g. {{spam: 1, ham: 3}}")
     return {str(name): float(item) for name, item in value.items()}
 
@@ -211,10 +213,6 @@ def beside_a_cut(rule: str) -> str:
         f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
         "budget.n or budget.share, or quota: none"
     )
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 class SelectionConfig(Section):
@@ -282,51 +280,39 @@ class SelectionConfig(Section):
             raise ValueError(
                 f"required: {unknown[0]!r} is not among selection.arms; add it there, or leave it out here"
             )
-        _refuse_one_column(self.used)
+        signals: dict[str, tuple[str, Signal]] = {}
+        for arm in self.used:
+            if (signal := ARMS[arm].signal) is None:
+                continue
+            first, other = signals.setdefault(signal.column, (arm, signal))
+            if other != signal:
+                raise ValueError(
+                    f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one"
+                )
         if self.max_per_label is None and self.max_per_label_by != "label":
             raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")
         if taken := [name for name in self.keep if name in COLUMNS]:
             raise ValueError(f"keep: {taken[0]!r} is a column that every selection has; rename it in the pool's files")
         if len(set(self.keep)) != len(self.keep):
             raise ValueError("keep: names a column twice")
-        if isinstance(self.quota, dict):
-            self._quotas_are_possible()
-        if self.budget.is_by_label:
-            self._cuts_are_possible()
+        if isinstance(self.quota, dict) and self.budget.rule in CUTS:
+            raise ValueError(beside_a_cut(self.budget.rule))
+        others = [name for name in self.arms if ARMS[name].ranked and not ARMS[name].takes_top]
+        if isinstance(self.quota, dict) and others:
+            raise ValueError(
+                f"quota: the arm {others[0]} divides its places by another rule; leave it out, or set quota: none"
+            )
+        by_label = "budget.risk.per: label"
+        if self.budget.is_by_label and self.quota == "none":
+            raise ValueError(
+                f"quota: none: takes the best rows of whatever class, and {by_label} a cut in each; leave it out"
+            )
+        if self.budget.is_by_label and self.max_per_label is not None:
+            raise ValueError(
+                f"max_per_label: leaves out certified rows of a class, and {by_label} promises of all that pass its "
+                "cut; leave one of the two out"
+            )
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
         return self
-
-    def _cuts_are_possible(self) -> None:
-        """Refuse what divides rows by another rule than cuts of classes."""
-        key = "budget.risk.per: label"
-        if self.quota == "none":
-            raise ValueError(
-                f"quota: none: takes the best rows of whatever class, and {key} a cut in each; leave it out"
-            )
-        if self.max_per_label is not None:
-            raise ValueError(
-                f"max_per_label: leaves out certified rows of a class, and {key} promises of all that pass its cut; "
-                "leave one of the two out"
-            )
-
-    def _quotas_are_possible(self) -> None:
-        """Refuse quotas beside what chooses by another rule."""
-        if self.budget.rule in CUTS:
-            raise ValueError(beside_a_cut(self.budget.rule))
-        if others := [name for name in self.arms if ARMS[name].ranked and not ARMS[name].takes_top]:
-            raise ValueError(
-                f"quota: the arm {others[0]} divides its places by another rule; leave it out, or set quota: none"
-            )
-
-
-def _refuse_one_column(arms: tuple[str, ...]) -> None:
-    """Refuse two signals that would fill one column."""
-    found: dict[str, tuple[str, Signal]] = {}
-    for arm in arms:
-        if (signal := ARMS[arm].signal) is None:
-            continue
-        first, other = found.setdefault(signal.column, (arm, signal))
-        if other != signal:
-            raise ValueError(f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one")

@@ -45,8 +45,6 @@ def parse(text: str) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, strict."""
-
     def __init__(self, text: str) -> None:
         self._open: list[str | None] = []
         """The anchors of the nodes around the place that is read."""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, mod
 
 from curation.config import endpoint as endpoints
 from curation.config import given
-from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, ray_resources
+from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, named_in, ray_resources
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.scripted import ScriptConfig, ScriptedConfig
@@ -22,15 +22,7 @@ def _state(name: str) -> str:
     return name
 
 
-def backend_name(name: str) -> str:
-    """The name of a backend, or ``auto``.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    if name != "auto":
-        BACKENDS.find(name)
-    return name
+BackendName = Annotated[str, named_in(BACKENDS)]
 
 
 class DecodingConfig(Section):
@@ -176,7 +168,7 @@ class AnswersConfig(Section):
     stranger's, determines.
     """
 
-    backend: Annotated[str, AfterValidator(backend_name)] = "transformers"
+    backend: BackendName = "transformers"
     """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
     vLLM where a probe finds that it can run the model, else transformers."""
     options: Json = Field(default={})

@@ -180,15 +180,6 @@ def with_row(run: Mapping[str, Any]) -> Json:
     return {**run, "trust": {**trust, "preset": rows.get(trust.get("preset", ""), trust.get("preset", DEFAULT_ROW))}}
 
 
-def refuse_twice(trust: TrustConfig, arms: Iterable[str]) -> None:
-    """Refuse an arm that fits what the arm ``trust`` ranks by a second time (``ValueError``)."""
-    if not trust.search and trust.kind in fitted_of(arms):
-        raise ValueError(
-            f"selection.arms: {trust.kind} is what the arm trust ranks by (trust.kind), so that it would be fitted and "
-            "shown twice; leave it out, and name trust"
-        )
-
-
 def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
     """Refuse ``trust.pca`` for trust functions that read state by state (``ValueError``)."""
     if trust.pca is not None and (found := [name for name, fitted in fitted_of(kinds).items() if fitted.by_state]):

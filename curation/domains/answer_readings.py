@@ -22,7 +22,7 @@ LEAST_EXPECTED, FEW = 4.6, 0.05
 these has it: of 4.6 that are expected none occurs with a chance of 1 %."""
 _LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
 _INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
-_ENDING = re.compile(r"\d+$")
+_ENDING = re.compile(r"\d+$|(?<=[a-z])[A-H]$|(?<=[_ -])[A-Ha-h]$")
 
 
 class StatedAnswer(NamedTuple):
@@ -37,10 +37,10 @@ class StatedAnswer(NamedTuple):
 
 
 def _by_column(row: StatedAnswer) -> int | None:
-    numbers = [found[0].lstrip("0") or "0" if (found := _ENDING.search(name)) else "" for name in row.columns]
-    found = _INTEGER.fullmatch(row.text)
+    ends = [found[0].lstrip("0") or "0" if (found := _ENDING.search(name)) else "" for name in row.columns]
+    found = _INTEGER.fullmatch(row.text) or _LETTER.fullmatch(row.text)
     by_name = _only(row.columns, row.text)
-    return _only(numbers, found[1].lstrip("0") or "0") if by_name is None and found else by_name
+    return _only(ends, found[1].lstrip("0") or "0") if by_name is None and found else by_name
 
 
 def _by_letter(row: StatedAnswer) -> int | None:

@@ -1,16 +1,115 @@
-"""Rows by class and by the teacher's label, for domains with a closed set of labels, or of sets of classes."""
+"""Rows by class and by the teacher's label, for domains with a closed set of labels, or of sets of classes.
+
+Beside the C classes of sets the empty set is counted, as if it were one more: what holds no class. So each row counts
+once for every class of its set, or once for the empty set. As a stratum, a row counts by the rarest class that its set
+holds, and one without classes by itself: rows whose sets are many fall into one stratum for each class. A class that
+few rows have has its rows nearly all in its own stratum; a frequent one shares them with the rarer classes beside it.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.arrays import Int64s
+from curation.arrays import Bools, Int64s
+from curation.domains import attempt
 from curation.domains.grading import read_grades
-from curation.domains.rarest_class import RarestClass
+from curation.domains.label_sets import LabelSets
 from curation.refs import TableRef
 from curation.tables import io, scans
+
+
+def held(labels: pa.Array, sets: LabelSets) -> Bools:
+    """Whether each label's set holds each class or, as the last one, is empty, bool [N, C + 1].
+
+    All are false for a null, and for a text that is no set of these classes: a row without a set.
+    """
+    place_of = {name: place for place, name in enumerate(sets.classes)}
+    encoded = labels.dictionary_encode()
+    held_MC = np.zeros((len(encoded.dictionary) + 1, len(place_of) + 1), dtype=np.bool_)
+    for row, text in enumerate(encoded.dictionary.to_pylist()):
+        names, _ = attempt(sets.names, text)
+        if names is not None and {*names} <= place_of.keys():
+            held_MC[row, [place_of[name] for name in names] or [-1]] = True
+    row_N = pc.fill_null(encoded.indices, len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+    held_NC: Bools = held_MC[row_N]
+    return held_NC
+
+
+def given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
+    """The answered rows of a labels table by class, the empty set last, int64 [C + 1]; rows with, without a set [2]."""
+
+    def counted(fragments: Sequence[int] | None) -> Int64s:
+        total = np.zeros(len(sets.classes) + 3, dtype=np.int64)
+        for batch in scans.batches(labels, {"label": "label"}, io.answered(labels), fragments):
+            held_NC = held(batch.column("label"), sets)
+            num_known = int(held_NC.any(axis=1).sum())
+            total += np.array([*held_NC.sum(axis=0), num_known, batch.num_rows - num_known])
+        return total
+
+    total: Int64s = np.sum([*scans.mapped(labels, counted)], axis=0)
+    return total[:-2], total[-2:]
+
+
+class LabelledSets(NamedTuple):
+    """Labelled rows whose gold set is known, the first row of each question; the last class is the empty set."""
+
+    gold_NC: Bools
+    """Whether the gold set holds the class, [N, C + 1]."""
+    said_NC: Int64s
+    """Whether the teacher's does (1, else 0); 2: its label could not be read."""
+    cluster_N: Int64s | None
+
+    @property
+    def counts_C23(self) -> Int64s:
+        """The rows by class, ``gold_NC`` and ``said_NC``, int64 [C + 1, 2, 3]."""
+        of = [[((self.gold_NC == gold) & (self.said_NC == said)).sum(axis=0) for said in range(3)] for gold in range(2)]
+        return np.moveaxis(np.array(of, dtype=np.int64), 2, 0)
+
+
+def labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> LabelledSets:
+    """Return the gold and the teacher's sets of the labelled rows."""
+    graded = read_grades(grades)
+    graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
+    gold_NC = held(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
+    label_NC = held(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
+    known_N: Bools = np.asarray(gold_NC.any(axis=1))
+    said_NC = np.where(label_NC.any(axis=1, keepdims=True), label_NC, 2)
+    return LabelledSets(gold_NC[known_N], said_NC[known_N], graded.subset(known_N).cluster_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RarestClass:
+    """The strata, by name in the order of the classes, with the empty set as the last."""
+
+    sets: LabelSets
+    by_rarity: tuple[int, ...]
+    """The places of the strata, the rarest class first, the empty set last."""
+
+    @classmethod
+    def of(cls, sets: LabelSets, examples: TableRef) -> "RarestClass":
+        """Classes that fewer of the ``examples``' gold sets hold are rarer; of equally rare ones the first is."""
+        num_C = held(io.read(examples, ["gold"])["gold"].combine_chunks(), sets)[:, :-1].sum(axis=0)
+        return cls(sets=sets, by_rarity=(*np.argsort(num_C, kind="stable").tolist(), len(num_C)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes, then the word for the empty set."""
+        return (*self.sets.classes, self.sets.empty)
+
+    def __len__(self) -> int:
+        return len(self.by_rarity)
+
+    def places(self, labels: pa.Array) -> Int64s:
+        """The stratum of each label, int64 [N]; the number of strata for one that is no set of the classes."""
+        held_NC = held(labels, self.sets)
+        order_C = np.array(self.by_rarity, dtype=np.int64)
+        place_N: Int64s = order_C[held_NC[:, order_C].argmax(axis=1)]
+        return np.where(held_NC.any(axis=1), place_N, len(order_C))
+
 
 Grouping = Sequence[str] | RarestClass
 """The C classes that labels are or, where labels are sets of classes, the C strata that stand for them."""

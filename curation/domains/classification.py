@@ -30,7 +30,7 @@ class Classification(Domain):
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
             teacher scores. A configuration file may name a file of them (``curation.config.class_files``), or leave
-            them out: they are the labels of the labelled split then (``curation.pipeline.split_classes``).
+            them out: they are the labels of the labelled split then (``curation.pipeline.settling``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
         label: the column with the class; with ``multi`` a list of classes, or a text with a separator between them.
@@ -38,7 +38,7 @@ class Classification(Domain):
             classes (``sports: yes``); unset, ``Label:``, and with ``multi`` ``Labels:``.
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
         calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
-            each row, before the likeliest class is chosen (:mod:`curation.teachers.content_free`); ``none`` does not.
+            each row, before the likeliest class is chosen (:mod:`curation.teachers.wrapped`); ``none`` does not.
             With ``multi`` those of yes and no of each class.
         descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
             guidelines.
@@ -110,17 +110,13 @@ class Classification(Domain):
         if calibrate not in CALIBRATIONS:
             raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
         self._calibrate = calibrate
-        self.label_sets = self._label_sets(multi)
+        form = set_format(multi)
+        self.label_sets = None if form is None else LabelSets(self._words, form)
         self.in_pairs = self.label_sets is not None
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
         self._preamble = [*filter(None, [guidelines.strip(), self._listed(descriptions or {})])]
         self.forms = (self._texts,)
-
-    def _label_sets(self, multi: bool | Mapping[str, str]) -> LabelSets | None:
-        """The sets of classes; ``None`` where a row has one class."""
-        form = set_format(multi)
-        return None if form is None else LabelSets(self._words, form)
 
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:

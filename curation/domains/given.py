@@ -1,4 +1,7 @@
-"""A domain whose rows bring labels made elsewhere: completion, grade and numbers are columns of the source."""
+"""Domains around a domain: as a constrained decoding asks it, and with labels made elsewhere.
+
+Of the latter completion, grade and numbers are columns of the source.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from curation.config import DecodingConfig
 from curation.config.given import GivenConfig
 from curation.domains import Domain, Example, attempt, cell
 from curation.domains.formats import is_bare
@@ -16,15 +20,50 @@ from curation.json_types import Json
 from curation.label_columns import WEAK_COMPLETION
 from curation.tables.schemas import GIVEN_TYPE
 
+
+class _Around:
+    """A domain with the members of another one beside its own."""
+
+    _domain: Domain
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("_domain", "_given"):  # asked for before they are set: of a copy
+                raise AttributeError(name)
+            return getattr(self._domain, name)
+
+
+class Constrained(_Around):
+    """The same domain, with ``candidates`` as options."""
+
+    def __init__(self, domain: Domain, *, stepwise: bool) -> None:
+        self._domain = domain
+        self.stepwise = stepwise
+        """Whether answers are drawn token by token instead of scored."""
+
+    def options(self, example: Example) -> tuple[str, ...] | None:
+        """The possible answers of a row; ``None`` if the domain does not list them."""
+        return self._domain.candidates(example)
+
+
+def as_asked(domain: Domain, decoding: DecodingConfig) -> Domain:
+    """The domain as ``decoding`` asks it: with ``constrained``, by its listed answers."""
+    if not decoding.constrained:
+        return domain
+    return cast(Domain, Constrained(domain, stepwise=decoding.constrained == "stepwise"))
+
+
 RIGHT, WRONG = "grade: right", "grade: wrong"
 """The gold labels of rows that are graded: they say whether the given label is right, and not which one is."""
 _GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
 
 
-class GivenLabels:
+class GivenLabels(_Around):
     """The same domain, which also reads the columns with labels made elsewhere.
 
-    A domain may have a method ``unordered``: itself for rows whose answers are shown in the order of their columns.
+    A domain may have a method ``unordered``: itself for rows whose answers are shown in the order of their columns; and
+    ``restated``: a text that it cannot parse as a completion that states the same answer, or None.
     """
 
     both_orders = False
@@ -32,7 +71,7 @@ class GivenLabels:
 
     def __init__(self, domain: Domain, given: GivenConfig) -> None:
         unordered = getattr(domain, "unordered", None)
-        self._domain: Domain = domain if unordered is None else unordered()
+        self._domain = domain if unordered is None else unordered()
         self._given = given
         self.given_numbers = tuple(given.numbers.values())
         """The columns of the numbers."""
@@ -115,6 +154,8 @@ class GivenLabels:
             text = text if label is None else label
         if label is not None:
             return self._domain.answer(label, example) if is_bare(self._domain, text, label, example) else text
+        if (restated := getattr(self._domain, "restated", None)) is not None:
+            return restated(text) or text
         sentence, _ = attempt(self._domain.answer, text, example)
         if sentence is not None and attempt(self._domain.parse, sentence, example)[0] == text:
             return sentence
@@ -126,13 +167,6 @@ class GivenLabels:
         labels = self._domain.closed_labels() or ()
         words = {label: attempt(self._domain.answer, label, {})[0] or label for label in labels}
         return {" ".join(text.split()).casefold(): label for label in labels for text in (words[label], label)}
-
-    if not TYPE_CHECKING:  # the other members of the protocol
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("_domain", "_given"):  # asked for before they are set: of a copy
-                raise AttributeError(name)
-            return getattr(self._domain, name)
 
 
 def reading(domain: Domain, given: GivenConfig | None) -> Domain:

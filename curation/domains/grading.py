@@ -27,7 +27,7 @@ class Graded:
     question_N: Int64s
     """Equal for rows that ask the same question; of a row whose question is not known, its own id."""
     cluster_N: Int64s | None = None
-    """The cluster of each row (``curation.sources.clusters``), with a row's question where it is one of its own. None:
+    """The cluster of each row (``curation.sources.splits``), with a row's question where it is one of its own. None:
     ``splits.group`` is not set."""
 
     def subset(self, keep_N: Bools | Int64s) -> "Graded":

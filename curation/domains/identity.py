@@ -18,8 +18,13 @@ SHARED_PARTS = 2
 
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("(?=[¼-¾⅐-⅞])")
-_INVISIBLE = dict.fromkeys([0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF])
-"""Soft hyphens, joiners, spaces without width and marks of direction."""
+_INVISIBLE = dict.fromkeys(
+    [
+        *(0xAD, 0x34F, 0x61C, 0x115F, 0x1160, *range(0x180B, 0x180F), *range(0x200B, 0x2010), *range(0x202A, 0x202F)),
+        *(*range(0x2060, 0x2070), *range(0xFE00, 0xFE10), 0xFEFF),
+    ]
+)
+"""Soft hyphens, joiners, fillers, spaces without width, marks of direction, and selectors of a sign's variant."""
 _DASHES = dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
 _QUOTES = dict.fromkeys([*range(0x2018, 0x201C), 0x2032], "'") | dict.fromkeys(map(ord, "“”„«»"), " ")
 _CONFUSABLE = str.maketrans(

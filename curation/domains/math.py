@@ -16,7 +16,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from curation.config.defaults import Defaults
-from curation.domains import Domain, Example, Identity, cell, require_texts
+from curation.domains import Domain, Example, Identity, attempt, cell, require_texts
 from curation.domains.equivalence.latex import unmarked
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
@@ -42,9 +42,13 @@ _SAME_LATEX = re.compile(
 _END = re.compile(r"[.?:;,\s]+$")
 _NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_STATED = re.compile(r"(?i)\banswer\s*(?:is\b|[:=])[\s:=]*(.+?)\s*(?:\.\s*\Z|\.\s|\n|\Z)")
+_STATED = re.compile(
+    r"(?i)(?:\b(?:answer|ans\.?|antwort|réponse|respuesta|resposta|risposta|ответ)|答案|答え|정답)[*_]*"
+    r"\s*(?:(?:is|ist|est|es|é|è)\b|[是为はは은:\uff1a=])[\s:\uff1a=]*(?:[*_]+ )?(.+?)\s*(?:[.。]\s*\Z|[.。]\s|\n|\Z)"
+)
 _FORMULAS = re.compile(r"\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]|\\[a-zA-Z]+\s*(?:\{[^{}]*\})?", re.DOTALL)
-_WORD = re.compile(r"[^\W\d_]{2,}")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{2}|[^\W\d_\u3040-\u30ff\u3400-\u9fff]{2,}")
+"""A word; of Chinese and Japanese, which have no spaces, two signs."""
 PROSE_WORDS = 6
 """An answer with so many words outside formulas is prose (our choice)."""
 
@@ -162,6 +166,16 @@ class Math(Domain):
         """The expression in the last box; ``None`` if there is no box, or the last is empty or incomplete."""
         return last_box(completion)
 
+    def restated(self, text: str) -> str | None:
+        """Return a text without a box as a completion that boxes the answer that it states, or is; ``None`` if none."""
+        reasoning, marked, final = text.rpartition("####")
+        answer, _ = attempt(_final, final.strip())
+        if not answer or any(len(token) > 2 for token in _TOKEN.findall(text)):
+            return None
+        reasoning = reasoning.strip() if marked else text
+        is_bare = not reasoning or _tidy(unmarked(reasoning)) == answer
+        return self.answer(answer, {}) if is_bare else f" {reasoning}{self.answer(answer, {})}"
+
     def is_correct(self, label: str | None, gold: str) -> bool:
         """Whether the labels are equivalent.
 
@@ -213,6 +227,7 @@ def _final(answer: str) -> str:
     Raises:
         RowError: ``bad_value``: it is prose that states none.
     """
+    answer = unmarked(answer)
     boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
     if (boxes == 1 or (boxes and _words(answer))) and (box := last_box(answer)):
         return unmarked(box)
@@ -223,7 +238,7 @@ def _final(answer: str) -> str:
         raise RowError(
             f"bad_value: the answer {quoted(answer)} is prose that states no final answer, in a box or words"
         )
-    return _tidy(unmarked(answer))
+    return _tidy(answer)
 
 
 def _words(text: str) -> list[str]:

@@ -44,8 +44,8 @@ class Mcqa(Domain):
         question: with ``choices``, the column with the question.
         answer: with ``choices``, the column with the right option.
         answer_is: how the right option of a list or of ``choices`` is named: ``column`` (its column's name, or the
-            number at the end of it), ``letter``, ``text``, ``number_from_0`` or ``number_from_1``. Unset, a run reads
-            all labelled rows of a source in the one way that fits them, and refuses them where two do.
+            number or letter at the end of it), ``letter``, ``text``, ``number_from_0`` or ``number_from_1``. Unset, a
+            run reads all labelled rows of a source in the one way that fits them, and refuses them where two do.
 
     Raises:
         ConfigError: the style or the reading is unknown, ``generative`` is set with ``texts``, or the columns are not
@@ -238,11 +238,11 @@ def _listed(raw: JsonView) -> _ChoiceRow:
         raise RowError(f"no_options: choices is {texts!r}, not a list")
     choices = [_stripped(text, f"choices[{place}]") for place, text in enumerate(texts)]
     if not struct:
-        return _ChoiceRow(question, choices, None, raw.get("answer"))
+        return _ChoiceRow(question, choices, None, raw.get("answer", raw.get("answerKey")))
     names = listed.get("label") or ()
     if None in names:
         raise RowError("null_field: an option has no label")
-    return _ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey"))
+    return _ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey", raw.get("answer")))
 
 
 def _sciq(raw: Mapping[str, object]) -> _ChoiceRow:

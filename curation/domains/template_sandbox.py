@@ -23,71 +23,19 @@ MOST_WORK = 10_000_000
 """Characters that the rendering of one row makes in all; a turn of a loop counts as ``TURN``."""
 TURN = 1_000
 _FOR_MISSING = ("default", "d")
+# fmt: off
 _FILTERS = [
-    "abs",
-    "capitalize",
-    "count",
-    "default",
-    "d",
-    "dictsort",
-    "escape",
-    "e",
-    "first",
-    "float",
-    "int",
-    "items",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "reverse",
-    "select",
-    "selectattr",
-    "sort",
-    "string",
-    "striptags",
-    "title",
-    "trim",
-    "unique",
-    "upper",
-    "wordcount",
+    "abs", "capitalize", "count", "default", "d", "dictsort", "escape", "e", "first", "float", "int", "items", "last",
+    "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort",
+    "string", "striptags", "title", "trim", "unique", "upper", "wordcount",
 ]
 _OF_TEXT = frozenset(["lower", "string", "striptags", "title", "trim", "upper", "wordcount"])
-_METHODS = frozenset(
-    [
-        "strip",
-        "lstrip",
-        "rstrip",
-        "upper",
-        "lower",
-        "title",
-        "capitalize",
-        "split",
-        "rsplit",
-        "splitlines",
-        "partition",
-        "rpartition",
-        "startswith",
-        "endswith",
-        "removeprefix",
-        "removesuffix",
-        "count",
-        "find",
-        "rfind",
-        "isdigit",
-        "isalpha",
-        "get",
-        "items",
-        "keys",
-        "values",
-        "isoformat",
-    ]
-)
+_METHODS = frozenset([
+    "strip", "lstrip", "rstrip", "upper", "lower", "title", "capitalize", "split", "rsplit", "splitlines",
+    "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix", "count", "find", "rfind",
+    "isdigit", "isalpha", "get", "items", "keys", "values", "isoformat",
+])
+# fmt: on
 _NUMBERS = (int, float)
 MOST_NUMBER = 10**30
 """The largest number that a product may have: powers of integers would grow without end."""

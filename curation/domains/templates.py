@@ -21,42 +21,14 @@ MOST_SOURCE = 100_000
 ROW = "row"
 """The name under which a template finds all columns, for those whose names are no identifiers: ``row['the text']``."""
 
+# fmt: off
 _NODES: tuple[type[nodes.Node], ...] = (
-    nodes.Template,
-    nodes.Output,
-    nodes.TemplateData,
-    nodes.If,
-    nodes.For,
-    nodes.Assign,
-    nodes.Name,
-    nodes.Const,
-    nodes.Getattr,
-    nodes.Getitem,
-    nodes.Slice,
-    nodes.Filter,
-    nodes.Test,
-    nodes.Compare,
-    nodes.Operand,
-    nodes.And,
-    nodes.Or,
-    nodes.Not,
-    nodes.CondExpr,
-    nodes.List,
-    nodes.Tuple,
-    nodes.Dict,
-    nodes.Pair,
-    nodes.Keyword,
-    nodes.Concat,
-    nodes.Add,
-    nodes.Sub,
-    nodes.Mul,
-    nodes.Div,
-    nodes.FloorDiv,
-    nodes.Mod,
-    nodes.Neg,
-    nodes.Pos,
-    nodes.Call,
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign, nodes.Name, nodes.Const,
+    nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.And,
+    nodes.Or, nodes.Not, nodes.CondExpr, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Keyword, nodes.Concat,
+    nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Neg, nodes.Pos, nodes.Call,
 )
+# fmt: on
 
 
 class Template:
@@ -82,7 +54,9 @@ class Template:
             _check(tree)
             self.columns = tuple(sorted(_columns(tree)))
             """The columns that it reads, sorted."""
-            code = environment.compile(_counted(tree))
+            for loop in tree.find_all(nodes.For):
+                loop.iter = _filter(loop.iter, "_turns")
+            code = environment.compile(_without_concat(tree))
             self._template = jinja2.Template.from_code(environment, code, environment.globals)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"{key}: line {error.lineno}: {error.message}; correct the template") from error
@@ -163,15 +137,8 @@ def _columns(tree: nodes.Template) -> set[str]:
     return (names - {ROW}) | keys
 
 
-def _counted(tree: nodes.Template) -> nodes.Template:
-    """The template whose loops count their turns, and whose ``~`` counts characters."""
-    for node in tree.find_all(nodes.For):
-        node.iter = _filter(node.iter, "_turns")
-    counted: nodes.Template = _without_concat(tree)
-    return counted
-
-
 def _without_concat(node: Any) -> Any:
+    """The node with a filter that counts characters in place of ``~``."""
     for field, value in node.iter_fields():
         if isinstance(value, list):
             setattr(node, field, [_without_concat(item) if isinstance(item, nodes.Node) else item for item in value])

@@ -92,7 +92,8 @@ class Text(Domain):
         value = raw.get(self._reference)
         if value is None:
             return None
-        return json.dumps(value, default=str) if isinstance(value, Mapping | list | bool) else cell(value)
+        is_json = isinstance(value, Mapping | list | bool)
+        return json.dumps(value, default=str, ensure_ascii=False) if is_json else cell(value)
 
     def question(self, example: Example) -> str:
         """The rendered prompt."""

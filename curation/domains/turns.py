@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from curation.domains import cell
+from curation.domains.label_sets import listed
 
 _FORMS = (("role", "content"), ("from", "value"))
 """Keys of a turn: who speaks, and what is said (the second: ShareGPT)."""
@@ -15,7 +16,10 @@ def text_of_cell(value: Any, name: str = "a value") -> str:
     Raises:
         RowError: ``not_a_text``: it is another list, an object, or bytes that are not UTF-8.
     """
-    turns = value if isinstance(value, list | tuple) else []
+    is_text = isinstance(value, str) and value.lstrip().startswith(
+        "[{"
+    )  # CSV has them in JSON, or as Python writes them
+    turns = (listed(value) or []) if is_text else value if isinstance(value, list | tuple) else []
     lines = [line for line in map(_line, turns) if line is not None]
     return "\n".join(lines) if lines and len(lines) == len(turns) else cell(value, name)
 

@@ -1,7 +1,7 @@
 """Trust packages, and everything that is done with one: what it is, how it scores, how a pool goes through it.
 
 * ``package/``: the folder that ``curate export-trust`` writes.
-* ``rows.py``, ``scorer.py``, ``actor.py``, ``replica.py``, ``watch.py``: a package at work in a user's own process, on
+* ``rows.py``, ``scorer.py``, ``replica.py``, ``watch.py``: a package at work in a user's own process, on
   a stream of rows, in a pipeline of Ray Data, behind Ray Serve. Rows come from the user's own code and go back to it.
 * The other files: ``curate filter``, which labels each row of a pool of files once and survives kills. Its stages
   (``stages/``) are planned and run by the engine of runs (``curation.pipeline``).

@@ -96,12 +96,9 @@ def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
     passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
     tokens = settled.found.tokens_saved(dropped, passed if settled.inputs else 0)
-    shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in _ends(tokens)}
+    ends = {name: value for name in ("value", "low", "high") if np.isfinite(value := getattr(tokens, name))}
+    shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in ends.items()}
     return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
-
-
-def _ends(found: object) -> list[tuple[str, float]]:
-    return [(name, value) for name in ("value", "low", "high") if np.isfinite(value := getattr(found, name))]
 
 
 def _goal(
@@ -119,11 +116,12 @@ def _goal(
             )
         kind, value = "share", asked.keep
     elif before is not None:
-        if kind not in before or _is_more(kind, value, before[kind]):
-            (was,) = (name for name in ("share", "trust") if name in before)
+        was = before.get(kind)
+        if was is None or (value > was * (1 + 1e-9) if kind == "share" else value < was):
+            (name,) = (name for name in ("share", "trust") if name in before)
             raise ConfigError(
-                f"keep.{keep.rule}: keeps rows that the first cut of this output was not set for ({was} "
-                f"{before[was]:g}), so that some of them were dropped; with cascade.keep (the share of the pool that "
+                f"keep.{keep.rule}: keeps rows that the first cut of this output was not set for ({name} "
+                f"{before[name]:g}), so that some of them were dropped; with cascade.keep (the share of the pool that "
                 "is to be kept) all rows are labelled again"
             )
         value = before[kind]
@@ -138,7 +136,3 @@ def _share(config: FilterConfig, num_rows: int) -> float:
     if found >= 1:
         raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
     return found
-
-
-def _is_more(kind: str, value: float, was: float) -> bool:
-    return value > was * (1 + 1e-9) if kind == "share" else value < was

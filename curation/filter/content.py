@@ -1,7 +1,5 @@
 """The content of ``filter.json``: the cut, what was read and kept in each round, the files, and what it cost."""
 
-from collections.abc import Mapping
-
 from curation.filter.cascade import saved_by
 from curation.filter.described import CUT, Round
 from curation.filter.opened import OpenedFilter
@@ -20,7 +18,7 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
     """
     config, manifest, rounds = opened.config, opened.manifest, opened.rounds
     forecast = saved(config)
-    cut = _cut(manifest.stages[CUT].outputs, config.seed)
+    cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
@@ -43,22 +41,6 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
     }
 
 
-def _cut(outputs: Mapping[str, object], seed: int) -> Content:
-    names = (
-        "id",
-        "rule",
-        "rounds",
-        "threshold",
-        "lowest_trust",
-        "num_labelled",
-        "num_dropped",
-        "num_short",
-        "num_scored",
-        "risk",
-    )
-    return {name: outputs[name] for name in names} | {"seed": seed}
-
-
 def _first_cut(opened: OpenedFilter) -> Content:
     """The first cut with its evidence, and what it saved in all rounds together; nothing where there is none."""
     if (settled := opened.first_cut) is None:
@@ -71,7 +53,7 @@ def _first_cut(opened: OpenedFilter) -> Content:
 
 
 def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
-    stages = opened.described.rounds[rnd.name]._asdict()
+    stages = vars(opened.described.rounds[rnd.name])
     records = {name: opened.manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
     counts = records["label"].outputs["counts"]
     return {

@@ -8,7 +8,7 @@ teacher runs or where it lies.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
@@ -23,7 +23,7 @@ from curation.filter.stages.pool_shift import MeasurePoolShift, MeasurePoolTextS
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.metrics.shift import MAX_ROWS
-from curation.pipeline.asking import asked
+from curation.pipeline.roles import asked
 from curation.refs import ModelRef
 from curation.rundir.graph import Outputs, Stage, ordered
 from curation.sources import SourceFile
@@ -47,7 +47,8 @@ class Round:
         return self.rows.files
 
 
-class Looking(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Looking:
     """The stages of a round that read and label it."""
 
     pool: ReadPool
@@ -56,12 +57,10 @@ class Looking(NamedTuple):
     label: LabelPool | ReadAnswers
 
 
-class Stages(NamedTuple):
-    """The stages of a round: those of :class:`Looking`, both looks for a shift, and what writes its rows."""
+@dataclass(frozen=True, kw_only=True)
+class Stages(Looking):
+    """The stages of a round: also both looks for a shift, and what writes its rows."""
 
-    pool: ReadPool
-    buy: Label | None
-    label: LabelPool | ReadAnswers
     shift: MeasurePoolShift | MeasurePoolTextShift | None
     """None if the package has nothing to compare a pool with."""
     kept: MeasureKept
@@ -161,7 +160,7 @@ def describe(
             **gated,
         )
         shift = _comparing(config, package, together, rnd, gated)
-        stages[rnd.name] = Stages(*looked[rnd.name], shift=shift, kept=kept, write=write)
+        stages[rnd.name] = Stages(**vars(looked[rnd.name]), shift=shift, kept=kept, write=write)
     return Described(rounds=stages, cut=cut, rank=rank)
 
 
@@ -239,7 +238,7 @@ def _looking(
         labelled = ReadAnswers(name=name, teacher=model, answers=answers, **common, **_packaged(config, package))
     else:
         labelled = LabelPool(name=name, teacher=model, **common, **_packaged(config, package), **gated)
-    return Looking(pool, buy, labelled)
+    return Looking(pool=pool, buy=buy, label=labelled)
 
 
 def _comparing(

@@ -186,7 +186,11 @@ def open_filter(
     among = None if made is None or recut else list(made["rounds"])
     if among is None:
         check_keep(config.keep, package, everything.num_rows)
-    first_cut = _first_cut(config, package, rounds, manifest, among)
+    labelled = manifest.stages.get(f"label-{rounds[0].name}")
+    before = None if labelled is None else labelled.inputs.get("first_cut")
+    if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
+        among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
+    first_cut = settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)
     described = describe(config, package, teacher, rounds, made=made, recut=recut, first_cut=first_cut)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
     manifest.identify(identity, recorded, save=False)
@@ -208,17 +212,6 @@ def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFil
     if new := [file for file in now if file.path not in known]:
         files[f"{len(files):04}"] = new
     return files
-
-
-def _first_cut(
-    config: FilterConfig, package: TrustPackage, rounds: Sequence[Round], manifest: Manifest, among: list[str] | None
-) -> Settled | None:
-    """The first cut of the filter; ``among`` names the rounds of a cut that is kept, None: it is made of all."""
-    labelled = manifest.stages.get(f"label-{rounds[0].name}")
-    before = None if labelled is None else labelled.inputs.get("first_cut")
-    if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
-        among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
-    return settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)
 
 
 def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:

@@ -19,7 +19,7 @@ from curation.storage.paths import Place, Remote, remove, write_atomically
 
 MANIFEST, DATA = "filter.json", "data"
 _OURS = re.compile(
-    r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids|\.sums)?"
+    r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?"
     r"|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}"
 )
 """The last are what a killed task leaves."""
@@ -77,7 +77,7 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
     named = {file["path"].removeprefix(f"{DATA}/") for file in content["files"]}
     for within in list(data_files(home / DATA)):
         path = home / DATA / within
-        if _OURS.fullmatch(path.name) and within.removesuffix(".ids").removesuffix(".sums") not in named:
+        if _OURS.fullmatch(path.name) and within.removesuffix(".ids") not in named:
             guard()
             if path.is_dir():
                 remove(path)

@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import pyarrow as pa
+
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.errors import PackageError
@@ -41,8 +43,8 @@ class Filter:
         prefix: str = "",
     ) -> None:
         self.package = package
-        self._model, self._runs = model, runs or FilterTeacherConfig()
-        self._id_column, self._prefix = id_column, prefix
+        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column}
+        self._prefix = prefix
         self._domain = get_domain(package.description.domain)
 
     @classmethod
@@ -96,7 +98,7 @@ class Filter:
     @cached_property
     def scorer(self) -> Scorer:
         """The loaded teacher and trust function of this process."""
-        return Scorer(self.package, self._model, runs=self._runs, id_column=self._id_column)
+        return Scorer(self.package, **self._settings)
 
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
@@ -120,6 +122,13 @@ class Filter:
                 watch.add(answers)
             for row, found in zip(batch, scored.to_pylist(), strict=True):
                 yield {**row, **dict(zip(self.added, found.values(), strict=True))}
+
+    def _appended(self, batch: pa.Table) -> pa.Table:
+        check_columns(self._domain, batch.schema.names, self._prefix)
+        scored, _ = self.scorer.scored(batch.to_pylist())
+        for name, column in zip(self.added, scored.columns, strict=True):
+            batch = batch.append_column(name, column)
+        return batch
 
     def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
         """A watch that compares the rows of a stream with the package's sample.
@@ -162,21 +171,17 @@ class Filter:
         """
         import ray.data
 
-        from curation.filter.actor import ScoringActor
-
         schema = dataset.schema(fetch_if_missing=False)
         if schema is not None:
             check_columns(self._domain, schema.names, self._prefix)
         return dataset.map_batches(
-            ScoringActor,
-            fn_constructor_args=(self.package.uri,),
+            _ScoringActor,
             fn_constructor_kwargs={
+                "uri": self.package.uri,
                 "digest": self.package.digest,
                 "allow_code": self.package.allow_code,
-                "model": self._model,
-                "runs": self._runs,
-                "id_column": self._id_column,
                 "prefix": self._prefix,
+                **self._settings,
             },
             batch_size=batch_rows,
             batch_format="pyarrow",
@@ -188,3 +193,22 @@ class Filter:
             max_restarts=max_restarts,
             max_task_retries=max_task_retries,
         )
+
+
+class _ScoringActor:
+    """A batch of rows in, the same rows with their trust out; it reads the package at a place that every node can read.
+
+    Raises:
+        PackageError: the package on this node is another one than the driver's, of the ``digest``.
+    """
+
+    def __init__(self, uri: str, digest: str, allow_code: Sequence[str], **settings: Any) -> None:
+        package = load(uri, allow_code=allow_code)
+        if package.digest != digest:
+            raise PackageError(f"{uri}: has the digest {package.digest} on this node, and {digest} on the driver's")
+        self._filter = Filter(package, **settings)
+        self._filter.scorer  # noqa: B018 (load the weights before the first batch)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """The batch with the columns of ``RESULT`` at its end, row by row."""
+        return self._filter._appended(batch)

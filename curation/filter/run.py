@@ -3,12 +3,13 @@
 from typing import Literal, NamedTuple
 
 from curation.config.filter import FilterConfig
-from curation.errors import ShiftError
+from curation.errors import RunDirError, ShiftError
 from curation.filter.content import content_of
+from curation.filter.described import pooled
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import Content, load_content, publish
-from curation.filter.retention import release, require_unreleased
 from curation.pipeline.work import at_work
+from curation.rundir.graph import waited_for
 from curation.storage import lease
 from curation.telemetry import metrics
 from curation.telemetry.console import say
@@ -41,7 +42,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
 
     def opening(guard: lease.Guard) -> OpenedFilter:
         opened = open_filter(config, package, teacher, recut=recut, guard=guard)
-        require_unreleased(opened)
+        _require_unreleased(opened)
         return opened
 
     with at_work(config.directory, opening, wait=wait) as (opened, run):
@@ -54,7 +55,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         before = load_content(config.output_directory)
         content = content_of(opened, before)
         publish(config.output_directory, content, before, opened.manifest.guard)
-        release(opened)
+        _release(opened)
     newest = content["rounds"][-1]
     alarms = [
         found["warning"] for found in (newest["shift"], newest["foreign"]) if found is not None and found["alarm"]
@@ -81,4 +82,37 @@ def _alarm(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None:
             raise ShiftError(
                 f"round {name}: {found['warning']} Nothing of it was written (on_shift: fail); with --on-shift warn or "
                 "ignore the same command writes it, and labels nothing again"
+            )
+
+
+def _release(opened: OpenedFilter) -> None:
+    """Remove rows and labels of old rounds by ``output.keep_rounds``; every stage is done, so nothing works on them.
+
+    What stays of a removed round: its record with counts, seconds, shift and cut, its files in ``data/``, and answers
+    that were paid for. A start goes on from that, and the shift test pools the newest rounds, whose tables stay.
+    """
+    if (number := opened.config.output.keep_rounds) is None:
+        return
+    kept = {rnd.name for rnd in opened.rounds[-number:]} | set(pooled(opened.rounds))
+    old = {name: stages for name, stages in opened.described.rounds.items() if name not in kept}
+    looking = [stage for stages in old.values() for stage in (stages.pool, stages.buy, stages.label) if stage]
+    if removed := opened.manifest.release([stage.name for stage in looking]):
+        rounds = sorted({name.rpartition("-")[2] for name in removed})
+        say(f"removed rows and labels of {len(rounds)} rounds up to {rounds[-1]} (output.keep_rounds: {number})")
+
+
+def _require_unreleased(opened: OpenedFilter) -> None:
+    """Refuse work that would read rows or labels of a round that was removed.
+
+    Raises:
+        RunDirError: names the stage, why it would work, and the round's stage that it reads.
+    """
+    records = opened.manifest.stages
+    for status in opened.statuses:
+        gone = [name for name in waited_for(status.stage) if name in records and records[name].released]
+        if gone and not status.is_settled:
+            raise RunDirError(
+                f"{opened.config.output_directory}: {status.stage.name} has to be done ({status.words}), and reads "
+                f"{', '.join(gone[:3])}, which output.keep_rounds removed; undo the change (--recut, another format, "
+                "another version of the project), or filter the pool into another output"
             )

@@ -26,7 +26,7 @@ from curation.sources.missing import present
 from curation.stages.deal import schema_problem
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
-from curation.teachers.content_free import ContentFree
+from curation.teachers.wrapped import ContentFree
 from curation.trust import load_fitted
 
 Row = JsonView

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from curation.arrays import Floats
 from curation.metrics.shift import MIN_ROWS, Shift, two_sample
-from curation.tables.schemas import state_column
+from curation.stages.shift import joined, states_in
 
 Arrays = Mapping[str, Floats]
 
@@ -40,8 +40,8 @@ class ShiftWatch:
             raise ValueError("the trust function reads no hidden states, so there is nothing to watch")
         if window < MIN_ROWS or every < 1:
             raise ValueError(f"window {window}, every {every}: a test needs {MIN_ROWS} rows, and every is at least 1")
-        self._columns = [state_column(state) for state in reference]
-        self._reference_ND = np.concatenate(list(reference.values()), axis=1)
+        self._states = list(reference)
+        self._reference_ND = joined(reference, self._states)
         self._window, self._every, self._seed = window, every, seed
         self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
         self._num_new = 0
@@ -51,8 +51,8 @@ class ShiftWatch:
     def add(self, answers: pa.Table) -> Shift | None:
         """Take the teacher's answers to some rows, as a labels table; the test, if it was time for one."""
         healthy = answers.filter(answers["error"].is_null())
-        parts = [_matrix(healthy[name]) for name in self._columns]
-        for row_id, state_D in zip(healthy["row_id"].to_pylist(), np.concatenate(parts, axis=1), strict=True):
+        states_ND = joined(states_in(healthy, self._states), self._states)
+        for row_id, state_D in zip(healthy["row_id"].to_pylist(), states_ND, strict=True):
             if row_id in self._rows:
                 self._rows.move_to_end(row_id)
                 continue
@@ -70,10 +70,3 @@ class ShiftWatch:
     def alarm(self) -> str | None:
         """The newest test's finding, if it is a clear difference; the rule of the documented alarm."""
         return self.last.warning() if self.last is not None and self.last.alarm else None
-
-
-def _matrix(states: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A column of fixed-size lists, [N, D]."""
-    array = states.combine_chunks()
-    flat: npt.NDArray[Any] = array.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(len(array), array.type.list_size)

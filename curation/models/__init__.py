@@ -12,8 +12,8 @@ from curation.errors import ModelError, is_panic
 from curation.heavy import torch, transformers
 from curation.json_types import Json
 from curation.models import from_json
-from curation.models.adapters import adapted
 from curation.models.loading import (
+    adapted,
     check_adapter,
     check_files,
     first_line,
@@ -300,24 +300,16 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
             model = adapted(model, local.adapter, ref)
             if merge:
                 model = model.merge_and_unload()
-        _make_saveable(model.generation_config)
+        try:
+            model.generation_config.validate(strict=True)
+        except ValueError:  # published ones may name a temperature and no sampling, and could not be saved
+            model.generation_config.do_sample = True  # nothing here reads them but for the end tokens
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
     loaded: PreTrainedModel = model.to(device).eval()
     return loaded
-
-
-def _make_saveable(settings: Any) -> None:
-    """Let generation settings that name a temperature and say nothing of sampling, as published ones do, say so.
-
-    They could not be saved otherwise. Nothing here reads them but for the end tokens.
-    """
-    try:
-        settings.validate(strict=True)
-    except ValueError:
-        settings.do_sample = True
 
 
 def configuration_of(ref: ModelRef) -> "PreTrainedConfig":

@@ -6,14 +6,34 @@ answers of one model have one type.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 from curation.config import AskConfig, LmStudentConfig
 from curation.errors import ModelError
 from curation.models.own_code import file_of
-from curation.models.processors import bfloat16_flag
 from curation.refs import ModelRef
+
+CPUINFO = Path("/proc/cpuinfo")
+FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
+"""Instructions for products in bfloat16: of x86 processors, and of ARM's."""
+
+
+@cache
+def bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
+    """Return the flag of this processor's instructions for bfloat16; ``None`` where it has none, or does not say.
+
+    Without them a product in bfloat16 takes several times as long as one in float32
+    (``python -m benchmarks.cpu_dtypes``).
+    """
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return None
+    words = {word for line in lines if line.lower().startswith(("flags", "features")) for word in line.split()}
+    return next((flag for flag in FLAGS if flag in words), None)
+
 
 AUTO = "auto"
 HALF = ("bfloat16", "float16")

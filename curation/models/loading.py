@@ -4,8 +4,11 @@ No code of a model's own runs unless the user allowed it (``curation.models.own_
 ask on standard input. Weights are read from safetensors alone (``curation.storage.weights``).
 """
 
+import importlib.util
+import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -25,6 +28,9 @@ from curation.models.own_code import (
 from curation.refs import ModelRef
 from curation.storage.paths import Place, place
 from curation.storage.weights import ADAPTER, INDEX, check_names, check_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "XLORA")
@@ -113,11 +119,6 @@ def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
         raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
 
 
-def base_of(adapter: str) -> str:
-    """The model that an adapter says it was made for."""
-    return str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
-
-
 def check_files(ref: ModelRef) -> None:
     """Refuse a model whose files would run code, are pickled, missing or damaged; nothing of it is loaded.
 
@@ -192,3 +193,61 @@ def hub_commit(base: str, revision: str | None) -> str | None:
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
+    """The model with an adapter on top, from a directory on this node.
+
+    peft loads an adapter of a deeper model in silence, and says of a narrower one only which sizes differ.
+
+    Raises:
+        ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
+    """
+    made_for = str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
+    problem = _other_shape(made_for, model.config)
+    if problem is None:
+        try:
+            loaded, found = load_adapter(model, adapter)
+        except ModelError:
+            raise
+        except (ValueError, RuntimeError) as error:
+            problem = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+        else:
+            if not (odd := [*found.unexpected_keys, *found.missing_keys]):
+                return loaded
+            problem = f"{len(odd)} of its weights have no place in this model or lack there, the first {odd[0]}"
+    raise ModelError(
+        f"adapter {ref.adapter!r} does not fit model {ref.base!r}: {problem}; it was made for {made_for!r}: give that "
+        "model as the adapter's base, or another adapter"
+    )
+
+
+def _other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
+    """How the model that an adapter was made for, where it is a directory here, differs from that of ``config``."""
+    path = Path(made_for) / "config.json"
+    given = json.loads(path.read_text()) if path.is_file() else {}
+    for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):
+        if name in given and given[name] != (own := getattr(config, name, None)):
+            return f"{name} is {own!r} here, and {given[name]!r} where it was made"
+    return None
+
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled at the start, by nvcc; rows with seeds of their own bypass it
+}
+
+
+def is_installed() -> bool:
+    """Whether vLLM can be imported, which proves nothing about the machine."""
+    spec = importlib.util.find_spec("vllm")
+    return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
+
+
+def set_environment(**defaults: str) -> None:
+    """Set the variables of :data:`ENVIRONMENT`, and ``defaults`` where the user has set none; no usage is reported."""
+    os.environ.update(ENVIRONMENT)
+    for name, value in {"VLLM_NO_USAGE_STATS": "1", **defaults}.items():
+        os.environ.setdefault(name, value)

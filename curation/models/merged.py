@@ -38,12 +38,8 @@ def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
         load_model(model, dtype=dtype).save_pretrained(directory)
         load_tokenizer(model).save_pretrained(directory)
 
-    with in_cache(PREFIX + _key(model, dtype), make) as directory:
-        yield saved_from(model, directory)
-
-
-def _key(model: ModelRef, dtype: str) -> str:
-    """Return a digest of all that the merged files depend on."""
     contents = [model_digest(path) for path in map(Path, (model.base, model.adapter or "")) if path.is_dir()]
     libraries = [version(name) for name in ("peft", "transformers")]
-    return fingerprint([model.base, model.revision, model.code, contents, dtype, libraries])
+    key = fingerprint([model.base, model.revision, model.code, contents, dtype, libraries])
+    with in_cache(PREFIX + key, make) as directory:
+        yield saved_from(model, directory)

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from curation.errors import ModelError
 from curation.heavy import transformers
@@ -81,11 +80,14 @@ def hub_revision(ref: ModelRef) -> str | None:
 def named_code(ref: ModelRef) -> dict[str, list[str]]:
     """The classes that a model's files name under ``auto_map``, by file; empty if there are none."""
     found = {name: (file_of(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
-    return {
-        name: [str(item) for value in (entry.values() if isinstance(entry, dict) else [entry]) for item in _flat(value)]
-        for name, entry in found.items()
-        if entry
-    }
+    named = {}
+    for name, entry in found.items():
+        if entry:
+            values = entry.values() if isinstance(entry, dict) else [entry]
+            # A tokenizer's value is a list of a slow and a fast class, either of which may be null.
+            listed = [value if isinstance(value, list) else [value] for value in values]
+            named[name] = [str(item) for items in listed for item in items if item is not None]
+    return named
 
 
 def check_head(ref: ModelRef) -> Json:
@@ -182,11 +184,6 @@ def object_in(path: Place) -> Json | None:
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _flat(value: object) -> list[Any]:
-    """A tokenizer's entry is a list of a slow and a fast class, either of which may be null."""
-    return [item for item in value if item is not None] if isinstance(value, list) else [value]
 
 
 def brings_code(base: str, named: Mapping[str, list[str]]) -> ModelError:

@@ -1,10 +1,11 @@
 """The process that holds a model and works on chunks of tables. It survives rows that kill it.
 
-A dataset of Ray Data maps its rows, which are chunks, by this class. One call works on one chunk of one pass and gives
-one small row, the names of the fragments that it wrote last. A process serves pass after pass, and several at once if
-they ask the same model. If a process dies, Ray restarts it and replays its calls, without a limit; the desk
-(:mod:`curation.passes.desk`) sets one. It also tells the new process what is done, and which row kills
-(:mod:`curation.passes.bisection` finds it). A process whose model hangs, or does not start, ends itself.
+A dataset of Ray Data maps its rows, which are calls for chunks of a pass, by this class. A call writes fragments and
+hands in their names at the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
+replays a call that died without the outputs that it had delivered, whichever those were. A process serves pass after
+pass, and several at once if they ask the same model. If a process dies, Ray restarts it and replays its calls, without
+a limit; the work queue sets one. It also tells the new process what is done, and which row kills
+(:mod:`curation.passes.poison` finds it). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
@@ -27,83 +28,82 @@ from curation.cluster import nodes
 from curation.errors import RunFailedError, StartError
 from curation.heavy import ray
 from curation.json_types import Json
-from curation.passes.bisection import Narrowing
-from curation.passes.desk import BEAT_SECONDS
 from curation.passes.job import Job, Row
-from curation.passes.messages import Begun, Handout, Pass, Written
+from curation.passes.messages import Begun, Call, Pass
 from curation.passes.models import Models
-from curation.passes.shares import Shares
-from curation.periodic import every
+from curation.passes.work_queue import BEAT_SECONDS
 from curation.tables import commits, io
 from curation.telemetry import metrics
 
 POISON = "poison: the process that worked on this row alone died"
 KEPT_PASSES = 16
 """The number of passes that a process remembers; few are under way at once."""
-RESULT = pa.schema([("pass_id", pa.string()), ("chunk", pa.string()), ("written", pa.binary()), ("error", pa.binary())])
-"""The row that a call returns: rows of ``commits.WRITTEN`` as an Arrow stream, or a pickled error; neither where the
-pass has ended."""
 
 
 class ModelActor:
     """One process of a dataset's pool."""
 
-    def __init__(self, desk: Any) -> None:
+    def __init__(self, queue: Any) -> None:
         context = ray.get_runtime_context()
-        self._desk, self._node, self._id = desk, context.get_node_id(), context.get_actor_id()
+        self._queue, self._id = queue, context.get_actor_id()
         self._sessions: OrderedDict[str, _PassSession] = OrderedDict()
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
         self._watch = _Watch()
         self._shares = Shares()
-        self._answered: dict[int, int] = {}
-        """Rows done of the chunks under way, by index."""
-        ray.get(desk.start.remote(self._id, self._node, os.getpid()))
-        self._beating = every(BEAT_SECONDS, self._beat)
-        self._beating.__enter__()
+        self._answered: dict[Call, int] = {}
+        """Rows done of the chunks under way."""
+        ray.get(queue.start.remote(self._id, context.get_node_id(), os.getpid()))
+        threading.Thread(target=self._beat, daemon=True).start()
 
     def __call__(self, calls: pa.Table) -> pa.Table:
-        """Work on a chunk and write its fragments: a row of ``RESULT`` for a row of the dataset."""
+        """Work on chunks for a row of the dataset, which is returned."""
         ((index, pass_id),) = zip(*calls.to_pydict().values(), strict=True)
-        handout = Handout(index=index, pass_id=pass_id)
-        found = Written("", b"")
-        error = None
+        call = Call(index, pass_id)
         try:
-            found = self._work(handout) or found
+            self._work(call)
         except Exception as problem:  # it ends one pass, not the dataset
-            error = _pickled(problem)
-        row = {"pass_id": pass_id, "chunk": found.name, "written": found.rows or None, "error": error}
-        return pa.Table.from_pylist([row], schema=RESULT)
+            ray.get(self._queue.fail.remote(pass_id, _pickled(problem)))
+        return calls
 
-    def _work(self, handout: Handout) -> Written | None:
-        if (session := self._session(handout.pass_id)) is None:
-            return None
-        given: Begun | None = ray.get(self._desk.begin.remote(handout, self._id, session.worker.slots))
-        if given is None:
-            return None
-        if given.result is not None:  # the call had returned, but its node was lost: Ray replays it
-            return Written(given.chunk.name, given.result)
-        begun = time.monotonic()
-        with self._shares.measured() as share:
-            call = _Call(session, handout, given, share, desk=self._desk, actor=self._id, node=self._node)
-            turn = self._turns.together() if call.is_whole else self._turns.alone()
-            token = _index.set(handout.index)
-            self._answered[handout.index] = len(given.written)
-            try:
-                with turn, self._watch.busy(session.this.actors.hang_seconds):
-                    found = call.work()
-            finally:
-                del self._answered[handout.index]
-                _index.reset(token)
-        session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
+    def _work(self, call: Call) -> None:
+        if (session := self._session(call.pass_id)) is None:
+            return
+        with self._turns.together():
+            begun: Begun | None = ray.get(self._queue.begin.remote(call, self._id, session.worker.slots))
+            while begun is not None and begun.search.is_whole:
+                begun = self._work_on(begun, call, session, is_alone=False)
+        if begun is not None:
+            with self._turns.alone():
+                self._work_on(begun, call, session, is_alone=True)
+
+    def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool) -> Begun | None:
+        """Work on a chunk, and return the call's next one; a call that works alone has none."""
+        seconds = time.monotonic()
+        token = _call.set(call)
+        self._answered[call] = begun.num_written
+        try:
+            with self._shares.measured() as share, self._watch.busy(session.this.actors.hang_seconds):
+                work = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id)
+                rows = work.done()
+                session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
+        finally:
+            del self._answered[call]
+            _call.reset(token)
+        name, slots, is_last = begun.chunk.name, session.worker.slots, is_alone or self._turns.are_awaited
+        if rows is None:
+            following = self._queue.begin.remote(call, self._id, slots, is_last=is_last)
+        else:
+            following = self._queue.finish.remote(call, self._id, name, rows, slots, is_last=is_last)
+        found: Begun | None = ray.get(following)
         return found
 
     def _session(self, pass_id: str) -> "_PassSession | None":
         """The pass in this process; None where it has ended."""
         with self._entering:
             if pass_id not in self._sessions:
-                if (known := ray.get(self._desk.job.remote(pass_id, self._id))) is None:
+                if (known := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
                     return None
                 this, (job,) = known
                 try:
@@ -119,26 +119,24 @@ class ModelActor:
 
     def _end(self, pass_id: str, why: StartError) -> NoReturn:
         """End the process, in which a model did not start: Ray starts another one, where there is room."""
-        ray.get(self._desk.unstarted.remote(pass_id, self._id, nodes.here(), str(why)))
+        ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.here(), str(why)))
         os.write(2, f"{why}\n".encode())
         os._exit(1)
 
     def _count(self, rows: int) -> None:
         self._watch.alive()
-        self._answered[_index.get()] += rows
+        self._answered[_call.get()] += rows
 
     def _beat(self) -> None:
-        with suppress(ray.exceptions.RayError):
-            self._desk.beat.remote(self._id, dict(self._answered), self._models.pause)
+        seconds = BEAT_SECONDS
+        while True:
+            time.sleep(seconds)
+            with suppress(ray.exceptions.RayError):
+                seconds = ray.get(self._queue.beat.remote(self._id, dict(self._answered), self._models.pause))
 
 
-_index: ContextVar[int] = ContextVar("_index")
-"""The place in the dataset of the chunk that this thread works on."""
-
-
-def _is_gone(node: str) -> bool:
-    """Whether a node has left the cluster; false if none is named."""
-    return bool(node) and all(living["NodeID"] != node for living in nodes.living())
+_call: ContextVar[Call] = ContextVar("_call")
+"""The call that this thread works on."""
 
 
 def _streamed(table: pa.Table) -> bytes:
@@ -163,7 +161,7 @@ class _PassSession:
 
     def __init__(self, this: Pass, job: Job, models: Models) -> None:
         nodes.require_here(this.versions)
-        self.this, self.job, self.is_new = this, job, True
+        self.this, self.job = this, job
         self.examples = io.open_table(job.examples)
         begun, num_before = time.monotonic(), models.num_starts
         self.worker = job.worker(models)
@@ -182,74 +180,52 @@ class _PassSession:
             return None
 
 
-class _Call:
-    """The work of one call on its chunk.
+class _ChunkWork:
+    """The work of a call on a chunk.
 
     Rows that have ended are handed in by the clock while the others go on, where the model answers rows side by side: a
-    long answer keeps no others from being committed. They go to the desk and are no outputs of the call, since Ray
-    replays a call that died without the outputs that it had delivered, whichever those were.
+    long answer keeps no others from being committed.
     """
 
     def __init__(
-        self,
-        session: "_PassSession",
-        handout: Handout,
-        given: Begun,
-        share: Callable[[], float],
-        *,
-        desk: Any,
-        actor: str | None,
-        node: str,
+        self, session: "_PassSession", call: Call, begun: Begun, share: Callable[[], float], *, queue: Any, actor: Any
     ) -> None:
-        self._session, self._handout, self._name, self._share = session, handout, given.chunk.name, share
-        self._desk, self._actor = desk, actor
-        self._rows: list[Row] = session.examples.take(given.chunk.offsets).to_pylist()
+        self._session, self._call, self._share = session, call, share
+        self._name, self._search = begun.chunk.name, begun.search
+        self._queue, self._actor = queue, actor
+        self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
         self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
-        self._known = known = given.known or Narrowing.of(len(self._rows))
-        known.drop(given.written)
-        taken_along = known.pass_id != session.this.id or _is_gone(known.node)
-        known.begin(max_row_retries=session.this.actors.max_row_retries, taken_along=taken_along)
-        known.node, known.pass_id = node, session.this.id
         self._parts: list[Any] = []
         """Results that are not written yet."""
         self._seconds = 0.0
         """The call's share of the process's time that is told already."""
-        asks_side_by_side = session.worker.slots is not None and known.is_whole
+        asks_side_by_side = session.worker.slots is not None and begun.search.is_whole
         self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
         self._last = time.monotonic()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether no process has died in the chunk."""
-        return self._known.is_whole
-
-    def work(self) -> Written | None:
-        """Return what was written last; ``None`` where another call has written some of the rows."""
-        session, known = self._session, self._known
-        for piece in known.pieces():
-            ray.get(self._desk.keep.remote(self._handout, self._name, known))
+    def done(self) -> bytes | None:
+        """Return the last rows as they are handed in; ``None`` where another call has written some of the chunk."""
+        session, search = self._session, self._search
+        for piece in search.pieces():
+            if not search.is_whole:
+                ray.get(self._queue.keep.remote(self._call, self._actor, self._name, search))
             for part in session.worker.stream([self._rows[place] for place in piece]):
                 if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
-                    if self._hand_in(self._desk.wrote, {}) is None:
+                    table = self._written({})
+                    places = [self._place[row_id] for row_id in _row_ids(table)]
+                    wrote = self._queue.wrote.remote(self._call, self._actor, self._name, places, _streamed(table))
+                    if not ray.get(wrote):
                         return None
-                    self._get_on()
                 self._parts.append(part)
-            self._get_on()
-        if known.poison:
-            self._parts.append(session.worker.give_up([self._rows[place] for place in known.poison], POISON))
-        note: Json = {"deaths": known.num_deaths} if known.num_deaths else {}
+        if search.poison:
+            self._parts.append(session.worker.give_up([self._rows[place] for place in search.poison], POISON))
+        note: Json = {"deaths": search.num_deaths} if search.num_deaths else {}
         if started := session.started():
             note["teacher"] = started
-        return self._hand_in(self._desk.finish, note)
+        return _streamed(self._written(note))
 
-    def _get_on(self) -> None:
-        """Tell the desk, once, that this process has got something done."""
-        if self._session.is_new:
-            self._session.is_new = False
-            ray.get(self._desk.got_on.remote(self._handout.pass_id, self._actor))
-
-    def _hand_in(self, take: Any, note: Json) -> Written | None:
-        """Write the results that there are, and give them to a method of the desk; ``None`` where it refuses them."""
+    def _written(self, note: Json) -> pa.Table:
+        """Write the results that there are."""
         worker, seconds = self._session.worker, self._share()
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
         spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
@@ -257,12 +233,47 @@ class _Call:
             spent["slots"] = worker.slots
         if worker.meter is not None:
             spent["tokens"] = list(astuple(worker.meter.take()))
-        ids = np.frombuffer(table["row_ids"][0].as_py() if len(table) else b"", dtype=np.int64).tolist()
-        written = Written(self._name, _streamed(commits.with_note(table, spent=spent)))
         self._parts, self._seconds, self._last = [], seconds, time.monotonic()
-        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(ids))
-        places = [self._place[row_id] for row_id in ids]
-        return written if ray.get(take.remote(self._handout, places, written.rows)) else None
+        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(_row_ids(table)))
+        return commits.with_note(table, spent=spent)
+
+
+def _row_ids(written: pa.Table) -> list[int]:
+    """The ids of rows that were written; those of each table of ``commits.WRITTEN`` are the same."""
+    ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
+    return ids
+
+
+class Shares:
+    """Measures each call's share of the process's time: calls that work at once share a moment equally.
+
+    So the shares of all calls add up to the time in which the process worked, without that in which it starts a model.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_calls = 0
+        self._share = 0.0
+        """What a call that has worked all the time would have."""
+        self._at = time.monotonic()
+
+    @contextmanager
+    def measured(self) -> Iterator[Callable[[], float]]:
+        """Within the context a call works; yield a function that gives its seconds so far."""
+        begun = self._count(1)
+        ended: list[float] = []
+        try:
+            yield lambda: (ended[0] if ended else self._count(0)) - begun
+        finally:
+            ended.append(self._count(-1))
+
+    def _count(self, change: int) -> float:
+        with self._lock:
+            now = time.monotonic()
+            if self._num_calls:
+                self._share += (now - self._at) / self._num_calls
+            self._at, self._num_calls = now, self._num_calls + change
+            return self._share
 
 
 class _Watch:
@@ -306,6 +317,11 @@ class _Turns:
         self._num_together = 0
         self._num_waiting = 0
         self._is_taken = False
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether a call waits to work alone."""
+        return self._num_waiting > 0
 
     @contextmanager
     def together(self) -> Iterator[None]:

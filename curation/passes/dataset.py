@@ -1,16 +1,14 @@
-"""A model's dataset: one dataset of Ray Data whose rows are chunks, mapped by actors that hold the model.
+"""A model's dataset: one dataset of Ray Data whose rows are calls for chunks, mapped by actors that hold the model.
 
-It lasts as long as anything asks the model: its rows come from a desk, one when an actor has room for it, so all passes
-of a model go through the same actors and start it once. Ray Data adds actors while chunks wait, gives back those that
-idle, restarts what dies, holds back what would overflow, and shows the dataset on the dashboard.
+It lasts as long as anything asks the model: its rows come from a work queue, one when an actor has room for it, so all
+passes of a model go through the same actors and start it once. Ray Data adds actors while calls wait, gives back
+those that idle, restarts what dies, holds back what would overflow, and shows the dataset on the dashboard.
 """
 
 import logging
-import queue
 import threading
-import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +20,21 @@ from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Cutter, OpenRows
-from curation.passes.desk import Desk
 from curation.passes.job import Job
-from curation.passes.messages import Look, Pass, Suspect, Written
-from curation.stopping import LOOK_SECONDS
+from curation.passes.messages import Look, Pass, Taken
+from curation.passes.poison import Suspect
+from curation.passes.work_queue import WorkQueue
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
     import ray.data
 
 UPSCALING = 1.25
-"""Chunks under way for each one that the actors can work on at once, from which on Ray Data adds actors; the desk hands
-out ``AHEAD`` of them as long as there are rows."""
+"""Calls under way for each one that the actors can do at once, from which on Ray Data adds actors; the work queue asks
+for ``AHEAD`` of them as long as there are rows."""
 
 CLOSING_SECONDS = 30.0
 """How long the end of a dataset is awaited; its thread ends with the process in any case."""
-
-
-PARTS_SECONDS = 1.0
-"""The interval at which the driver asks for what calls wrote that go on."""
 REST_SECONDS = 5.0
 """How long a driver that is stopped waits for the results of chunks that were done just before."""
 
@@ -48,60 +42,48 @@ REST_SECONDS = 5.0
 class RunningPass:
     """A pass that goes through a model's dataset."""
 
-    def __init__(self, pass_id: str, desk: Any, left: int) -> None:
-        """``left`` rows are to be done."""
-        self.done: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
-        self._id, self._desk, self._left = pass_id, desk, left
-        self._names: set[str] = set()
-        """The chunks, and parts of them, whose result was given."""
-        self._num_parts = 0
-        """The number of parts that the desk has given."""
+    def __init__(self, pass_id: str, queue: Any, left: int, failure: Callable[[], BaseException | None]) -> None:
+        """``left`` rows are to be done, as long as there is no ``failure`` of the dataset."""
+        self._id, self._queue, self._left, self._failure = pass_id, queue, left, failure
+        self._num_taken = 0
+        """The number of parts that the work queue has given."""
 
     def __iter__(self) -> Iterator[pa.Table | None]:
-        """The result of each chunk when it is done, in any order; None now and then while none is.
+        """Yield the rows that actors wrote, soon after, in any order; None now and then while there is nothing.
 
         Raises:
             UserError: an actor found a mistake of the user.
             ray.exceptions.RayError: the dataset failed.
         """
-        asked = time.monotonic()
         while self._left:
-            if time.monotonic() - asked > PARTS_SECONDS:
-                parts: list[Written] = ray.get(self._desk.take.remote(self._id, self._num_parts))
-                self._num_parts += len(parts)
-                for part in parts:
-                    yield from self._first(part.name, part.rows)
-                asked = time.monotonic()
             try:
-                found = self.done.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                yield None
-                continue
-            if isinstance(found, BaseException):
-                raise found
-            if found["error"] is not None:
-                raise ray.cloudpickle.loads(found["error"])
-            if found["written"] is not None:
-                yield from self._first(found["chunk"], found["written"])
+                taken: Taken = ray.get(self._queue.take.remote(self._id, self._num_taken))
+            except ray.exceptions.RayError as error:
+                raise self._failure() or error from None
+            for part in taken.parts:
+                yield self._table(part)
+            if taken.error is not None:
+                raise ray.cloudpickle.loads(taken.error)
+            if (failure := self._failure()) is not None:
+                raise failure
+            yield None
 
     def rest(self) -> Iterator[pa.Table]:
-        """End the pass; the results of the chunks that are done and were not given, where the desk can still say."""
+        """End the pass; yield what was written and not given, where the work queue can still say."""
         with suppress(ray.exceptions.RayError):
-            written: list[Written] = ray.get(self._desk.end.remote(self._id), timeout=REST_SECONDS)
-            for part in written:
-                yield from self._first(part.name, part.rows)
+            parts: list[bytes] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
+            for part in parts:
+                yield self._table(part)
 
-    def _first(self, chunk: str, written: bytes) -> Iterator[pa.Table]:
-        """A chunk's result, unless it was given already: the chunk may have been handed out twice."""
-        if chunk not in self._names:
-            self._names.add(chunk)
-            table = pa.ipc.open_stream(written).read_all()
-            self._left -= len(table["row_ids"][0].as_py()) // 8 if len(table) else 0
-            yield table
+    def _table(self, part: bytes) -> pa.Table:
+        self._num_taken += 1
+        table = pa.ipc.open_stream(part).read_all()
+        self._left -= len(table["row_ids"][0].as_py()) // 8 if len(table) else 0
+        return table
 
     def look(self) -> Look:
         """How far it is."""
-        found: Look = ray.get(self._desk.look.remote(self._id))
+        found: Look = ray.get(self._queue.look.remote(self._id))
         return found
 
 
@@ -117,8 +99,7 @@ class ModelDataset:
         """
         self._name = name
         self._actors, self._num_calls, self._num_cpus, self._hold_cpus = actors, num_calls, num_cpus, hold_cpus
-        self._passes: dict[str, RunningPass] = {}
-        self._desk: Any = None
+        self._queue: Any = None
         self._thread = threading.Thread(target=self._serve, name="model-dataset", daemon=True)
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -135,75 +116,58 @@ class ModelDataset:
         """Within the context, actors work on the rows of a pass; ``suspects`` are those of an earlier driver."""
         this = Pass(id=f"pass-{uuid.uuid4().hex}", table=table, versions=versions, actors=job.teacher.actors)
         self._start(rows.left, job)
-        mine = RunningPass(this.id, self._desk, rows.left)
-        with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            self._passes[this.id] = mine
+        mine = RunningPass(this.id, self._queue, rows.left, lambda: self._failure)
+        if self._failure is not None:
+            raise self._failure
         try:
-            ray.get(self._desk.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), suspects))
+            ray.get(self._queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), suspects))
             yield mine
         finally:
-            with self._lock:
-                del self._passes[this.id]
             with suppress(ray.exceptions.RayError):
-                ray.get(self._desk.end.remote(this.id))
+                ray.get(self._queue.end.remote(this.id, 0))
 
     def read(self) -> Actors:
         """The number of actors by state, and of deaths so far."""
-        if self._desk is None:
+        if self._queue is None:
             return Actors(running=0, pending=0, restarting=0, deaths=0)
-        look: Look = ray.get(self._desk.look.remote(None))
+        look: Look = ray.get(self._queue.look.remote(None))
         return look.actors
 
     def close(self) -> None:
         """End all actors, also those that work."""
-        if self._desk is None:
+        if self._queue is None:
             return
+        self._failure = self._failure or RunFailedError("the actors that worked on this pass were ended")
         with suppress(ray.exceptions.RayError):
-            if not ray.get(self._desk.close.remote()):
+            if not ray.get(self._queue.close.remote()):
                 logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would say that it failed
-                ray.kill(self._desk)
-        self._fail(RunFailedError("the actors that worked on this pass were ended"))
+                ray.kill(self._queue)
         self._thread.join(timeout=CLOSING_SECONDS)
 
     def _start(self, num_rows: int, job: Job) -> None:
         with self._lock:
-            if self._desk is not None:
+            if self._queue is not None:
                 return
             config = self._actors
             chunks = -(-num_rows // (job.teacher.first_chunk_rows * self._num_calls))
             self._initial = min(max(config.min, config.initial or config.min), max(1, chunks))
-            self._desk = (
-                ray.remote(Desk)
+            self._queue = (
+                ray.remote(WorkQueue)
                 .options(num_cpus=0, label_selector=_here(), max_concurrency=1000)
                 .remote(wanted=self._initial, calls=self._num_calls)
             )
             self._thread.start()
 
     def _serve(self) -> None:
-        """Give each result to its pass, until the desk hands nothing out any more."""
+        """Run the dataset, until the work queue asks for no calls any more."""
         try:
-            # Without a look ahead: the last result of a pass would wait for the first one of the next pass.
-            how: Any = {"batch_size": None, "batch_format": "pyarrow", "prefetch_batches": 0}
-            results: Iterable[pa.Table] = self._dataset().iter_batches(**how)
-            for row in (row for table in results for row in table.to_pylist()):
-                with self._lock:
-                    mine = self._passes.get(row["pass_id"])
-                if mine is not None:
-                    mine.done.put(row)
+            for _ in self._dataset().iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                pass
         except BaseException as error:  # raised again in each pass that waits
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """End all passes with an error."""
-        with self._lock:
             self._failure = self._failure or error
-            for mine in self._passes.values():
-                mine.done.put(error)
 
     def _dataset(self) -> "ray.data.Dataset":
-        from curation.passes.handouts import Handouts
+        from curation.passes.calls import Calls
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         logging.getLogger("ray.data.exceptions").addFilter(full_store.hide)
@@ -216,14 +180,14 @@ class ModelDataset:
         threads = {"env_vars": {"OMP_NUM_THREADS": str(int(self._num_cpus))}}  # Ray sets it by the CPUs that are held
         with ray.data.DataContext.current(context):
             chunks = ray.data.read_datasource(
-                Handouts(self._desk),
+                Calls(self._queue),
                 num_cpus=0,
                 override_num_blocks=1,
                 label_selector=_here(),
             )
             dataset: ray.data.Dataset = chunks.map_batches(
                 ModelActor,
-                fn_constructor_args=(self._desk,),
+                fn_constructor_args=(self._queue,),
                 batch_size=1,
                 batch_format="pyarrow",
                 compute=ray.data.ActorPoolStrategy(

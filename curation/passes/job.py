@@ -18,7 +18,7 @@ from curation.passes.models import Models
 from curation.passes.monitor import ChunkSpent
 from curation.refs import ModelRef, TableRef
 from curation.storage.lease import Guard
-from curation.teachers.metered import Metered
+from curation.teachers.wrapped import Metered
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Spent, Update

@@ -1,12 +1,12 @@
-"""The messages between a driver, the desk of its dataset, and the actors: passes, calls, chunks, written rows."""
+"""The messages between a driver, the work queue of its dataset, and the actors: passes, calls, chunks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from curation.config import ActorsConfig
-from curation.passes.bisection import Narrowing
 from curation.passes.cutting import Chunk
+from curation.passes.poison import PoisonSearch, Suspect
 from curation.telemetry.standing import Actors
 
 
@@ -23,15 +23,6 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspect:
-    """A chunk in which processes died."""
-
-    chunk: Chunk
-    known: str
-    """The :class:`Narrowing` as JSON."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Look:
     """How far a pass is, and its actors."""
 
@@ -43,7 +34,7 @@ class Look:
     chunks_in_flight: int = 0
     """How many of them actors have begun."""
     actor_seconds: float = 0.0
-    """The time of actors that the pass has used; see :meth:`Desk.look`."""
+    """The time of actors that the pass has used; see :meth:`WorkQueue.look`."""
     suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
     """Where and why the model does not start, a sentence for each actor."""
@@ -51,32 +42,29 @@ class Look:
     """The reason why the model of an actor waits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Handout:
-    """A row of the dataset: a call for a chunk of a pass, which is cut when an actor begins it."""
+@dataclass(frozen=True)
+class Call:
+    """A row of the dataset: a call for chunks of a pass, which are cut as an actor begins them."""
 
     index: int
     """Place in the dataset."""
     pass_id: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A chunk that an actor begins, and what is known of it."""
+class Begun(NamedTuple):
+    """A chunk that an actor begins."""
 
     chunk: Chunk
-    known: Narrowing | None = None
-    """Knowledge of earlier processes; ``None`` where none has begun it."""
-    written: frozenset[int] = frozenset()
-    """The places of the rows that earlier calls wrote."""
-    result: bytes | None = None
-    """The rows that were written last, where it is done."""
+    search: PoisonSearch
+    """The rows to work on, and what is known of them."""
+    num_written: int = 0
+    """The number of rows that earlier calls wrote."""
 
 
-class Written(NamedTuple):
-    """Rows of a chunk that are written: all that were left of it, or the part that has ended."""
+class Taken(NamedTuple):
+    """Results that a driver takes from the work queue."""
 
-    name: str
-    """No other part of the pass has it."""
-    rows: bytes
-    """Rows of ``commits.WRITTEN`` as an Arrow stream."""
+    parts: list[bytes]
+    """Rows of ``commits.WRITTEN`` as Arrow streams."""
+    error: bytes | None = None
+    """The pickled error of a call, which ends the pass."""

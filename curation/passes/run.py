@@ -18,13 +18,14 @@ from curation.heavy import ray
 from curation.passes.cutting import OpenRows
 from curation.passes.dataset import ModelDataset
 from curation.passes.job import Job, PassOptions, PassResult
+from curation.passes.messages import Look
 from curation.passes.monitor import NOBODY, Tally
-from curation.passes.suspects import Suspects
+from curation.passes.poison import PoisonSuspects
+from curation.registry import BACKENDS
 from curation.storage.lease import unguarded
 from curation.tables import commits, io
 from curation.tables.stream import commit_stream
 from curation.tasks import cause
-from curation.teachers import concurrent_calls
 
 
 def run_pass(
@@ -48,7 +49,7 @@ def run_pass(
     num_done = len(committer.done)
     rows = OpenRows(job.examples, takes, committer.done)
     total, num_left = rows.wanted, rows.left
-    memory = Suspects(uri)
+    suspects = PoisonSuspects(uri)
     begun = time.monotonic()
     tally = Tally(uri, done=num_done, total=total, telemetry=job.telemetry, update=how.get("progress"))
     with ExitStack() as stack:
@@ -57,8 +58,14 @@ def run_pass(
             if dataset is None:
                 dataset = stack.enter_context(closing(make_dataset(job.teacher)))
             try:
-                running = stack.enter_context(dataset.passing(uri, job, nodes.installed()(), rows, memory.read()))
-                stack.enter_context(tally.telling(memory.keeping(running.look)))
+                running = stack.enter_context(dataset.passing(uri, job, nodes.installed()(), rows, suspects.read()))
+
+                def look() -> Look:
+                    found = running.look()
+                    suspects.keep(found.suspects)
+                    return found
+
+                stack.enter_context(tally.telling(look))
                 commit_stream(
                     running,
                     [committer],
@@ -77,7 +84,7 @@ def run_pass(
     if not len(committer.done) == (num_rows := io.count(ref)) == total:
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
-    memory.forget()
+    suspects.forget()
     return PassResult(
         table=ref,
         rows=num_left,
@@ -99,6 +106,4 @@ def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = Tru
         most = max(1, min(actors.max, int(sum(of_nodes) // cpus)))
         least = {name: min(most, value) for name in ("min", "initial") if (value := getattr(actors, name)) is not None}
         actors = actors.model_copy(update={"max": most, **least})
-    return ModelDataset(
-        actors, name=name, num_cpus=cpus, num_calls=concurrent_calls(asked.backend), hold_cpus=hold_cpus
-    )
+    return ModelDataset(actors, name=name, num_cpus=cpus, num_calls=BACKENDS[asked.backend].calls, hold_cpus=hold_cpus)

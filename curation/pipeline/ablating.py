@@ -11,7 +11,7 @@ from curation.pipeline.growth import Files
 from curation.rundir.graph import Out, Stage, ordered
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
-from curation.stages.scored_rows import ScoreGraded
+from curation.stages.score import ScoreGraded
 
 
 class AblationStages(NamedTuple):

@@ -8,8 +8,8 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.models.dtypes import HALF_TRAINING, taken
-from curation.pipeline.asking import checkpoint
 from curation.pipeline.chain import Chain
+from curation.pipeline.roles import checkpoint
 from curation.rundir.graph import Out
 from curation.stages.advantage import ValueMoves
 from curation.stages.gradients import CompareGradients, TakeGradients

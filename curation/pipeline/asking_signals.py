@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from curation import arms
 from curation.config import AskConfig, RunConfig
 from curation.json_types import Json
-from curation.pipeline.asking import asked
 from curation.pipeline.generation_spec import GenerationSpec
+from curation.pipeline.roles import asked
 from curation.rundir.graph import Out
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
@@ -55,12 +55,10 @@ def signals_of(
 
 
 def _role(signal: arms.Signal) -> str:
-    """The role of the model that answers."""
     return UNADAPTED if signal.asks == "teacher" and signal.column in ASKS_UNADAPTED else signal.asks
 
 
 def _asks_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
-    """Whether the labelling model itself answers."""
     was_adapted = generation.unadapted != generation.teacher
     return _role(signal) == "teacher" or (_role(signal) == UNADAPTED and not was_adapted)
 
@@ -71,7 +69,6 @@ def _named(signal: arms.Signal) -> str:
 
 
 def _stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> str:
-    """The name of the stage that has its values."""
     return generation.name(f"signal-{signal.column}-{split}")
 
 

@@ -19,8 +19,7 @@ from curation.pipeline.growth import Deals, Files, begun, prepare_name
 from curation.report.record import PREDECESSOR
 from curation.rundir.graph import Model, Out, Position, Stage, Table, ordered
 from curation.sources import split_sizes
-from curation.stages.go_on import GoOn
-from curation.stages.held_out import HoldOut
+from curation.stages.handover import GoOn, HoldOut
 from curation.stages.prepare import Prepare
 from curation.stages.repeats import FindRepeats
 
@@ -135,8 +134,6 @@ def check_files(config: RunConfig, files: Files) -> None:
 
 
 class _Describing:
-    """Describes the chains of a run, generation by generation."""
-
     def __init__(self, config: RunConfig, first: GenerationSpec) -> None:
         self._config, self._first = config, first
         self._bases: list[Model | None] = [first.base]

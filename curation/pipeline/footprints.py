@@ -17,9 +17,8 @@ from curation.config.grpo import GrpoConfig
 from curation.config.models import LmStudentConfig
 from curation.errors import ConfigError
 from curation.heavy import torch
-from curation.models.cards import gib_of
 from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, takes_bfloat16_on_cpus
-from curation.models.footprint import BYTES, GIB, DecoderShape, Footprint, asking, serving, training
+from curation.models.footprint import BYTES, GIB, DecoderShape, Footprint, asking, gib_of, serving, training
 from curation.models.rollout_engine import MAX_RUNNING, engine_footprint, rollout_engine
 
 ShapeOf = Callable[[ModelConfig], DecoderShape | None]
@@ -60,7 +59,8 @@ def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = sha
 
     Args:
         config: the run.
-        gpu: a card, by Ray's name (``curation.models.cards``); unset: that of this machine if the run is to stay here.
+        gpu: a card, by Ray's name (``curation.models.footprint``); unset: that of this machine if the run is to stay
+            here.
         shape: gives a model's sizes.
 
     Raises:
@@ -139,7 +139,6 @@ def _type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...
 
 
 def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) -> Process:
-    """The actor that asks a model, as all actors are asked for."""
     ask: AskConfig = config.teacher
     actors, engine = ask.actors, ask.vllm.engine
     on_gpu = actors.num_gpus > 0
@@ -213,7 +212,6 @@ def _training(
 
 
 def _smaller(recipe: LmStudentConfig) -> str:
-    """Return what makes a worker's share of the weights smaller."""
     if recipe.sharding == "fsdp":
         return "raise num_workers"
     shard = "" if recipe.method == "dpo" else "set sharding: fsdp with more workers"

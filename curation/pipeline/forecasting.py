@@ -81,7 +81,7 @@ class Forecast:
             "probes": [
                 {
                     "stages": [asking.stage for asking in question.askings],
-                    "notes": _notes(question),
+                    "notes": list(dict.fromkeys(asking.note for asking in question.askings if asking.note)),
                     **_json(question.measured),
                 }
                 for question in self.questions
@@ -189,7 +189,6 @@ def _row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
 
 
 def _actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
-    """How many actors a pass will have: no more than it has chunks for."""
     return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
 
 
@@ -209,10 +208,6 @@ def _starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estima
 def _between(seconds: float) -> Estimate:
     low, high = START
     return Estimate(value=seconds, low=low * seconds, high=high * seconds, n=0)
-
-
-def _notes(question: AskGroup) -> list[str]:
-    return list(dict.fromkeys(asking.note for asking in question.askings if asking.note is not None))
 
 
 def _json(value: object) -> Json:

@@ -2,38 +2,33 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from curation import arms
-from curation.config import PcaConfig, RunConfig
+from curation.arms import ARMS
+from curation.config import PcaConfig
 from curation.config.trust import ROW_KEYS
-from curation.domains import get_domain
 from curation.hashing import derive
-from curation.pipeline.asking import asked
+from curation.json_types import Json
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
-from curation.pipeline.comparing import comparing, comparing_selected
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
-from curation.pipeline.reading import bought, reading
-from curation.pipeline.selecting import limit, preferences, rolling_out, verified_by, verifying
+from curation.pipeline.roles import asked
+from curation.pipeline.selecting import kept_columns, lengths, limit, preferences, selecting, verified_by
 from curation.pipeline.students import Students, further, taught
-from curation.pipeline.testing import Tested, taught_domain
+from curation.pipeline.testing import Tested
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
-from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import ChoiceInputs, declared
-from curation.stages.class_quota import Classes, divided
 from curation.stages.fit import FitTrust, closed_in
 from curation.stages.judge import Judge
-from curation.stages.keep import Keep
 from curation.stages.label import Label
-from curation.stages.length import Limit, MeasureLength
 from curation.stages.project import Project
 from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
 from curation.stages.select import Select
+from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
 from curation.trust.parts import read_by
 from tune.space import spelled_out
 
@@ -62,7 +57,9 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
     ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
     """
-    config, base, splits = generation.config, generation.base, labelled_splits(generation.config)
+    config, base = generation.config, generation.base
+    calibration = ["calibration"] if config.selection.budget.needs_calibration else []
+    splits = ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
 
     # The teacher labels the source split, on which trust is fitted.
     ask = config.teacher.labelling.paid_in(str(config.directory))
@@ -90,7 +87,10 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
     # Trust and signals score the labels.
     asking = answering(generation, teacher)
-    signals = {split: signals_of(generation, asking, split, bought(labelled[split], labels[split])) for split in splits}
+    signals = {}
+    for split, stage in labelled.items():  # further questions are about a server's answers as they were bought
+        answers = cast(Out, stage.answers) if isinstance(stage, Read) else labels[split]
+        signals[split] = signals_of(generation, asking, split, answers)
     scored = {
         split: Score(
             name=generation.name(f"score-{split}"),
@@ -103,12 +103,12 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         ).out("labels")
         for split in splits
     }
-    shift = comparing(generation, labels)
+    shift = _comparing(generation, labels)
 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
     longest = limit(base, config.student)
-    lengths = {} if longest is None else _lengths(generation, labels, longest)
-    selected = _selected(generation, teacher, longest, labels, scored, grades, lengths)
+    long = {} if longest is None else lengths(generation, labels, longest)
+    selected = selecting(generation, teacher, longest, labels, scored, grades, long)
 
     # Students learn the selected rows, and are tested beside their teacher and their base.
     pairs = preferences(generation, selected)
@@ -133,11 +133,11 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "budget": selected.out("budget"),
         "unseen": selected.out("unseen").or_none,
         "dropped": selected.value("dropped"),
-        **_kept(generation, selected),
+        **kept_columns(generation, selected),
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
         **verified_by(selected),
         "shift": shift.out("shift"),
-        **comparing_selected(generation, scored, selected),
+        **_comparing_selected(generation, scored, selected),
         "tests": tests.main,
         "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
@@ -145,7 +145,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "asked": _asked(grades, tests.main),
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "repeats": generation.repeats.out("counts"),
-        "too_long": {split: stage.out("counts") for split, stage in lengths.items()},
+        "too_long": {split: stage.out("counts") for split, stage in long.items()},
         "training": students.training,
         "students": further(tested, teacher, learned),
     }
@@ -162,24 +162,14 @@ def share_of(generation: GenerationSpec) -> dict[str, int]:
     return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
 
 
-def labelled_splits(config: RunConfig) -> list[str]:
-    """The splits that the teacher labels, the source first and the pool last."""
-    calibration = ["calibration"] if config.selection.budget.needs_calibration else []
-    return ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
-
-
-def _labelling(
-    generation: GenerationSpec,
-    teacher: TeacherUse,
-    split: str,
-    **reducing: Any,
-) -> Label | Read:
+def _labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **reducing: Any) -> Label | Read:
     """The teacher's labels of a split; of the pool those of the generation's share.
 
-    ``reducing``: what takes the place of the states (``projection``, ``fitted``, ``sample``). Where a server's answers
-    are read, it is the reader's: what is bought does not depend on it.
+    Where a model here reads a server's answers (``teacher.reader``), it is the stage that reads what was bought.
+    ``reducing``: what takes the place of the states (``projection``, ``fitted``, ``sample``); of a server's answers
+    those that are read, as what is bought does not depend on it.
     """
-    config, is_read = generation.config, generation.helpers.reader is not None
+    config, reader, endpoint = generation.config, generation.helpers.reader, generation.config.teacher.endpoint
     labelled = Label(
         name=generation.name(f"label-{split}"),
         at=generation.at(split),
@@ -189,14 +179,28 @@ def _labelling(
         domain=config.domain_of(split).ungraded,
         seed=generation.seed(f"label-{split}"),
         share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
-        **({} if is_read else reducing),
+        **(reducing if reader is None else {}),
         signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
         num_rows=generation.sizes[split],
         needs=generation.needs,
         **generation.settings,
     )
-    return reading(generation, labelled, split, **reducing)
+    if reader is None or endpoint is None:
+        return labelled
+    return Read(
+        name=generation.name(f"read-{split}"),
+        at=generation.at(split),
+        examples=generation.tables[split],
+        answers=labelled.out("labels"),
+        domain=labelled.domain,
+        teacher=reader,
+        decoding=labelled.decoding,
+        reads_numbers=not endpoint.top_logprobs,
+        **reducing,
+        num_rows=generation.sizes[split],
+        **generation.settings,
+    )
 
 
 def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
@@ -224,7 +228,6 @@ def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
 
 
 def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
-    """The search of the section ``tune`` on the labels of the source split."""
     config, tune = generation.config, generation.config.tune
     return Search(
         name=generation.name("search"),
@@ -267,103 +270,39 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
     return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name, name) for name in others}}
 
 
-def _lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
-    """Rows by split that some arm could not train on: they are left out for all arms."""
+def _comparing(generation: GenerationSpec, labels: Mapping[str, Out]) -> MeasureShift:
+    """Describe the comparison by ``labels`` of the splits; where these have no hidden states, of their texts, too."""
     config = generation.config
-    by_gold = [arms.ARMS[arm].gold for arm in config.selection.arms]
-    found = {}
-    for split in [split for split in ("calibration", "pool") if split in labels]:
-        gold = generation.tables.get("audit" if split == "pool" else split)
-        gold = gold if any(by_gold) and longest.completions is True else None
-        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
-        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
-        found[split] = MeasureLength(
-            name=generation.name(f"length-{split}"),
-            at=generation.at(split),
-            examples=generation.tables[split],
-            labels=labels[split],
-            weak=not all(by_gold) or longest.completions is not True,
-            gold=gold,
-            domain=taught_domain(config, split),
-            limit=longest,
-            rollouts=rollouts if gold and split == "pool" else None,
-            split=split,
-            num_rows=generation.sizes[split],
-        )
-    return found
+    splits = [split for split in ("source", "calibration") if split in labels]
+    arguments: Json = {
+        "name": generation.name("shift"),
+        "at": generation.at("pool"),
+        "pool": labels["pool"],
+        "compared": {split: labels[split] for split in splits},
+        "states": list(config.compared),
+        "seed": config.seed,
+        "num_rows": generation.sizes["pool"],
+    }
+    if config.has_states:
+        return MeasureShift(**arguments)
+    examples = {split: generation.tables[split] for split in (*splits, "pool")}
+    return MeasureTextShift(**arguments, examples=examples, domain=config.domain_of("pool").ungraded)
 
 
-def _kept(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
-    """The selected rows with the columns of the pool's files that are named; nothing where none is."""
+def _comparing_selected(generation: GenerationSpec, scored: Mapping[str, Out], selected: Select) -> dict[str, Out]:
+    """Describe the comparison of rows that pass the arms' cuts; nothing without hidden states, or arms that rank."""
     config = generation.config
-    if not config.selection.keep:
+    ranking = [arm for arm in config.selection.arms if ARMS[arm].ranked and not ARMS[arm].gold]
+    if not config.has_states or not ranking:
         return {}
-    stage = Keep(
-        name=generation.name("keep"),
+    stage = MeasureSelectedShift(
+        name=generation.name("selected-shift"),
         at=generation.at("pool"),
-        selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
-        columns=list(config.selection.keep),
-        id_column=config.sources[config.splits.pool.source].id_column,
-        files=[file.to_json() for file in generation.pool_files],
-        contents=[file.content for file in generation.pool_files],
-        num_rows=None if config.selection.budget.n is None else config.selection.budget.n,
+        source=scored["source"],
+        pool=scored["pool"],
+        thresholds={arm: selected.out("arms", arm, "threshold").or_none for arm in ranking},
+        states=list(config.compared),
+        seed=config.seed,
+        num_rows=generation.sizes["pool"],
     )
-    return {"kept": stage.value("files")}
-
-
-def _selected(
-    generation: GenerationSpec,
-    teacher: TeacherUse,
-    longest: Limit | None,
-    labels: Mapping[str, Out],
-    scored: Mapping[str, Out],
-    grades: Mapping[str, Out],
-    lengths: Mapping[str, MeasureLength],
-) -> Select:
-    """The selections of all arms, and what gold arms train on before them."""
-    config = generation.config
-    selection, budget = config.selection, config.selection.budget
-    too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
-
-    def choice(labels: Mapping[str, Out]) -> ChoiceInputs:
-        splits = {
-            split: ScoredSplit(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
-            for split in labels
-        }
-        return ChoiceInputs(
-            pool=generation.tables["pool"],
-            labels=labels["pool"],
-            grades=grades.get("pool"),
-            too_long=too_long.get("pool"),
-            repeats=generation.repeats.out("repeats").or_none,
-            labelled=generation.tables["source"],
-            audit=generation.tables.get("audit"),
-            measured=splits[budget.purity_split or "source"],
-            calibration=splits.get("calibration"),
-            domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts", "quota", "keep", "verify"}),
-            declared=declared(selection),
-            seed=config.seed,
-        )
-
-    chosen = choice(scored)
-    if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
-        quota = selection.quota if isinstance(selection.quota, dict) else None
-        split = {"examples": generation.tables["source"], "labels": labels["source"], "grades": grades["source"]}
-        chosen = replace(chosen, classes=Classes(names=names, wanted=quota, **split))
-    verified = verifying(generation, chosen)
-    if verified is not None:
-        chosen = replace(chosen, verdicts=verified.out("verdicts"))
-    rollouts = rolling_out(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
-    texts: Any = None if rollouts is None else rollouts.value("texts")
-    if METHODS[config.student.method].learns != "completions":
-        texts = {"source": "label", "samples": None}
-    return Select(
-        name=generation.name("select"),
-        at=generation.at("pool"),
-        choice=chosen,
-        texts=texts,
-        teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
-        generation=generation.index,
-        num_rows=None if budget.n is None else budget.n * len(selection.arms),
-    )
+    return {"foreign": stage.out("foreign")}

@@ -141,11 +141,7 @@ def _first(identity: JsonView) -> Deal:
 
 
 def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, object]) -> None:
-    """Refuse a configuration that changes what was dealt.
-
-    Raises:
-        RunDirError: with what changed.
-    """
+    """Refuse a configuration that changes what was dealt."""
     splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
     before, after = (_part(identity, splits, sources) for identity in (manifest.identity, now))
     if before != after:
@@ -171,7 +167,6 @@ def _part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
 
 
 def _rows(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
-    """The definition of the rows as of each deal."""
     rows, names = config.rows, set[str]()
     for number, deal in enumerate(deals):
         names |= set(deal.splits)

@@ -15,8 +15,7 @@ from curation.rundir.manifest import Manifest, StageRecord
 from curation.rundir.run import Run
 from curation.rundir.status import Status, statuses
 from curation.stages.numbers import ComputeNumbers, read_numbers
-from curation.stages.possible_groups import possible_groups
-from curation.stages.preview import preview
+from curation.stages.preview import possible_groups, preview
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place
 from curation.telemetry.console import say

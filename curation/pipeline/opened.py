@@ -7,7 +7,7 @@ import yaml
 
 from curation.cluster import capacity
 from curation.config import RunConfig
-from curation.config.judging import too_few_verified
+from curation.config.resolved import too_few_verified
 from curation.domains import get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError
@@ -15,10 +15,9 @@ from curation.models.dtypes import settle_cpus
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
-from curation.pipeline.model_types import types_taken
+from curation.pipeline.outlook import student_steps, types_taken
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
-from curation.pipeline.student_steps import student_steps
 from curation.pipeline.work import Opened
 from curation.redaction import redacted_in
 from curation.rundir import history

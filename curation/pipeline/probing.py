@@ -13,7 +13,7 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.passes.run import make_dataset
-from curation.refs import ModelRef, TrustRef, fingerprint
+from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
 from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
@@ -24,7 +24,7 @@ from curation.stages.calibration_look import compared, with_blanks
 from curation.stages.deal import POOL, examples_of
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.probe import SECONDS, Population, num_actors, probe
+from curation.stages.probe import SECONDS, MeasuredCost, Population, num_actors, probe
 from curation.stages.reduce import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
@@ -34,9 +34,6 @@ from curation.telemetry.console import progress, say
 
 if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
-    from curation.refs import TableRef
-    from curation.stages.probe import MeasuredCost
-    from curation.stages.reduce import Reduction
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
 """Why a stage with a backend that asks no model is in no forecast."""
@@ -104,29 +101,18 @@ class StageAsk:
         """Equal for stages whose rows are asked the same, so that one sample stands for all of them."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
-        signals = {name: {**how, "shots": None, "stage": None} for name, how in self.signals.items()}
+        apart = {"shots", "stage", "seed"}
+        signals = {name: {key: how[key] for key in how.keys() - apart} for name, how in self.signals.items()}
         parts: Json = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
         parts["seed"] = self.seed
-        return fingerprint(
-            plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
-        )
-
-
-def _reduction(asking: StageAsk) -> "Reduction | None":
-    if not asking.fitted:
-        return None
-    return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
-
-
-def _without_seeds(signals: Mapping[str, Mapping[str, object]]) -> Json:
-    return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
+        return fingerprint(plain({**parts, "fitted": self.fitted, "files": files, "signals": signals}, {}))
 
 
 class AskGroup(NamedTuple):
     """Stages whose rows are asked the same, and what one row takes."""
 
     askings: Sequence[StageAsk]
-    measured: "MeasuredCost"
+    measured: MeasuredCost
 
 
 class LeftOut(NamedTuple):
@@ -229,7 +215,7 @@ def probe_all(
     num_rows: int | None = None,
     commit_seconds: float,
     hold_cpus: bool,
-    shots: Callable[[Out], "TableRef"] | None = None,
+    shots: Callable[[Out], TableRef] | None = None,
 ) -> list[AskGroup]:
     """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
 
@@ -301,8 +287,8 @@ def _probed(
     *,
     seconds: float,
     commit_seconds: float,
-    shots: Callable[[Out], "TableRef"] | None,
-) -> "MeasuredCost":
+    shots: Callable[[Out], TableRef] | None,
+) -> MeasuredCost:
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     domain = get_domain(most.domain)
@@ -325,7 +311,7 @@ def _probed(
         model=most.model,
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
-        reduction=_reduction(most),
+        reduction=ScoredOnly(fitted=tuple(most.fitted.items()), states=(), num_rows=0, seed=0) if most.fitted else None,
         asks=asks_of(signals, directory),
     )
     left = sum(asking.rows for asking in askings)

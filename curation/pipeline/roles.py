@@ -1,18 +1,51 @@
 """The models that a run asks, by role: its first teacher, and those of signals and the judge."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from curation import models
 from curation.activity import doing
-from curation.config import AskConfig, ModelConfig, RunConfig
+from curation.config import AskConfig, ModelConfig, RunConfig, StudentConfig
+from curation.config.models import LmStudentConfig
+from curation.config.states import others_of
 from curation.hashing import derive
-from curation.models.dtypes import settled
-from curation.pipeline.asking import asked, checkpoint, trained
+from curation.models.dtypes import settled, settled_training
 from curation.pipeline.generation_spec import HelperModels
+from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Table
-from curation.stages.adapt import Adapt
-from curation.stages.asking import TeacherUse
-from curation.stages.make_base import MakeBase
+from curation.stages.asking import SettleBackend, TeacherUse
+from curation.stages.training import Adapt, MakeBase, Training
+
+Recipe = TypeVar("Recipe", bound=StudentConfig)
+
+
+def asked(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
+    """A model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
+    ask = settled(ask, checkpoint(model))
+    if ask.backend != "auto":
+        return TeacherUse(model=model, ask=ask, engine=ask, backend=ask.backend)
+    stage = SettleBackend(
+        name=name,
+        model=model,
+        engine=ask.vllm.engine,
+        num_gpus=ask.actors.num_gpus,
+        other_layers=bool(others_of(ask.states)),
+        ask=ask,
+        num_rows=0,
+    )
+    return TeacherUse(model=model, ask=ask, engine=ask, backend=stage.out("backend"))
+
+
+def trained(recipe: Recipe, base: Model | None) -> Recipe:
+    """How a model is trained from ``base``, with the type that it computes in."""
+    return settled_training(recipe, checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
+
+
+def checkpoint(model: Model | None) -> ModelRef | None:
+    """The checkpoint whose type a model has: of one that the run trains its base; ``None`` of one from scratch."""
+    while isinstance(model, Out):
+        model = model.stage.base if isinstance(model.stage, Training) else None
+    return model
 
 
 def check_models(config: RunConfig, *, loads: bool = False) -> None:

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 
 from curation import report, tracking
 from curation.cluster.versions import versions
@@ -11,7 +10,7 @@ from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.pipeline import ablating, analysing, numbers
 from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
@@ -62,19 +61,15 @@ def run_chain(
         if record.chain is not None and record.chain.ended is not None:
             say(record.chain.ended)
         content = numbers.current(numbers.compute(opened, record), run.directory)
-        _tell_verdict(opened.name, content)
+        if (verdict := content["verdict"]) is not None:  # a gauge for as long as this driver lives
+            level = (USE, CARE, STOP).index(verdict["level"])
+            Telemetry(run=opened.name, stage="driver").set(metrics.VERDICT, level)
         if config.tracking.given():
             files = {name: (run.directory / name).read_text() for name in ("report.html", "report.json")}
             for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
                 run.manifest.event("untracked", error=problem)
                 say(problem)
         return content
-
-
-def _tell_verdict(name: str, content: JsonView) -> None:
-    """Set the gauge of the run's verdict, for as long as this driver lives."""
-    if (found := content["verdict"]) is not None:
-        Telemetry(run=name, stage="driver").set(metrics.VERDICT, (USE, CARE, STOP).index(found["level"]))
 
 
 def run_search(
@@ -126,7 +121,11 @@ def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = 
             config = settle(variants[0].config.model_copy(update={"run_dir": str(home)})).config
             rows = {"domain": config.domain, "sources": config.sources}  # the same of all variants
             variants = tuple(variant._replace(config=variant.config.model_copy(update=rows)) for variant in variants)
-            with _at_work(config, partial(_stages_of_seed, ablation, variants), wait=wait) as (opened, run):
+
+            def of_seed(opened: OpenedRun, variants: Sequence[Variant] = variants) -> list[Stage]:
+                return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
+
+            with _at_work(config, of_seed, wait=wait) as (opened, run):
                 shares = ablating.shares(ablation, variants, opened.num_pool)
                 described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
                 seeds[seed] = resolved(described._asdict(), run.do(described.stages))
@@ -169,18 +168,10 @@ def run_analysis(
         return numbers.current(record, run.directory)
 
 
-def _stages_of_seed(ablation: Ablation, variants: Sequence[Variant], opened: OpenedRun) -> list[Stage]:
-    return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
-
-
-def _all_stages(opened: OpenedRun) -> list[Stage]:
-    return opened.stages
-
-
 @contextmanager
 def _at_work(
     config: RunConfig,
-    stages: Callable[[OpenedRun], Sequence[Stage]] = _all_stages,
+    stages: Callable[[OpenedRun], Sequence[Stage]] = lambda opened: opened.stages,
     *,
     wait: bool,
     searching: bool = False,
@@ -231,11 +222,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
 
 
 def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
-    """The stage of that name, or of that name without its generation where one stage has it.
-
-    Raises:
-        ConfigError: none is called so, or several are; or ``alone``, and what it needs is not done.
-    """
+    """The stage of that name, or of that name without its generation where one stage has it."""
     stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
     if not found:

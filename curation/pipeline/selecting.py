@@ -1,7 +1,8 @@
-"""Rows that gold arms train on, the longest row that a student can be trained on, and selected pairs of answers."""
+"""The stages by which every arm selects: too long rows, the check of the best, gold completions, what is written."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from curation.arms import ARMS, TRUST
 from curation.config import AskConfig, RunConfig, StudentConfig
@@ -9,12 +10,16 @@ from curation.domains import get_domain, preference_of
 from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.grading import GONE, known_checker
+from curation.pipeline.testing import taught_domain
 from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
+from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceInputs, declared, is_verified
-from curation.stages.length import Limit
+from curation.stages.class_quota import Classes, divided
+from curation.stages.keep import Keep
+from curation.stages.length import Limit, MeasureLength
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
@@ -33,6 +38,90 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
         max_length=recipe.max_length,
         chat_template=recipe.chat_template,
         completions=_COUNTED[METHODS[recipe.method].learns],
+    )
+
+
+def lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
+    """Rows by split that some arm could not train on: they are left out for all arms."""
+    config = generation.config
+    by_gold = [ARMS[arm].gold for arm in config.selection.arms]
+    found = {}
+    for split in [split for split in ("calibration", "pool") if split in labels]:
+        gold = generation.tables.get("audit" if split == "pool" else split)
+        gold = gold if any(by_gold) and longest.completions is True else None
+        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
+        found[split] = MeasureLength(
+            name=generation.name(f"length-{split}"),
+            at=generation.at(split),
+            examples=generation.tables[split],
+            labels=labels[split],
+            weak=not all(by_gold) or longest.completions is not True,
+            gold=gold,
+            domain=taught_domain(config, split),
+            limit=longest,
+            rollouts=rollouts if gold and split == "pool" else None,
+            split=split,
+            num_rows=generation.sizes[split],
+        )
+    return found
+
+
+def selecting(
+    generation: GenerationSpec,
+    teacher: TeacherUse,
+    longest: Limit | None,
+    labels: Mapping[str, Out],
+    scored: Mapping[str, Out],
+    grades: Mapping[str, Out],
+    lengths: Mapping[str, MeasureLength],
+) -> Select:
+    """The selections of all arms, and what gold arms train on before them."""
+    config = generation.config
+    selection, budget = config.selection, config.selection.budget
+    too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
+
+    def choice(labels: Mapping[str, Out]) -> ChoiceInputs:
+        splits = {
+            split: ScoredSplit(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
+            for split in labels
+        }
+        return ChoiceInputs(
+            pool=generation.tables["pool"],
+            labels=labels["pool"],
+            grades=grades.get("pool"),
+            too_long=too_long.get("pool"),
+            repeats=generation.repeats.out("repeats").or_none,
+            labelled=generation.tables["source"],
+            audit=generation.tables.get("audit"),
+            measured=splits[budget.purity_split or "source"],
+            calibration=splits.get("calibration"),
+            domain=config.domain_of("pool"),
+            selection=selection.without({"gold_rollouts", "quota", "keep", "verify"}),
+            declared=declared(selection),
+            seed=config.seed,
+        )
+
+    chosen = choice(scored)
+    if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
+        quota = selection.quota if isinstance(selection.quota, dict) else None
+        split = {"examples": generation.tables["source"], "labels": labels["source"], "grades": grades["source"]}
+        chosen = replace(chosen, classes=Classes(names=names, wanted=quota, **split))
+    verified = verifying(generation, chosen)
+    if verified is not None:
+        chosen = replace(chosen, verdicts=verified.out("verdicts"))
+    rollouts = rolling_out(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
+    texts: Any = None if rollouts is None else rollouts.value("texts")
+    if METHODS[config.student.method].learns != "completions":
+        texts = {"source": "label", "samples": None}
+    return Select(
+        name=generation.name("select"),
+        at=generation.at("pool"),
+        choice=chosen,
+        texts=texts,
+        teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
+        generation=generation.index,
+        num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )
 
 
@@ -122,3 +211,21 @@ def preferences(generation: GenerationSpec, selected: Select) -> WritePreference
         domain=domain,
         num_rows=None if config.selection.budget.n is None else config.selection.budget.n * len(config.selection.arms),
     )
+
+
+def kept_columns(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
+    """The selected rows with the columns of the pool's files that are named; nothing where none is."""
+    config = generation.config
+    if not config.selection.keep:
+        return {}
+    stage = Keep(
+        name=generation.name("keep"),
+        at=generation.at("pool"),
+        selected={arm: selected.out("arms", arm, "table").or_none for arm in config.selection.arms},
+        columns=list(config.selection.keep),
+        id_column=config.sources[config.splits.pool.source].id_column,
+        files=[file.to_json() for file in generation.pool_files],
+        contents=[file.content for file in generation.pool_files],
+        num_rows=None if config.selection.budget.n is None else config.selection.budget.n,
+    )
+    return {"kept": stage.value("files")}

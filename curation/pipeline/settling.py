@@ -9,15 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curation.config import DomainConfig, RunConfig
-from curation.domains import get_domain
+from curation.domains import attempt, get_domain
+from curation.domains.classification import labels_of, with_words
+from curation.errors import ConfigError, SourceError
+from curation.escaping import quoted
 from curation.json_types import Json, JsonView
-from curation.pipeline.split_classes import with_split_classes
 from curation.rundir.manifest import Manifest
-from curation.sources import SourceFile, assignment_of, discover, rows_at
+from curation.sources import SourceFile, assignment_of, discover, nearest, rows_at
 from curation.stages.deal import POOL
 
 _ROWS = 50_000
 """Rows that are in memory at once."""
+LABELLED = "source"
+"""The split whose labels are the classes."""
+MOST_CLASSES = 1_000
+"""Different labels from which on a column is taken for one that holds no classes."""
+
+Classes = list[str] | dict[str, str]
+"""Labels, or the words of each."""
 
 
 class SettledRun(NamedTuple):
@@ -80,10 +89,83 @@ def _with_domains(config: RunConfig, found: dict[str, DomainConfig]) -> RunConfi
     return config.model_copy(update={"domain": common, "sources": sources})
 
 
-def _labelled(config: RunConfig, source: str, files: Sequence[SourceFile], splits: Sequence[str]) -> Iterator[Any]:
-    """The rows of a source's splits that have gold labels."""
+def _labelled(
+    config: RunConfig,
+    source: str,
+    files: Sequence[SourceFile],
+    splits: Sequence[str],
+    columns: Sequence[str] | None = None,
+) -> Iterator[Any]:
+    """The rows of a source's splits that have gold labels; unless ``columns`` are named, with all of them."""
     assignment = assignment_of(config, source, files)
     num_rows = sum(assignment.counts[split] for split in splits)
     positions_N = np.sort(assignment.draw(splits, num_rows, 0))
     for start in range(0, num_rows, _ROWS):
-        yield from (row.raw for row in rows_at(files, positions_N[start : start + _ROWS]))
+        yield from (row.raw for row in rows_at(files, positions_N[start : start + _ROWS], columns))
+
+
+def with_split_classes(config: RunConfig) -> RunConfig:
+    """The configuration with all classes: where ``domain.classes`` is left out, those of the labelled split.
+
+    Of a run directory that has been opened before they are those that it began with.
+
+    Raises:
+        ConfigError: the labelled split's rows have no such classes, fewer than two labels, or too many.
+        SourceError: a file cannot be read, or lacks the label's column.
+    """
+    own = [source.domain for source in config.sources.values() if source.domain is not None]
+    if not any(domain.lacks_classes for domain in (config.domain, *own)):
+        return config
+    classes = _recorded_classes(config) or _classes_of_rows(config)
+
+    def filled(domain: DomainConfig) -> DomainConfig:
+        return domain.with_options(classes=classes) if domain.lacks_classes else domain
+
+    return config.model_copy(update=config.with_domains(filled))
+
+
+def _recorded_classes(config: RunConfig) -> Classes | None:
+    """The classes with which a run directory began, where its labelled split was asked in the same way."""
+    identity: JsonView = Manifest.load(config.directory).identity
+    if not identity:
+        return None
+    begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]
+    classes: Classes | None = begun.get("classes")
+    asked = config.domain_of(LABELLED).with_options(classes=classes).to_key()
+    return classes if begun == asked and isinstance(classes, list | dict) else None
+
+
+def _classes_of_rows(config: RunConfig) -> Classes:
+    domain, source = config.domain_of(LABELLED), config.splits.source.source
+    if not domain.lacks_classes:
+        raise ConfigError(
+            "domain.classes: is left out, and the labelled split is read by another domain with classes of its own; "
+            "give the classes"
+        )
+    files = discover(config.sources[source])
+    column = str(domain.options.get("label", "label"))
+    for file in files:
+        if column not in file.schema:
+            close = nearest(column, file.schema)
+            hint = f"did you mean {quoted(close)}?" if close else f"it has {', '.join(file.schema)}"
+            raise SourceError(
+                f"{file.path}: has no column {quoted(column)}, whose labels would be the classes; {hint} Set "
+                "domain.label, or give domain.classes"
+            )
+    where = f"domain.classes: is left out, and column {quoted(column)} of splits.{LABELLED} has"
+    found: set[str] = set()
+    for row in _labelled(config, source, files, [LABELLED], [column]):
+        labels = None if row[column] is None else attempt(labels_of, row[column], domain.options)[0]
+        found |= labels or set()  # a row that cannot be read is refused as such
+        if len(found) > MOST_CLASSES:
+            some = ", ".join(quoted(label, 20) for label in sorted(found)[:3])
+            raise ConfigError(
+                f"{where} more than {MOST_CLASSES:,} different labels ({some}, ...), so it holds no classes; name the "
+                "column with the class as domain.label, or give the classes as a list or a file"
+            )
+    if len(found) < 2:
+        raise ConfigError(
+            f"{where} {'one label alone, ' + quoted(min(found)) if found else 'no label'}; two classes are the least: "
+            "give more labelled rows, or the classes as a list"
+        )
+    return with_words(sorted(found))

@@ -15,13 +15,13 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.pipeline import roles
-from curation.pipeline.asking import trained
 from curation.pipeline.generation_spec import GenerationSpec
+from curation.pipeline.roles import trained
 from curation.pipeline.testing import Tested, testing
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
-from curation.stages.student import TrainStudent
+from curation.stages.training import TrainStudent
 
 
 class Students(NamedTuple):

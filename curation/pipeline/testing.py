@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.config.evaluation import MAIN
-from curation.pipeline.asking import asked
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
+from curation.pipeline.roles import asked
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, METHODS
-from curation.rundir.graph import Model, Out, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import Model, Out, plain, with_outs
 from curation.stages.answer_once import AnswerOnce
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label

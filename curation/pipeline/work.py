@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from curation.cluster import capacity, membership, news
+from curation.cluster import capacity, news, nodes
 from curation.config import PricesConfig, RayConfig
+from curation.errors import RunFailedError, of_file
 from curation.pipeline.session import started
 from curation.pipeline.stage_times import expected_seconds
 from curation.rundir import history
 from curation.rundir.graph import Stage, dependents
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, Timing, files_of
+from curation.rundir.run import Run, Timing
 from curation.rundir.status import Status, statuses
 from curation.stopping import Stopped
 from curation.storage import lease
@@ -160,7 +161,7 @@ def at_work(
             opened.manifest.redo(again, named=named)
         if works:
             stack.enter_context(_heartbeat(opened.name))
-            stack.enter_context(membership.follow(partial(opened.manifest.event, "nodes")))
+            stack.enter_context(nodes.follow(partial(opened.manifest.event, "nodes")))
             stack.enter_context(news.follow(lambda text: opened.manifest.event("ray", text=text)))
         else:
             say("all stages are done")
@@ -194,3 +195,18 @@ def _heartbeat(run: str) -> Iterator[None]:
         telemetry.set(metrics.DRIVER_ALIVE, 0)
     finally:
         telemetry.forget()
+
+
+@contextmanager
+def files_of(directory: Place) -> Iterator[None]:
+    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
+
+    Raises:
+        RunFailedError: with the store's message.
+    """
+    try:
+        yield
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise RunFailedError(f"{of_file(error) or error} (run directory {directory})") from error
+    except OSError as error:
+        raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

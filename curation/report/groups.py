@@ -1,4 +1,4 @@
-"""Columns of the files that may divide rows into groups; ``curation.stages.possible_groups`` finds them."""
+"""Columns of the files that may divide rows into groups; ``curation.stages.preview`` finds them."""
 
 from dataclasses import dataclass
 

@@ -170,7 +170,7 @@ class ChainRecord:
     """The generation and the line for which a stage was done first, by its name."""
     decisions: Sequence[JsonView]
     """Decisions by generation: ``signs`` and ``reasons`` (none: the chain went on), as
-    ``curation.selection.chain_stop`` decides; empty without a rule."""
+    ``curation.stages.handover`` decides; empty without a rule."""
     ended: str | None
     """Why the main chain has fewer generations than are configured, in words; ``None``: it has all."""
     branches_ended: Mapping[str, str] = field(default_factory=dict)

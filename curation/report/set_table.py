@@ -8,9 +8,9 @@ import numpy as np
 
 from curation.arms import ARMS
 from curation.config.selection import CUTS
+from curation.domains.class_counts import given_sets, held, labelled_sets
 from curation.domains.grading import graded_among
 from curation.domains.label_sets import LabelSets
-from curation.domains.set_counts import given_sets, held, labelled_sets
 from curation.json_types import Json
 from curation.report.measures import share_among
 from curation.report.record import GenerationRecord, RunInputs
@@ -37,7 +37,7 @@ def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: Labe
     ]
     estimated_C = np.array([found.shares[1] for found in shares])
     chosen = io.read(record.selections[arm], ["row_id", "label"]).sort_by("row_id").combine_chunks()
-    held_nC = held(chosen["label"].combine_chunks(), sets).held_NC
+    held_nC = held(chosen["label"].combine_chunks(), sets)
     chosen_C, n = held_nC.sum(axis=0), len(held_nC)
     ids_n, grades = chosen["row_id"].to_numpy(), record.grades.get("pool")
     graded = None if grades is None else graded_among(grades, ids_n)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from curation.escaping import logger_of
 from curation.json_types import Json
@@ -61,18 +61,6 @@ def _is_whole(event: Json) -> bool:
     )
 
 
-class Events(Protocol):
-    """Appends lines and reads the last ones."""
-
-    def add(self, line: str, *, can_wait: bool) -> None:
-        """Write a line; a line that can wait is lost if the driver dies soon."""
-        ...
-
-    def last(self, num_bytes: int) -> list[str]:
-        """The whole lines of the end of that length."""
-        ...
-
-
 class File:
     """Events in one local file."""
 
@@ -82,7 +70,7 @@ class File:
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Append the line, and earlier lines that could not be written."""
+        """Append the line at once, and earlier lines that could not be written."""
         with self._lock:
             self._held += line.encode() + b"\n"
             try:
@@ -117,7 +105,7 @@ class Parts:
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Buffer the line, and write the buffer when a write is due."""
+        """Buffer the line, and write the buffer when a write is due; one that can wait may be lost with the driver."""
         with self._lock:
             self._content += line + "\n"
             if can_wait and time.monotonic() - self._put_at < PUT_SECONDS:
@@ -158,6 +146,6 @@ class Parts:
         return [int(entry.path.removesuffix(".jsonl")) for entry in self._directory.entries()]
 
 
-def events_of(directory: Place) -> Events:
-    """The events of a run directory."""
+def events_of(directory: Place) -> File | Parts:
+    """The events of a run directory: lines are added, and the last ones read."""
     return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")

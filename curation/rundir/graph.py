@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform, get_a
 
 from curation.config.base import Section
 from curation.json_types import Json, JsonView
-from curation.refs import ModelRef, Ref, TableRef, leaves
+from curation.refs import ModelRef, Ref, TableRef, as_json, leaves
 from curation.rundir.hosts import Host
 
 Outputs = JsonView
@@ -155,24 +155,6 @@ class Stage(Inputs):
 _COMMON = frozenset(item.name for item in fields(Stage))
 
 
-def as_json(value: object) -> Any:
-    """Outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
-
-    An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
-    """
-    if isinstance(value, Ref):
-        return value.to_json()
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name.removesuffix("_"): as_json(part) for name, part in value._asdict().items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: as_json(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(part) for part in value]
-    return value
-
-
 def _reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
     """The function that turns the recorded JSON of an output into the form that stages take."""
     hint: Any = stage.Made  # type: ignore[attr-defined]
@@ -216,13 +198,11 @@ Model = ModelRef | Out
 
 
 class Unknown(Exception):
-    """An output was requested whose stage is not done; ``args`` holds the output."""
+    """An output was requested whose stage is not done."""
 
-    @property
-    def out(self) -> Out:
-        """The output."""
-        found: Out = self.args[0]
-        return found
+    def __init__(self, out: Out) -> None:
+        super().__init__(out)
+        self.out = out
 
 
 class Absent(Unknown):
@@ -309,22 +289,31 @@ def recorded(out: Out, known: Known) -> Any:
     return value
 
 
+def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
+    """A value with every output in it, at any depth, replaced by what ``change`` makes of it."""
+    if isinstance(value, Out):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: with_outs(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(with_outs(part, change) for part in value)
+    if is_dataclass(value) and not isinstance(value, type | Ref):
+        return replace(value, **{item.name: with_outs(getattr(value, item.name), change) for item in fields(value)})
+    return value
+
+
 def resolved(value: object, known: Known) -> Any:
     """A value with every output in it replaced by what its stage made, in the form that the work takes.
 
     Raises:
         Unknown: as for :func:`recorded`.
     """
-    if isinstance(value, Out):
-        found = recorded(value, known)
-        return None if found is None else value.read(found)
-    if isinstance(value, Mapping):
-        return {key: resolved(part, known) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(resolved(part, known) for part in value)
-    if is_dataclass(value) and not isinstance(value, type | Ref):
-        return replace(value, **{item.name: resolved(getattr(value, item.name), known) for item in fields(value)})
-    return value
+
+    def read(out: Out) -> Any:
+        found = recorded(out, known)
+        return None if found is None else out.read(found)
+
+    return with_outs(value, read)
 
 
 def present(value: object, known: Known) -> Any:

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -27,7 +27,7 @@ from curation.redaction import redacted_in
 from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
 from curation.rundir.graph import Position, Stage
-from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
+from curation.rundir.sealed import Lost, find_lost, list_of, seal
 from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
@@ -37,7 +37,7 @@ from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, write_atomically
 
-FORMAT = 4
+FORMAT = 5
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
 
@@ -53,7 +53,7 @@ class StageRecord:
     seconds: float
     started: str
     sealed: Json = field(default_factory=dict)
-    """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
+    """Where its files are listed (:func:`curation.rundir.sealed.seal`); empty where they were not looked at."""
     kind: str = ""
     """The name of its class."""
     released: bool = False
@@ -67,48 +67,38 @@ def record_in(folder: Place) -> Place | None:
     return next((found for found in (folder, folder / WORK) if (found / "manifest.json").is_file()), None)
 
 
+@dataclass(eq=False)
 class Manifest:
     """The manifest of one run directory."""
 
-    def __init__(
-        self,
-        directory: Place,
-        identity: Mapping[str, object],
-        files: dict[str, list[Json]],
-        stages: dict[str, StageRecord],
-        *,
-        token: str | None = None,
-        guard: Guard = unguarded,
-        attempts: dict[str, int] | None = None,
-        asked_again: dict[str, int] | None = None,
-        deals: list[Json] | None = None,
-        bfloat16_on_cpus: bool | None = None,
-        format_: int = FORMAT,
-    ) -> None:
-        self.directory = directory
-        self.events = events_of(directory)
-        self._token = token
-        self.guard = guard
-        """Called before anything in the directory is changed for good."""
-        self.identity = identity
-        """The definition of the run's rows: domain, sources, splits and seed."""
-        self.files = files
-        """The input files by source, as numbered when first seen."""
-        self.stages = stages
-        self.attempts = {} if attempts is None else attempts
-        """How often each stage was done anew by request: each time in another directory."""
-        self.asked_again = {} if asked_again is None else asked_again
-        """How often each stage was itself named by ``--redo``: its questions to a server are then bought again."""
-        self.deals = [] if deals is None else deals
-        """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
-        self.made: list[str] = []
-        """The directories of stages that were begun here, relative to the run directory, also with earlier settings:
-        `curate clean` removes no others."""
-        self.bfloat16_on_cpus = bfloat16_on_cpus
-        """What ``dtype: auto`` takes on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
-        ``None`` until that is settled."""
-        self.format = format_
-        """The format in which it was read."""
+    directory: Place
+    identity: Mapping[str, object] = field(default_factory=dict)
+    """The definition of the run's rows: domain, sources, splits and seed."""
+    files: dict[str, list[Json]] = field(default_factory=dict)
+    """The input files by source, as numbered when first seen."""
+    stages: dict[str, StageRecord] = field(default_factory=dict)
+    _: KW_ONLY
+    attempts: dict[str, int] = field(default_factory=dict)
+    """How often each stage was done anew by request: each time in another directory."""
+    asked_again: dict[str, int] = field(default_factory=dict)
+    """How often each stage was itself named by ``--redo``: its questions to a server are then bought again."""
+    deals: list[Json] = field(default_factory=list)
+    """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
+    made: list[str] = field(default_factory=list)
+    """The directories of stages that were begun here, relative to the run directory, also with earlier settings:
+    `curate clean` removes no others."""
+    bfloat16_on_cpus: bool | None = None
+    """The type of ``dtype: auto`` on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
+    ``None`` until that is settled."""
+    format: int = FORMAT
+    """The format in which it was read."""
+    guard: Guard = unguarded
+    """Called before anything in the directory is changed for good."""
+    token: str | None = None
+    """The name that an object store gave the content that was read or written last."""
+
+    def __post_init__(self) -> None:
+        self.events = events_of(self.directory)
         self._lost: dict[str, Lost] | None = None
         self._is_saved = True
 
@@ -125,7 +115,7 @@ class Manifest:
         try:
             written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
             if written is None:
-                return cls(directory, {}, {}, {}, guard=guard)
+                return cls(directory, guard=guard)
             raw = parsed(written.text)
             is_signed = written.text.startswith(_HEAD) or raw.get("format", 1) > 1
             if is_signed and written.text != signed(written.text):
@@ -144,10 +134,10 @@ class Manifest:
                 attempts=raw.get("attempts", {}),
                 asked_again=raw.get("asked_again", {}),
                 deals=raw.get("deals", []),
+                made=raw.get("made", []),
                 bfloat16_on_cpus=raw.get("bfloat16_on_cpus", False),
-                format_=raw.get("format", 1),
+                format=raw.get("format", 1),
             )
-            manifest.made = list(raw.get("made", []))
             manifest._require_inside()
             return manifest
         except RunDirError:
@@ -187,7 +177,7 @@ class Manifest:
             said = f"the record of stage {name} in manifest.json"
             if record.name != name:
                 raise ValueError(f"{said} is of {record.name!r}")
-            for path in (name, self._folder_of(name, record.inputs), *Sealed.from_json(record.sealed).paths):
+            for path in (name, self._folder_of(name, record.inputs), record.sealed.get("sums", name)):
                 inside(self.directory, path, said)
 
     def require_own_tables(self) -> None:
@@ -205,14 +195,7 @@ class Manifest:
                         "that you trust"
                     )
 
-    def identify(
-        self,
-        identity: Json,
-        files: dict[str, list[Json]],
-        *,
-        deals: Sequence[Json] = (),
-        save: bool,
-    ) -> None:
+    def identify(self, identity: Json, files: dict[str, list[Json]], *, deals: Sequence[Json] = (), save: bool) -> None:
         """Record the definition of the rows, as the caller has checked that what was dealt before stays as it is."""
         now = (identity, files, list(deals))
         if (self.identity, self.files, self.deals) != now:
@@ -262,17 +245,13 @@ class Manifest:
     def lost(self) -> Mapping[str, Lost]:
         """The stages whose files are not all there, as of the first look."""
         if self._lost is None:
-            sealed = {name: Sealed.from_json(record.sealed) for name, record in self.stages.items()}
-            self._lost = find_lost(self.directory, sealed)
+            self._lost = find_lost(self.directory, {name: record.sealed for name, record in self.stages.items()})
         return self._lost
 
-    def seal(self, name: str, outputs: object) -> Sealed:
-        """The files that the outputs of a stage name."""
-        known: Json = {}
-        for record in list(self.stages.values()):
-            if record.name != name:  # it may have been made again
-                known |= Sealed.from_json(record.sealed).files
-        return seal(self.directory, outputs, known)
+    def seal(self, name: str, inputs: Json, outputs: object) -> Json:
+        """List the files that the outputs of a stage name; see :func:`curation.rundir.sealed.seal`."""
+        others = [record.sealed for record in list(self.stages.values()) if record.name != name]
+        return seal(self.directory, self._folder_of(name, inputs), outputs, others)
 
     def redo(self, names: Iterable[str], *, named: Iterable[str] = ()) -> None:
         """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`.
@@ -283,7 +262,6 @@ class Manifest:
         for name in named:
             self.asked_again[name] = self.asked_again.get(name, 0) + 1
         for name in names:
-            self.clear(name)
             self.stages.pop(name, None)
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self._lost = None
@@ -300,12 +278,8 @@ class Manifest:
             self.write()  # first: a record that counts files that are gone would be done again
         for name in there:
             remove(folders[name])
+            list_of(folders[name]).unlink(missing_ok=True)
         return there
-
-    def clear(self, name: str) -> None:
-        """Remove what a recorded stage left that is in the way when it is made again."""
-        if (record := self.stages.get(name)) is not None:
-            clear_damaged(self.directory, name, Sealed.from_json(record.sealed))
 
     def record(
         self,
@@ -315,7 +289,7 @@ class Manifest:
         *,
         rows: int,
         seconds: float,
-        sealed: Sealed | None = None,
+        sealed: Json | None = None,
         kind: str = "",
         at: Position | None = None,
     ) -> StageRecord:
@@ -332,7 +306,7 @@ class Manifest:
             rows=rows,
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
-            sealed={} if sealed is None else sealed.to_json(),
+            sealed=sealed or {},
             kind=kind,
             at=asdict(at or Position()),
         )
@@ -390,10 +364,10 @@ class Manifest:
             self._is_saved = True
             return
         register = OneObject(path)
-        put = register.put_if_absent(text) if self._token is None else register.put_if_match(text, self._token)
+        put = register.put_if_absent(text) if self.token is None else register.put_if_match(text, self.token)
         if put is None:
             raise CommitError(f"{path}: another driver has written it; this one writes nothing more")
-        self._token, self._is_saved = put, True
+        self.token, self._is_saved = put, True
 
 
 def _read(path: Path) -> RegisterContent | None:

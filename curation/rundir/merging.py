@@ -5,12 +5,10 @@ what it does and of all that leads to it (``gen-0/trust@1f3a...``), so that equa
 directory also those of graphs that are merged later.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from curation.refs import Ref, fingerprint
-from curation.rundir.graph import Out, Stage, plain
+from curation.refs import fingerprint
+from curation.rundir.graph import Out, Stage, plain, with_outs
 
 
 class Merged:
@@ -32,16 +30,3 @@ class Merged:
             made = replace(merged, name=f"{stage.name}@{fingerprint([stage.name, *key])[:8]}")
             self._of[stage] = self._by_name.setdefault(made.name, made)
         return self._of[stage]
-
-
-def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
-    """A value with every output in it, at any depth, replaced by what ``change`` makes of it."""
-    if isinstance(value, Out):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: with_outs(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(with_outs(part, change) for part in value)
-    if is_dataclass(value) and not isinstance(value, type | Ref):
-        return replace(value, **{item.name: with_outs(getattr(value, item.name), change) for item in fields(value)})
-    return value

@@ -15,15 +15,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from curation.cluster import full_store
-from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
+from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_lance
 from curation.json_types import Json
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.load import Load, fits
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import Sealed
 from curation.rundir.status import Status, statuses
-from curation.stopping import Stopped, stop
+from curation.stopping import Stopped, check, deferred, stopped_by
 from curation.storage.lease import Guard, Lease
 from curation.storage.paths import Place
 from curation.tasks import root
@@ -77,6 +76,7 @@ class Task:
         with progress(self.name) as shown:
 
             def update(standing: Standing) -> None:
+                check()
                 self.standings[self.name] = standing
                 shown(standing)
                 if (fields := journal.fields(standing, time.monotonic())) is not None:
@@ -100,7 +100,7 @@ class _Ended(NamedTuple):
     stage: Stage
     key: Json
     done: Done | None
-    sealed: Sealed | None
+    sealed: Json | None
     seconds: float
     error: BaseException | None
     is_whole: bool = True
@@ -143,7 +143,10 @@ class Run:
         self._max_stages, self._room, self._redo, self._timing = max_stages, room, redo, timing
         self._hosts, self._lease = hosts or Hosts(), lease
         self._standings: dict[str, Standing] = {}
+        self._stop = threading.Event()
+        """Set where the running stages are to end."""
 
+    @deferred()
     def do(self, stages: Sequence[Stage]) -> Known:
         """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
 
@@ -164,14 +167,13 @@ class Run:
         failed: Exception | None = None
         try:
             while True:
+                check()
                 asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
                 self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
                 ready = self._ready(left, working) if failed is None else []
                 for status in ready:
                     left.remove(status)
                     name = status.stage.name
-                    if status.state == "lost":
-                        self.manifest.clear(name)
                     if status.state == "lost" and status.stage.host is not None:
                         self.manifest.redo([name])  # a model may answer otherwise: another place tells it apart
                 if ready:
@@ -189,7 +191,7 @@ class Run:
                 except queue.Empty:
                     if self._lease is not None and (loss := self._lease.loss) is not None:
                         self._break_off(working)
-                        raise self._failed(next(iter(working)), loss) from loss
+                        raise failed or self._failed(next(iter(working)), loss) from loss
                     _say_at_work(working.values())
                     continue
                 working.pop(end.stage.name).thread.join()
@@ -267,8 +269,7 @@ class Run:
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
         """Stop the running stages; those that do not react in time end with the process."""
-        for item in working.values():
-            stop(item.thread)
+        self._stop.set()
         until = time.monotonic() + STOP_SECONDS
         for name, item in working.items():
             item.thread.join(max(0.0, until - time.monotonic()))
@@ -308,8 +309,9 @@ class Run:
                 standings=self._standings,
             )
             self.manifest.event("started", stage=name, why=status.words)
-            done = stage.do(task, known)
-            sealed = self.manifest.seal(name, done.outputs)
+            with stopped_by(self._stop):
+                done = stage.do(task, known)
+                sealed = self.manifest.seal(name, key, done.outputs)
         except Stopped:
             return
         except BaseException as raised:  # SystemExit of a library too
@@ -385,18 +387,3 @@ def _say_at_work(working: Collection[_Working]) -> None:
     if working and too_quiet(min(item.begun for item in working)):
         now = time.monotonic()
         say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))
-
-
-@contextmanager
-def files_of(directory: Place) -> Iterator[None]:
-    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
-
-    Raises:
-        RunFailedError: with the store's message.
-    """
-    try:
-        yield
-    except (IsADirectoryError, NotADirectoryError) as error:
-        raise RunFailedError(f"{of_file(error) or error} (run directory {directory})") from error
-    except OSError as error:
-        raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

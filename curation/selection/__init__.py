@@ -43,4 +43,3 @@ class Selector(Protocol):
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """The selected rows; they do not depend on the order of the candidates."""
-        ...

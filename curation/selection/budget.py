@@ -15,8 +15,7 @@ from curation.config import BudgetConfig
 from curation.config.base import rows_in
 from curation.errors import BudgetError
 from curation.json_types import Json
-from curation.selection.class_scores import ClassScores
-from curation.selection.class_shares import ClassShares
+from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
@@ -49,27 +48,21 @@ class ReferenceScores(Protocol):
 
     def raw(self) -> Float32s:
         """The raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
-        ...
 
     def trust_of_all(self) -> Float32s:
         """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
-        ...
 
     def ordered(self) -> Streamed:
         """The raw scores as order statistics, which hold no score."""
-        ...
 
     def num_trusted(self, threshold: float) -> int:
         """The number of rows with at least this trust; counted batch by batch."""
-        ...
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
         """Raw scores and classes of the rows or, of many, of a draw by row id."""
-        ...
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
         """The number of rows of each class with at least its raw score, int64 [C]."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,7 +116,6 @@ class BudgetRule(Protocol):
 
     def count(self, pool: Pool) -> Count:
         """The number of rows."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,43 +125,48 @@ class Fixed:
     n: int
 
     def count(self, pool: Pool) -> Count:
-        """The number of rows."""
+        """Return the number."""
         return Count(self.n)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A share of the labelled pool."""
+    """A share of the labelled pool, rounded down."""
 
     share: float
 
     def count(self, pool: Pool) -> Count:
-        """See :func:`share_budget`."""
-        return Count(share_budget(self.share, pool.num_rows))
+        """Return the share; it raises ``BudgetError`` where that is less than one row."""
+        found = f"{self.share} of {pool.num_rows} labelled rows is less than one"
+        return Count(_some(rows_in(self.share, pool.num_rows), "share", found))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle:
-    """The number of right weak labels, at most ``cap``."""
+    """The paper's budget: the number of right weak labels, at most ``cap`` (App. "Budget definition")."""
 
     cap: int
 
     def count(self, pool: Pool) -> Count:
-        """See :func:`oracle_budget`."""
+        """Return the number; it raises ``BudgetError`` where no weak label is right."""
         assert pool.num_right is not None, "declared"
-        return Count(oracle_budget(pool.num_right, self.cap))
+        return Count(min(_some(pool.num_right, "oracle", "no weak label of the pool is right"), self.cap))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitPurity:
-    """The purity of what the reference arm accepts, times the number of right weak labels."""
+    """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
+
+    The purity is that of the rows which the reference arm accepts in the fit set, or in the probe that replaces it.
+    """
 
     def count(self, pool: Pool) -> Count:
-        """See :func:`fit_purity_budget`."""
+        """Return the product; it raises ``BudgetError`` where that is below 1."""
         assert pool.measured is not None and pool.num_right is not None, "declared"
         accepted_M = pool.measured.trust_M >= ACCEPTED
-        num_right = int(pool.measured.correct_M[accepted_M].sum())
-        return Count(fit_purity_budget(num_right, int(accepted_M.sum()), pool.num_right))
+        num_right, num = int(pool.measured.correct_M[accepted_M].sum()), int(accepted_M.sum())
+        found = f"purity {num_right}/{num} on the fit set times {pool.num_right} right weak labels is below 1"
+        return Count(_some(num_right * pool.num_right // max(num, 1), "fit_purity", found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +176,10 @@ class Threshold:
     threshold: float
 
     def count(self, pool: Pool) -> Count:
-        """See :func:`threshold_budget`."""
+        """Return their number; it raises ``BudgetError`` where there is none."""
         assert pool.scores is not None, "declared"
-        return Count(threshold_budget(pool.scores.num_trusted(self.threshold), self.threshold), is_cut=True)
+        found = f"no row has a trust of at least {self.threshold}"
+        return Count(_some(pool.scores.num_trusted(self.threshold), "threshold", found), is_cut=True)
 
 
 def rows_a_label(limit: float, n: int) -> int:
@@ -190,47 +188,6 @@ def rows_a_label(limit: float, n: int) -> int:
     A share that is less than one row allows one.
     """
     return limit if isinstance(limit, int) else max(1, rows_in(limit, n))
-
-
-def oracle_budget(num_right: int, cap: int) -> int:
-    """The paper's budget: the number of right weak labels in the pool, at most ``cap`` (App. "Budget definition").
-
-    Raises:
-        BudgetError: no weak label is right.
-    """
-    return min(_some(num_right, "oracle", "no weak label of the pool is right"), cap)
-
-
-def fit_purity_budget(num_right_fit: int, num_fit: int, num_right: int) -> int:
-    """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
-
-    The purity is ``num_right_fit`` of the ``num_fit`` rows that the reference arm accepts in the fit set, or in the
-    probe that replaces it.
-
-    Raises:
-        BudgetError: the product is below 1.
-    """
-    found = f"purity {num_right_fit}/{num_fit} on the fit set times {num_right} right weak labels is below 1"
-    return _some(num_right_fit * num_right // max(num_fit, 1), "fit_purity", found)
-
-
-def share_budget(share: float, num_rows: int) -> int:
-    """A share of the labelled pool, rounded down.
-
-    Raises:
-        BudgetError: the share is less than one row.
-    """
-    wanted = rows_in(share, num_rows)
-    return _some(wanted, "share", f"{share} of {num_rows} labelled rows is less than one")
-
-
-def threshold_budget(num_above: int, threshold: float) -> int:
-    """The number of rows whose trust reaches the threshold.
-
-    Raises:
-        BudgetError: no row reaches it.
-    """
-    return _some(num_above, "threshold", f"no row has a trust of at least {threshold}")
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:

@@ -171,7 +171,11 @@ def first_cut(
     Raises:
         ConfigError: a share outside (0, 1), or not exactly one of ``keep`` and ``full_threshold``.
     """
-    _check(keep, full_threshold, loss, confidence)
+    if (keep is None) == (full_threshold is None):
+        raise ConfigError(f"first cut: keep {keep} and full_threshold {full_threshold}; give exactly one of them")
+    for name, value in (("keep", keep), ("loss", loss), ("confidence", confidence)):
+        if value is not None and not 0 < value < 1:
+            raise ConfigError(f"first cut: {name} {value} is not a share between 0 and 1, both excluded")
     delta = 1 - confidence
     first_M = np.where(np.isnan(rows.first_M), np.inf, rows.first_M.astype(np.float64))
     order = np.lexsort((np.random.default_rng(seed).random(len(first_M)), -_selectable(rows.full_M)))
@@ -309,11 +313,3 @@ def _guarantee(keep: float | None, full_threshold: float | None, loss: float, co
         f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
         f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
     )
-
-
-def _check(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> None:
-    if (keep is None) == (full_threshold is None):
-        raise ConfigError(f"first cut: keep {keep} and full_threshold {full_threshold}; give exactly one of them")
-    for name, value in (("keep", keep), ("loss", loss), ("confidence", confidence)):
-        if value is not None and not 0 < value < 1:
-            raise ConfigError(f"first cut: {name} {value} is not a share between 0 and 1, both excluded")

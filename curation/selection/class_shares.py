@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from curation.arrays import Float64s, Int64s
+from curation.arrays import Float64s, Floats, Int64s
 
 Basis = Literal["confusion", "counts", "given", "certified"]
 
@@ -109,3 +109,20 @@ def _most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
 def distance(first_C: npt.ArrayLike, second_C: npt.ArrayLike) -> float:
     """The total variation distance of two sets of shares: the part that would have to change its class."""
     return float(np.abs(np.asarray(first_C, dtype=np.float64) - np.asarray(second_C, dtype=np.float64)).sum() / 2)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassScores:
+    """Rows with a raw score, -inf or NaN for one that is never selected, and the place of their label."""
+
+    score_N: Floats
+    class_N: Int64s
+    """From 0 on; the number of classes for a row without a label."""
+
+    @staticmethod
+    def joined(parts: "Sequence[ClassScores]") -> "ClassScores":
+        """All rows of some parts."""
+        return ClassScores(
+            score_N=np.concatenate([part.score_N for part in parts]),
+            class_N=np.concatenate([part.class_N for part in parts]),
+        )

@@ -30,20 +30,16 @@ class Ordered(Protocol):
     @property
     def num_rows(self) -> int:
         """All rows, also those that may not be selected."""
-        ...
 
     @property
     def num_scored(self) -> int:
         """The rows that may be selected."""
-        ...
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
         """The scores of these ranks [G]; the best row has rank 1, the last one ``num_scored``."""
-        ...
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
         """How many rows score more than each of these or, ``inclusive``, at least that, int64 [G]."""
-        ...
 
 
 class Sorted:

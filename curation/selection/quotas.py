@@ -1,7 +1,6 @@
 """Selection by stratum: each difficulty bin gets a share of the budget and takes its top-scoring rows."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -57,44 +56,22 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
     return quotas
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quotas:
-    """Selects ``quotas_S[s]`` candidates of stratum s, by :class:`TopN` within the stratum."""
-
-    quotas_S: tuple[int, ...]
-
-    def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """The strata's top rows, ranked together.
-
-        Raises:
-            BudgetError: the quotas do not add up to the budget, or a stratum has fewer rows than its quota.
-        """
-        if sum(self.quotas_S) != budget:
-            raise BudgetError(f"quotas {self.quotas_S} add up to {sum(self.quotas_S)}, not to the budget {budget}")
-        assert candidates.stratum_N is not None, "quotas are by stratum"
-        parts = []
-        for stratum, quota in enumerate(self.quotas_S):
-            if quota:
-                of_N = candidates.stratum_N == stratum
-                part = Candidates(row_ids_N=candidates.row_ids_N[of_N], raw_score_N=candidates.raw_score_N[of_N])
-                parts.append(TopN().cut(part, quota, seed).row_ids_n)
-        chosen_N = np.isin(candidates.row_ids_N, np.concatenate(parts))
-        chosen = Candidates(row_ids_N=candidates.row_ids_N[chosen_N], raw_score_N=candidates.raw_score_N[chosen_N])
-        return TopN().cut(chosen, budget, seed)
-
-
 class ByStratum(ABC):
     """Quotas by difficulty bin, in proportion to weights that no bin's size is exceeded by."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """Each bin's top rows.
+        """Each bin's top rows, by :class:`TopN` within the bin, ranked together.
 
         Raises:
             BudgetError: fewer rows than the budget.
         """
-        sizes_S = _count(candidates, np.isfinite(candidates.raw_score_N))
-        quotas_S = allocate(self.weights(candidates, sizes_S), sizes_S, budget)
-        return Quotas(quotas_S=tuple(quotas_S.tolist())).cut(candidates, budget, seed)
+        sizes_S, stratum_N = _count(candidates, np.isfinite(candidates.raw_score_N)), candidates.stratum_N
+        assert stratum_N is not None, "counted above"
+        chosen = [np.zeros(0, dtype=np.int64)]
+        for stratum, quota in enumerate(allocate(self.weights(candidates, sizes_S), sizes_S, budget).tolist()):
+            if quota:
+                chosen.append(TopN().cut(_among(candidates, stratum_N == stratum), quota, seed).row_ids_n)
+        return TopN().cut(_among(candidates, np.isin(candidates.row_ids_N, np.concatenate(chosen))), budget, seed)
 
     @abstractmethod
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
@@ -128,6 +105,9 @@ class Matched(ByStratum):
 
 
 def _count(candidates: Candidates, which_N: Bools) -> Int64s:
-    """How many of some candidates are in each bin, int64 [S]."""
     assert candidates.stratum_N is not None, "curation.arms declares that the rule reads it"
     return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)
+
+
+def _among(candidates: Candidates, which_N: Bools) -> Candidates:
+    return Candidates(row_ids_N=candidates.row_ids_N[which_N], raw_score_N=candidates.raw_score_N[which_N])

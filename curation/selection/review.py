@@ -122,7 +122,6 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
 
 
 def _region(rows: ScoredRows, ranked: bool) -> tuple[Int64s, float | None]:
-    """The positions of the rows of the region, and its floor."""
     if not ranked:
         return np.flatnonzero(rows.selected_N), None
     num_rows, num_selected = len(rows.raw_N), int(rows.selected_N.sum())
@@ -157,7 +156,6 @@ def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
 
 
 def _extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> Int64s:
-    """How many further rows to draw from each stratum."""
     num_extra = num - int(uniform_S.sum())
     least_S = np.minimum(np.clip(FEWEST - uniform_S, 0, None), size_S - uniform_S)
     weight_S = size_S * np.sqrt(prior_S * (1 - prior_S))

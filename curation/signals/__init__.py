@@ -5,15 +5,15 @@ file with one class and one line in ``curation.arms.TRUST``; :func:`curation.sig
 teacher.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 from curation import arms
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
-from curation.domains.constrained import Constrained
-from curation.domains.given import completion_of
+from curation.domains.given import Constrained, completion_of
 from curation.registry import check_options, code
 from curation.teachers import Request
 
@@ -55,26 +55,26 @@ class Answer:
     """Scores subtracted from these before one is chosen, where the choice is calibrated (``Request.baselines``)."""
 
 
-class SignalMethod(Protocol):
+class SignalMethod(ABC):
     """One float a row, read from a model's answers; a row for which a method raises ``RowError`` has none."""
 
     name: str
     """The column of the labels table."""
 
+    @abstractmethod
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
         """Requests about a row, usually one question; none where nothing can be asked.
 
         The i-th requests of all rows go to the model together, with a seed of their own: repeated ones are samples.
         """
-        ...
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """How answers are drawn, given how the weak labels were."""
-        ...
+        """How answers are drawn, given how the weak labels, or a judge's answers, are: by default alike."""
+        return base
 
+    @abstractmethod
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The signal, from one answer a request, in their order; None where nothing can be read."""
-        ...
 
 
 def get_signal(name: str, **options: object) -> SignalMethod:

@@ -5,13 +5,12 @@ The answer itself is the one that the teacher gave without them.
 
 from collections.abc import Sequence
 
-from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak
+from curation.signals import Answer, SignalMethod, Weak
 from curation.teachers import Request
 
 
-class IclMeanLogprob:
+class IclMeanLogprob(SignalMethod):
     """Mean log-probability of the weak completion under the prompt with demonstrations.
 
     Args:
@@ -29,10 +28,6 @@ class IclMeanLogprob:
             return []
         prompt = domain.prompt(example, shots=self._shots)
         return [Request(row_id=row_id, prompt=prompt, options=(weak.completion,))]
-
-    def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """The decoding of the labels; nothing is generated."""
-        return base
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The mean log-probability, at most 0."""

@@ -12,10 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from curation.config import DecodingConfig
 from curation.domains import Domain, Example
 from curation.domains.checks.judge import JudgeCheck
-from curation.signals import Answer, Weak
+from curation.signals import Answer, SignalMethod, Weak
 from curation.teachers import Request
 
 QUESTION = """
@@ -39,7 +38,7 @@ _FIELD = re.compile(r"equivalence\s+judge?ment\W*(true|false)\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
-class JudgeVerdict:
+class JudgeVerdict(SignalMethod):
     """1 where the judge's verdict is TRUE, 0 where it is FALSE.
 
     It stands in the field that the question names, which a justification may follow; the last such field counts. In a
@@ -61,10 +60,6 @@ class JudgeVerdict:
             return []
         return [Request(row_id=row_id, prompt=domain.prompt(example) + question)]
 
-    def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """The judge's own, which is what it is given."""
-        return base
-
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """1, 0, or None where it gives no verdict."""
         text = answers[0].completion
@@ -72,7 +67,7 @@ class JudgeVerdict:
         return float(verdicts == {"true"}) if len(verdicts) == 1 else None
 
 
-class ChosenVerdict:
+class ChosenVerdict(SignalMethod):
     """The probability of the word for right, of the two words that a judge may choose.
 
     Args:
@@ -95,10 +90,6 @@ class ChosenVerdict:
         assert weak.label is not None, "rows without a label are not asked about"
         question = self._check.question(domain.prompt(example), example.get("gold"), weak.label)
         return [Request(row_id=row_id, prompt=question, options=self._check.options(question))]
-
-    def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """The judge's own, which is what it is given."""
-        return base
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The softmax of both words' log-probabilities at the word for right, in [0, 1]; None where they have none."""

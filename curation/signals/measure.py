@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.hashing import derive
 from curation.signals import READS_UNPARSED, Answer, SignalMethod, Weak
 from curation.teachers import Teacher
-from curation.teachers.content_free import ContentFree
 from curation.teachers.reward import RewardModel
+from curation.teachers.wrapped import ContentFree
 
 Row = tuple[int, Example, Weak]
 """Row id, example and weak label of a healthy row."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak
+from curation.signals import Answer, SignalMethod, Weak
 from curation.teachers import Request
 
 QUESTION = (
@@ -37,7 +37,7 @@ _WORD = re.compile(rf"\b(?:(very|extremely|highly|absolutely|completely)\s++)?({
 _NEGATION = re.compile(r"\b(?:not|no|nor|never|neither|hardly)\b|n't\b")
 
 
-class VerbalizedConfidence:
+class VerbalizedConfidence(SignalMethod):
     """The confidence in [0, 1] that the teacher states, greedily, once it has seen its own answer."""
 
     name = "verbalized_confidence"

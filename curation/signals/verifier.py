@@ -5,16 +5,15 @@ CompassVerifier's own prompt shows it the gold answer, which a pool has not; the
 
 from collections.abc import Sequence
 
-from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak
+from curation.signals import Answer, SignalMethod, Weak
 from curation.teachers import Request
 
 QUESTION = "\n\nIs the answer above correct? Reply with Yes or No.\nVerdict:"
 VERDICTS = (" Yes", " No")
 
 
-class Verifier:
+class Verifier(SignalMethod):
     """Log-odds of the positive verdict; its sigmoid is the verdict's probability among the two."""
 
     name = "reward"
@@ -23,10 +22,6 @@ class Verifier:
         """The row's prompt and weak answer, and the question; the verdicts are scored."""
         prompt = f"{domain.prompt(example)}{weak.completion}{QUESTION}"
         return [Request(row_id=row_id, prompt=prompt, options=VERDICTS)]
-
-    def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """The decoding of the labels; nothing is generated."""
-        return base
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The log-odds, any real number."""

@@ -1,13 +1,11 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
 
-from curation.sources.clusters import cluster_of
 from curation.sources.files import check_unchanged, discover, left_out_words, nearest, require_columns
 from curation.sources.ids import check_unique, row_ids
-from curation.sources.kept import as_kept, kept_fields
-from curation.sources.missing import raw_rows
+from curation.sources.missing import as_kept, kept_fields, raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.sample import rows_at
-from curation.sources.source_file import SourceFile
+from curation.sources.source_file import SourceFile, Stretch, grouped, stretches
 from curation.sources.splits import (
     NOTHING,
     Assignment,
@@ -15,9 +13,9 @@ from curation.sources.splits import (
     Permutation,
     assign,
     assignment_of,
+    cluster_of,
     split_sizes,
 )
-from curation.sources.stretches import Stretch, grouped, stretches
 
 __all__ = [
     "NOTHING",

@@ -1,29 +1,53 @@
 """Finds, describes and numbers the files of a source, and refuses files that changed."""
 
 import difflib
+import posixpath
+import re
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
+from urllib.parse import unquote
 
 from curation.activity import doing
 from curation.config import SourceConfig
 from curation.errors import SourceError
 from curation.escaping import quoted
-from curation.registry import READERS, installed
+from curation.registry import COMPRESSED, READERS, installed
 from curation.sources import readers
-from curation.sources.folders import METADATA, check_one_kind, folder_columns
 from curation.sources.paths import FoundFile, content_digest, find, is_of_store
 from curation.sources.source_file import TEXTS, Dialect, SourceFile
+
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "devel", "development"),
+    "test": ("test", "testing", "eval", "evaluation", "heldout", "holdout"),
+    "sample": ("sample", "samples", "example", "examples", "preview", "toy", "tiny", "mini", "demo", "debug"),
+    "labelled": ("labelled", "labeled"),
+    "unlabelled": ("unlabelled", "unlabeled", "unsupervised"),
+}
+"""Words by which the name of a file or folder says a split, what follows them aside (``train2``, ``testset``)."""
+_AFTER = re.compile(r"\d+$|(?<=.)(?:set|data|split|file)s?\d*$")
+METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json")
+"""Files of a data set's repository that hold no rows."""
+UNREAD = (".tsv", ".tsv.gz", ".xlsx", ".xls", ".arrow", ".feather", ".avro", ".orc", ".xz", ".lz4")
+"""Endings of files of rows that no reader takes."""
+_SPLIT_OF = {word: split for split, words in SPLITS.items() for word in words}
+_KEY = re.compile(r"([^=]+)=(.*)")
+_SPLIT_KEYS = ("split", "fold", "set", "subset", "partition")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+MOST_NAMED = 3
+"""Files of a kind that a message names."""
 
 
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
     """The files of a source in the order of their numbers.
 
-    Folders and globs match files with an ending of the format (``auto``: of any known one), of one split and format
-    (``curation.sources.folders``). Files among ``known`` keep
-    their numbers; new files get the next numbers, in sorted order. Row counts of Parquet and Lance come from their
-    metadata; JSONL and CSV are read through. A known file of the same size and time (or tag) is not looked into again.
+    Folders and globs match files with an ending of the format (``auto``: of any known one), of one split and format.
+    Files among ``known`` keep their numbers; new files get the next numbers, in sorted order. Row counts of Parquet and
+    Lance come from their metadata; JSONL and CSV are read through. A known file of the same size and time (or tag) is
+    not looked into again.
 
     Raises:
         SourceError: nothing exists at the path, the format is unknown, files are of several splits or formats, one
@@ -34,6 +58,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
         raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
     found = _with_format(source, at_path, single)
     check_one_kind(source, found)
+    _check_read(source, {form for _, form in found})
     before = {file.path: file for file in known}
     numbers = {file.path: file.index for file in known}
     following = max(numbers.values(), default=-1) + 1
@@ -140,7 +165,23 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
             f"{source.path}: unknown format: {what} none of {', '.join(forms)}; "
             f"set format: {', '.join(dict.fromkeys(forms.values()))}"
         )
+    if unread := [file.inner for file, form in endings if form is None and file.inner.lower().endswith(UNREAD)]:
+        raise SourceError(
+            f"{source.path}: {_named(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; convert "
+            "it, or name the others in path (a glob such as *.csv)"
+        )
     return known
+
+
+def _check_read(source: SourceConfig, forms: Collection[str]) -> None:
+    """Refuse keys of text files that no file of these formats reads."""
+    for key, kinds in (("form", TEXTS), ("delimiter", ("csv",)), ("quoting", ("csv",))):
+        value = getattr(source, key)
+        if value != SourceConfig.model_fields[key].default and not {*kinds} & {*forms}:
+            raise SourceError(
+                f"{source.path}: {key}: {value!r} is read of {', '.join(kinds)} alone, and the source is "
+                f"{', '.join(sorted(forms))}; take the key out, or convert the files"
+            )
 
 
 def _with_its_time(old: SourceFile, new: SourceFile) -> str:
@@ -185,3 +226,66 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
         folders=folders,
         content=content,
     )
+
+
+def folder_columns(inner: str) -> dict[str, str]:
+    """Return the columns that the folders of a path give, as Hive, Spark and pandas write them: ``label=pos/x.csv``."""
+    found = (_KEY.fullmatch(part) for part in PurePosixPath(inner).parts[:-1])
+    return {key: "" if value == _NO_VALUE else unquote(value) for key, value in (hit.groups() for hit in found if hit)}
+
+
+def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
+    """Refuse files of a folder or glob that are of several splits or formats, unless the source says ``mixed``.
+
+    A folder is often a clone of a data set's repository: test rows, a sample and the same rows in two formats stand
+    beside those that are meant, and read together they are labelled rows without a word.
+
+    Args:
+        source: where they were found.
+        files: each with its format.
+
+    Raises:
+        SourceError: names the kinds with their files.
+    """
+    kinds: dict[str, list[str]] = defaultdict(list)
+    plain = Counter(_without_compression(file.inner)[0] for file, _ in files)
+    for file, form in files:
+        name, ending = _without_compression(file.inner)
+        copied = ending if plain[name] > 1 else ""  # the same file once more, compressed
+        kinds[f"{_split(file.inner) or 'no split named'}, {form}{copied}"].append(file.inner)
+    if source.mixed or len(kinds) < 2:
+        return
+    listed = "; ".join(f"{kind}: {_named(inner)}" for kind, inner in kinds.items())
+    raise SourceError(
+        f"{source.path}: {len(files)} files of {len(kinds)} kinds would be read as one source ({listed}); name one "
+        "kind in path (a file, or a glob such as data/train-*.parquet), or set mixed: true in the source if all are "
+        "meant"
+    )
+
+
+def _without_compression(inner: str) -> tuple[str, str]:
+    """Return a path without the ending of a compressed file, and that ending or ""."""
+    name, ending = posixpath.splitext(inner)
+    return (name, ending) if ending.lower() in COMPRESSED else (inner, "")
+
+
+def _split(inner: str) -> str:
+    """Return the split that a path names, in its file before its folders, or the arm that a run selected; else ""."""
+    *folders, file = PurePosixPath(inner).parts or ("",)
+    if folders and folders[-1].startswith(("select-", "keep-")):  # a run's own, with a file for each arm
+        return f"arm {PurePosixPath(file).stem}"
+    keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in _SPLIT_KEYS]
+    names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
+    return next((split for name in names if (split := _word(name))), "")
+
+
+def _word(name: str) -> str:
+    """Return the split that the words of a name say: the first that does."""
+    parts = re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)
+    words = (_AFTER.sub("", part.casefold()) for part in parts)
+    return next((_SPLIT_OF[word] for word in words if word in _SPLIT_OF), "")
+
+
+def _named(inner: Iterable[str]) -> str:
+    names = sorted(inner)
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

@@ -4,7 +4,9 @@ A form is one class here and one line in ``curation.registry.FORMS``; a user's o
 ``curation.forms``. ``sources.NAME.form: auto`` takes the first one that a record of the file has.
 """
 
+import ast
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -15,6 +17,7 @@ from curation.registry import FORMS, code
 
 ROWS = "rows"
 """The form of rows that are their columns as they stand."""
+_CHOICES = re.compile(r"""\s*\{\s*["']choices["']""")
 
 
 class FlatRow(NamedTuple):
@@ -33,11 +36,9 @@ class Form(Protocol):
 
     def fits(self, record: Mapping[str, Any]) -> bool:
         """Return whether a record has this form, which others have not."""
-        ...
 
     def read(self, record: Mapping[str, Any]) -> FlatRow:
         """Return a record of a file in this form as plain columns."""
-        ...
 
 
 @cache
@@ -68,8 +69,8 @@ class Prodigy:
 
     def fits(self, record: Mapping[str, Any]) -> bool:
         """Return whether it is an answered task."""
-        is_choice = isinstance(record.get("accept"), list) and isinstance(record.get("options"), list)
-        return record.get("answer") in self.ANSWERS and (is_choice or "_task_hash" in record)
+        is_task = isinstance(record.get("accept"), list) or "_task_hash" in record
+        return is_task and record.get("answer") in self.ANSWERS
 
     def read(self, record: Mapping[str, Any]) -> FlatRow:
         """Return the task without its answer."""
@@ -128,9 +129,11 @@ def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:
 
 def _chosen(value: object) -> list[Any] | None:
     """Return the labels in ``{"choices": [...]}``, an object or the text of one; ``None`` of anything else."""
-    if isinstance(value, str) and value.startswith('{"choices"'):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
+    if isinstance(text := value, str) and _CHOICES.match(text):
+        for read in (json.loads, ast.literal_eval):  # pandas writes objects as Python does
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                value = read(text)
+                break
     is_choice = isinstance(value, dict) and value.keys() == {"choices"} and isinstance(value["choices"], list)
     return value["choices"] if is_choice and isinstance(value, dict) else None
 

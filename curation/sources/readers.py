@@ -50,11 +50,9 @@ class Reads(Protocol):
 
     def measure(self, path: str) -> Shape:
         """Count the rows of a file, and name its columns with their types, as the file has them."""
-        ...
 
     def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The rows ``start`` to ``stop`` in their order, as batches of these columns, which the file has."""
-        ...
 
 
 def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
@@ -159,19 +157,21 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
 
 
 def _own(form: str) -> Reads | None:
-    """The reader of a format that is not one of ours."""
     made_by = READERS[form].made_by
     return None if made_by is None else cast(Reads, code(made_by)())
 
 
 def _reason(error: Exception) -> str:
-    """A library's message, without the places in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", message(error))
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
+
+
+class DelimiterError(SourceError):
+    """A CSV file whose header another delimiter separates."""
 
 
 _DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
@@ -181,8 +181,9 @@ _DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
     """Refuse a header of one column that holds another delimiter: which one is meant is for the user to say."""
     for sign, named in _DELIMITERS.items():
-        if len(names) == 1 and len(parts := names[0].split(sign)) > 1 and all(part.strip() for part in parts):
-            raise SourceError(
+        parts = names[0].rstrip(sign).split(sign)
+        if len(names) == 1 and len(parts) > 1 and all(part.strip() for part in parts):
+            raise DelimiterError(
                 f"{path}: read with {_DELIMITERS.get(delimiter, quoted(delimiter))} between fields, the header is one "
                 f"column, {quoted(names[0])}: its fields are separated by {named}; set delimiter: "
                 f"{json.dumps(sign)} in its source"
@@ -299,18 +300,13 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
         if format != "csv" or form is not None:
             kinds |= {name: kinds.get(name, "json") for name in flat.row}  # a key may first stand in the last row
             kinds |= dict.fromkeys(flat.choices, "choice")
-    if format == "json" and num_rows == 1 and form is None:
-        _require_row(path, row)
-    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
-
-
-def _require_row(path: str, row: Json) -> None:
-    """Refuse the only object of a file that holds the rows in it, in a list or by columns."""
-    if any(isinstance(value, list | dict) for value in row.values()):
+    is_alone = format == "json" and num_rows == 1 and form is None
+    if is_alone and any(isinstance(value, list | dict) for value in row.values()):  # it holds the rows in it
         raise SourceError(
             f"{path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
             "columns"
         )
+    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
 
 
 def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
@@ -331,7 +327,6 @@ def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequ
 
 
 def _rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    """Yield the rows ``start`` to ``stop`` of a file of text, as their columns."""
     mark, form = start // MARK_ROWS, form_named(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header

@@ -1,8 +1,10 @@
-"""The records of JSONL and CSV files: where each starts, its number, its bytes, and its content.
+"""The records of JSONL and CSV files, and the values of JSON files: where each starts, its bytes, and its content.
 
+They can be read from any of them on, so that a range costs its own bytes alone.
 A record that cannot be read is refused with its file, its number and the text around the fault.
 """
 
+import codecs
 import csv
 import json
 import re
@@ -16,7 +18,6 @@ from curation.errors import SourceError
 from curation.escaping import quoted
 from curation.json_types import Json
 from curation.registry import COMPRESSED
-from curation.sources.json_items import items
 from curation.sources.paths import filesystem
 from curation.sources.source_file import PLAIN, Dialect
 
@@ -26,11 +27,14 @@ BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
 """The greatest depth of a JSON value; the file formats behind it nest by the call stack."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Characters that are shown on either side of a fault."""
 _AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
+_BETWEEN = re.compile(r"[\s,]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
@@ -41,12 +45,12 @@ def records(path: str, form: str, offset: int, number: int, dialect: Dialect = P
     ``number`` is that of the first record; a CSV file's header is record 0.
 
     Raises:
-        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; or as
-            :func:`curation.sources.json_items.items`.
+        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; an array
+            has no end, or something stands after it.
     """
     if form == "json":
         with _open(path, offset) as file:
-            yield from items(path, file, offset, MAX_RECORD)
+            yield from _json_values(path, file, offset)
         return
     has_quotes = form == "csv" and dialect.quoting != "none"
     with _open(path, offset) as file:
@@ -92,6 +96,62 @@ def _open(path: str, offset: int) -> pa.NativeFile:
     return file
 
 
+def _json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the values of a JSON file that is open at ``offset``, each with the byte at which it starts.
+
+    One that is no JSON is the last, with all that follows it, for the caller to refuse.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text, at, is_array, has_all = "", 0, False, False
+
+    def more() -> None:
+        nonlocal text, at, has_all
+        block = file.read(max(BLOCK_BYTES, 2 * len(text)))  # so that a long value is not scanned for every block
+        text, at, has_all = text[at:] + decoder.decode(block, final=not block), 0, not block
+
+    more()
+    if offset == 0:
+        start = _BETWEEN.match(text, int(text.startswith("\ufeff")))
+        is_array = start is not None and text[start.end() : start.end() + 1] == "["
+        if start is not None and is_array:
+            offset, at = offset + len(_bytes(text[: start.end() + 1])), start.end() + 1
+        elif text.startswith("\ufeff"):
+            offset, at = 3, 1
+    while True:
+        between = _BETWEEN.match(text, at)
+        assert between is not None
+        offset, at = offset + len(_bytes(between[0])), between.end()
+        if at == len(text) and not has_all:
+            more()
+        elif at == len(text):
+            if is_array:
+                raise SourceError(f"{path}: its array has no end; the file is cut: write it again")
+            return
+        elif text[at] == "]":
+            if (text[at + 1 :] + decoder.decode(file.read(BLOCK_BYTES))).strip():
+                raise SourceError(
+                    f"{path}: its array ends, and more follows; make one array of it, or one object a line"
+                )
+            return
+        else:
+            try:
+                end = _scan(text, at)[1]
+            except json.JSONDecodeError:
+                if not has_all and len(text) - at <= MAX_RECORD:
+                    more()
+                    continue
+                end = len(text)
+            except RecursionError as error:
+                raise SourceError(f"{path}: byte {offset}: its values nest too deep; make it flatter") from error
+            value = _bytes(text[at:end])
+            yield offset, value
+            offset, at = offset + len(value), end
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
 def json_object(path: str, number: int, record: bytes) -> Json:
     """The object in a JSONL record.
 
@@ -129,9 +189,9 @@ def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], D
         SourceError: as :func:`csv_fields`; the lines end in carriage returns alone; or it is Excel's hint ``sep=;``.
     """
     text = _decoded(path, 0, record)
-    if "\r" in text.rstrip("\r\n") and not re.search(r'"[^"]*\r[^"]*"', text):
+    if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
-    if hint := re.fullmatch(r'"?sep=(.)"?', text.strip("\r\n")):
+    if hint := re.fullmatch(r'"?(?i:sep)=(.)"?', text.strip("\r\n")):
         raise SourceError(
             f"{path}: {hint[0]!r} is Excel's hint and no header; delete line 1, and set delimiter: "
             f"{json.dumps(hint[1])} in its source"
@@ -141,7 +201,7 @@ def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], D
         names.pop()
     if len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]):
         dialect = dialect._replace(is_spaced=True)
-        names = [name.removeprefix(" ") for name in names]
+        names = csv_fields(path, 0, record, dialect=dialect)[: len(names)]
     return names, dialect
 
 
@@ -152,7 +212,8 @@ def csv_fields(
 
     Raises:
         SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields; or quotes
-            may have swallowed rows: each of its lines has the right number of fields by itself, too.
+            may have swallowed rows: its lines have the right number of fields by themselves, too; or a space stands
+            before a quote that opens a field.
     """
     where = f"{path}: record {number}" if names is not None else f"{path}: the header"
     text, delimiter = _decoded(path, number, record), dialect.delimiter
@@ -167,14 +228,22 @@ def csv_fields(
             f"{where} cannot be read as CSV {_near(text, _fault(text, delimiter))}; a field with quotes or line ends "
             "has to stand in quotes, with its own quotes doubled"
         ) from error
+    if names is not None and quoting == csv.QUOTE_MINIMAL and not dialect.is_spaced and ' "' in text:
+        spaced = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
+        if [field.lstrip(" ") for field in fields] != [field.lstrip(" ") for field in spaced]:
+            near = _near(text, text.index(' "'))
+            raise SourceError(
+                f"{where} has a space before the quote that opens a field, {near}; take "
+                "such spaces out, or set quoting: none in its source if quotes are letters there"
+            )
     if names is not None and not any(fields[len(names) :]):
         fields = fields[: len(names)]
     lines = text.rstrip("\r\n").split("\n")
     if names is not None and dialect.quoting == "auto" and _are_rows(lines, len(names), delimiter):
         raise SourceError(
-            f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and each of these lines has "
-            f"{len(names)} fields if they are not, {_near(text, text.find(chr(34)))}; set quoting: none (a quote is "
-            "part of the text) or quoting: quotes in its source"
+            f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these "
+            f"lines have {len(names)} fields if they are not, {_near(text, text.find(chr(34)))}; set quoting: none (a "
+            "quote is part of the text) or quoting: quotes in its source"
         )
     if names is not None and len(fields) != len(names):
         raise SourceError(f"{where} has {len(fields)} fields, the header {len(names)}, {_near(text, 0)}; fix the file")
@@ -182,10 +251,13 @@ def csv_fields(
 
 
 def _are_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
-    """Return whether the lines of a quoted record have the right number of fields by themselves, each.
+    """Return whether the lines of a quoted record have the right number of fields by themselves.
 
-    A delimiter before a space is one of a sentence (``yes, but``).
+    Between tabs it is enough that the first and the last have, where no quote is doubled, as CSV's are. A delimiter
+    before a space is one of a sentence (``yes, but``).
     """
+    if delimiter == "\t" and len(lines) > 1 and not any('""' in line for line in lines):
+        lines = [lines[0], lines[-1]]
     between = re.compile(re.escape(delimiter) + ("(?! )" if delimiter in ",;" else ""))
     return len(lines) > 1 and num_fields > 1 and all(len(between.findall(line)) == num_fields - 1 for line in lines)
 
@@ -227,7 +299,6 @@ def _fault(record: str, delimiter: str) -> int:
 
 
 def _near(text: str, at: int) -> str:
-    """The text around a place of a record, in words."""
     start = max(0, at - _AROUND)
     around = text[start : max(0, at) + _AROUND].strip()
     return f"near {quoted(around, 2 * _AROUND)}"

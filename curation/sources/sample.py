@@ -61,7 +61,6 @@ def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[
 
 
 def _spans(file_N: Int64s, row_N: Int64s) -> Iterator[slice]:
-    """Runs of sorted rows that are in one file and near each other."""
     breaks = np.flatnonzero((np.diff(file_N) != 0) | (np.diff(row_N) > NEAR_ROWS)) + 1
     edges = [0, *breaks.tolist(), len(row_N)]
     for start, stop in pairwise(edges):

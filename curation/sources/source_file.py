@@ -1,6 +1,6 @@
-"""The record of one input file of a run."""
+"""The record of one input file of a run, and stretches of files: the units in which tasks read a source."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import NamedTuple, Self
@@ -95,3 +95,42 @@ class SourceFile:
             cls.from_json({**file, "content": content})
             for file, content in zip(files, contents or repeat(""), strict=False)
         ]
+
+
+MOST_FILES = 64
+"""The most files of a group: a store may take long to open each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Rows ``start`` to ``stop`` of a file. A task is sent its own files alone: a source may have very many."""
+
+    file: SourceFile
+    start: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        """The number of its rows."""
+        return self.stop - self.start
+
+
+def stretches(files: Iterable[SourceFile], most_rows: int) -> Iterator[Stretch]:
+    """All rows of the files in their order, at most ``most_rows`` in a stretch."""
+    for file in files:
+        for start in range(0, file.num_rows, most_rows):
+            yield Stretch(file=file, start=start, stop=min(start + most_rows, file.num_rows))
+
+
+def grouped(found: Iterable[Stretch], most_rows: int) -> Iterator[tuple[Stretch, ...]]:
+    """Consecutive stretches of at most ``most_rows`` rows together: of tiny files many, of a large one each alone."""
+    group: list[Stretch] = []
+    num_rows = 0
+    for stretch in found:
+        if group and (num_rows + stretch.num_rows > most_rows or len(group) == MOST_FILES):
+            yield tuple(group)
+            group, num_rows = [], 0
+        group.append(stretch)
+        num_rows += stretch.num_rows
+    if group:
+        yield tuple(group)

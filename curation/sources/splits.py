@@ -4,11 +4,16 @@ The permutation is a keyed bijection over [0, N) that needs no array of N: an un
 power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
 2002, cycle walking).
 
-With ``splits.group`` the groups are permuted instead, in an array, and an interval ends where the nearest group does.
+With ``splits.group`` the groups are permuted instead, in an array, and an interval ends where the nearest group does:
+rows of one cluster are alike (a user's, a document's), so that no draw may divide them, and an interval counts them as
+fewer than they are. A cluster is a hash of the column's value: it needs no list of values, and is equal in all files.
 """
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -18,8 +23,49 @@ from curation.config import RowsConfig, SplitConfig
 from curation.config.base import rows_in
 from curation.errors import ConfigError, SourceError
 from curation.hashing import derive, hash64
-from curation.sources.clusters import clusters_of
+from curation.sources.missing import present, python_values
+from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
+
+
+def cluster_of(value: object) -> int | None:
+    """Return the cluster of a row by its value, an int64; ``None`` of a missing value, which is a cluster of its own.
+
+    Whole numbers are equal however they are written: a column with missing values holds them as 7.0.
+    """
+    if (value := present(value)) is None:
+        return None
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
+
+
+def clusters_of(files: Sequence[SourceFile], column: str) -> Int64s:
+    """Return the cluster of each row of a source by its position, int64 [N]; of a row without a value one of its own.
+
+    All rows of the column are read, once a process.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    in_order = sorted(files, key=lambda file: file.index)
+    return _clusters(tuple(json.dumps(file.recorded()) for file in in_order), column)
+
+
+@lru_cache(maxsize=8)
+def _clusters(files: tuple[str, ...], column: str) -> Int64s:
+    values: list[int | None] = []
+    for file in map(SourceFile.from_json, map(json.loads, files)):
+        if column not in file.schema:
+            values += [None] * file.num_rows
+            continue
+        for batch in read_rows(file, columns=[column]):
+            values += map(cluster_of, python_values(batch.column(column), column))
+    alone_N = hash64(np.arange(len(values), dtype=np.int64), 0).view(np.int64)
+    pairs = zip(values, alone_N.tolist(), strict=True)
+    cluster_N = np.array([alone if value is None else value for value, alone in pairs], dtype=np.int64)
+    cluster_N.setflags(write=False)
+    return cluster_N
+
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 """The rows of splits that were dealt before, where none were."""
@@ -155,7 +201,10 @@ def assign(
             f"splits.{rest[0]} and splits.{rest[1]} both take the rest of source {splits[rest[0]].source!r}; "
             "give one of them rows or fraction"
         )
-    counts = {name: _wanted(split, total_rows) for name, split in splits.items()}
+    counts = {
+        name: split.rows or 0 if split.fraction is None else rows_in(split.fraction, total_rows)
+        for name, split in splits.items()
+    }
     asked, left = sum(counts.values()), total_rows - sum(taken.values())
     text = ", ".join(f"{name} {number}" for name, number in counts.items() if name not in rest)
     if asked > left:
@@ -209,12 +258,6 @@ def assignment_of(
         before,
         cluster_N=None if group is None or takes_all else clusters_of(files, group),
     )
-
-
-def _wanted(split: SplitConfig, total_rows: int) -> int:
-    if split.fraction is not None:
-        return rows_in(split.fraction, total_rows)
-    return split.rows or 0
 
 
 def _words(rows: Mapping[str, int]) -> str:

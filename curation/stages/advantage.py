@@ -1,6 +1,5 @@
 """The advantage stage: an engine values the weak and the gold move of selected rows where they differ, in Ray tasks."""
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -31,8 +30,6 @@ class ValueMoves(Stage):
     """Asks an engine about weak labels of selected rows that differ from gold."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         found: Json
         """Findings that the report shows, ``arms`` among them."""
         table: TableRef
@@ -70,19 +67,11 @@ class ValueMoves(Stage):
         return Done(outputs=self.Made(found=found, table=table), rows=num_rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Differing:
-    """The rows of an arm whose weak label is a move, and not the gold one."""
+def _differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> tuple[Int64s, Json]:
+    """The rows of an arm that the engine is asked about, a draw of at most ``rows``, and counts of the arm's rows.
 
-    num_selected: int
-    num_unparsed: int
-    num_differing: int
-    drawn_M: Int64s
-    """Rows that the engine is asked about."""
-
-
-def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> Differing:
-    """Rows of an arm's selection that the engine is asked about: a draw of at most ``rows``."""
+    Their weak label is a move, and not the gold one.
+    """
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
     place_N = io.offsets(grades, ids_N)  # of a large pool only the selected rows' grades are held
@@ -90,12 +79,13 @@ def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) ->
     correct_M = io.take_offsets(grades, place_N[wrong_N], ["correct"])["correct"]
     wrong_N[wrong_N] = ~correct_M.to_numpy().astype(np.bool_)
     ids_M = ids_N[parsed_N & wrong_N]
-    return Differing(
-        num_selected=len(ids_N),
-        num_unparsed=int((~parsed_N).sum()),
-        num_differing=len(ids_M),
-        drawn_M=first_by_hash(ids_M, rows, seed),
-    )
+    drawn_M = first_by_hash(ids_M, rows, seed)
+    return drawn_M, {
+        "num_selected": len(ids_N),
+        "num_unparsed": int((~parsed_N).sum()),
+        "num_differing": len(ids_M),
+        "num_asked": len(drawn_M),
+    }
 
 
 def advantages(
@@ -108,11 +98,11 @@ def advantages(
         CommitError: rows in and rows out differ.
     """
     found = {
-        arm: differing(ref, job.grades, rows=job.engine.rows, seed=job.seed)
+        arm: _differing(ref, job.grades, rows=job.engine.rows, seed=job.seed)
         for arm, ref in job.selections.items()
         if ref is not None
     }
-    every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(arm.drawn_M for arm in found.values())]))
+    every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in found.values())]))
     table = in_chunks(
         partial(_value, job=job),
         every_N,
@@ -122,11 +112,11 @@ def advantages(
         guard=guard,
         progress=progress,
     )
-    return table, {arm: _of_arm(rows, table, job.engine) for arm, rows in found.items()}
+    return table, {arm: counts | _of_arm(table, drawn_M, job.engine) for arm, (drawn_M, counts) in found.items()}
 
 
-def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> Json:
-    asked = io.take(table, rows.drawn_M)
+def _of_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Json:
+    asked = io.take(table, drawn_M)
     kinds = [kind_of(error) for error in asked["error"].to_pylist() if error is not None]
     healthy = asked.filter(asked["error"].is_null())
     gold_N, chosen_N = (
@@ -134,10 +124,6 @@ def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> Json:
         for move in ("gold", "chosen")
     )
     return {
-        "num_selected": rows.num_selected,
-        "num_unparsed": rows.num_unparsed,
-        "num_differing": rows.num_differing,
-        "num_asked": len(rows.drawn_M),
         "errors": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
         **compared(gold_N, chosen_N, equal_within=engine.equal_within),
     }
@@ -172,5 +158,4 @@ def _columns(move: str, value: Value) -> dict[str, int | None]:
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Any:
-    """One domain per worker process, not per task."""
     return get_domain(DomainConfig.model_validate_json(config))

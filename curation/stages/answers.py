@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from curation.arrays import Int64s
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import attempt, get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.json_types import Json, JsonView
 from curation.passes.job import PassResult
 from curation.refs import TableRef, fingerprint

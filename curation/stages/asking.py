@@ -21,7 +21,6 @@ from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stopping import waited_for
 from curation.tasks import root
-from curation.teachers import can_be_replaced, concurrent_calls
 from curation.teachers.vllm_choice import BackendChoice, choose_backend
 
 
@@ -62,8 +61,8 @@ class TeacherUse(Inputs):
         model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
         name = fingerprint([model, str(self.backend), plain(self.engine, {})])
         kind = name
-        if isinstance(self.backend, str) and can_be_replaced(self.backend):
-            kind = fingerprint([plain(self.engine.actors, {}), concurrent_calls(self.backend)])
+        if isinstance(self.backend, str) and BACKENDS[self.backend].replaceable:
+            kind = fingerprint([plain(self.engine.actors, {}), BACKENDS[self.backend].calls])
         return Host(name=name, kind=kind, shared=True)
 
     def takes(self, rows: int | None) -> dict[str, float]:
@@ -96,7 +95,9 @@ class TeacherUse(Inputs):
     def passing(self, task: Task, commit_seconds: float) -> Iterator[tuple[AskConfig, PassOptions]]:
         """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
         engine, hold_cpus = self.started, task.hosts.hold_cpus
-        name = str(self.backend) if can_be_replaced(str(self.backend)) else f"{self.backend}-{PurePath(self.name).name}"
+        name = str(self.backend)
+        if not BACKENDS[name].replaceable:
+            name = f"{name}-{PurePath(self.name).name}"
         hosted = task.hosted(
             lambda: make_dataset(engine, name=name, hold_cpus=hold_cpus),
             max_idle_seconds=engine.actors.max_idle_seconds,

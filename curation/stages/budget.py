@@ -18,7 +18,7 @@ from curation.registry import check_options, code
 from curation.rundir.graph import In, Inputs
 from curation.selection import budget as rules
 from curation.selection.class_shares import ClassShares
-from curation.stages.pool_scores import PoolScores, too_long_ids
+from curation.stages.pool_scores import PoolScores, sorted_ids
 from curation.tables import io
 from curation.tables.schemas import CLUSTER
 from curation.trust.parts import independent
@@ -100,7 +100,7 @@ def resolve(
     count = rule.count(
         rules.Pool(
             num_rows=scores.num_rows + io.num_dropped(labels) - len(scores.copies_M),
-            num_right=_num_right(grades, np.union1d(too_long_ids(too_long), scores.copies_M))
+            num_right=_num_right(grades, np.union1d(sorted_ids(too_long), scores.copies_M))
             if "right" in reads
             else None,
             scores=scores if "scores" in reads else None,

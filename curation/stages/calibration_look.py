@@ -9,8 +9,8 @@ from curation.domains import Domain
 from curation.refs import TableRef
 from curation.tables import io
 from curation.teachers.completions import above, ranked
-from curation.teachers.content_free import baselines
 from curation.teachers.in_pairs import chosen
+from curation.teachers.wrapped import baselines
 
 FIRST_BLANK = 1 << 62
 """The first row id of examples without content; no file has it."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from curation.registry import code
 from curation.rundir.graph import In, Inputs
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.capped import Capped
-from curation.selection.class_shares import ClassShares
 from curation.selection.quotas import allocate, strata
 from curation.selection.top_n import check
 from curation.stages.budget import ComputedBudget, ScoredSplit
@@ -112,11 +111,6 @@ class SelectJob(ChoiceInputs):
     teacher: ModelRef | None
     generation: int
 
-    @classmethod
-    def of(cls, choice: ChoiceInputs, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
-        """The job of a choice."""
-        return cls(**vars(choice), texts=texts, teacher=teacher, generation=generation)
-
     @property
     def repeated(self) -> TableRef | None:
         """The repeated rows, if one of each question is taken."""
@@ -165,14 +159,9 @@ class Chooser:
     own, are what they are without it.
     """
 
-    def __init__(self, job: SelectJob, n: int, cap: int | None = None, quota: ClassShares | None = None) -> None:
-        self._job, self._n, self._cap, self._quota = job, n, cap, quota
+    def __init__(self, job: SelectJob, budget: ComputedBudget) -> None:
+        self._job, self._n, self._cap, self._quota = job, budget.n, budget.max_per_label, budget.quota
         self._bin_N: Int64s | None = None
-
-    @classmethod
-    def of(cls, job: SelectJob, budget: ComputedBudget) -> Self:
-        """The chooser of a budget."""
-        return cls(job, budget.n, budget.max_per_label, budget.quota)
 
     def _is_divided(self, arm: Arm) -> bool:
         return self._quota is not None and arm.takes_top

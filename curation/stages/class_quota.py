@@ -7,9 +7,8 @@ from curation.arms import ARMS
 from curation.config import SelectionConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain
-from curation.domains.class_counts import Grouping, confusion, given
+from curation.domains.class_counts import Grouping, RarestClass, confusion, given
 from curation.domains.label_sets import LabelSets
-from curation.domains.rarest_class import RarestClass
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import In, Inputs
@@ -22,7 +21,7 @@ class Classes(Inputs):
     """The closed set of labels, and the labelled rows that say how the teacher confuses them.
 
     Where labels are sets of classes they are strata of rows by their rarest class
-    (:mod:`curation.domains.rarest_class`).
+    (:mod:`curation.domains.class_counts`).
     """
 
     names: Sequence[str]
@@ -110,11 +109,7 @@ def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | Non
 
 
 def _check_sets(selection: SelectionConfig) -> None:
-    """Refuse settings that labels which are sets of classes cannot have.
-
-    Raises:
-        ConfigError: names the key, the value and the mend.
-    """
+    """Refuse settings that labels which are sets of classes cannot have."""
     several = "with domain.multi a row may have several classes"
     if isinstance(selection.quota, dict):
         raise ConfigError(

@@ -72,8 +72,6 @@ def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReadRow:
-    """The result of reading a raw row."""
-
     example: Json | None
     gold: str | None
     problem: str | None
@@ -176,7 +174,6 @@ def schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
 
 
 def _table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
-    """The rows of a split, or of the audit table, under its schema."""
     if name == AUDIT:
         columns = {
             "row_id": ids,

@@ -170,11 +170,6 @@ def settle(
 
 
 def _refusal(pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]) -> str:
-    counts = "; ".join(
-        f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
-        f"({rules_in_words(pair.rules)})"
-        for pair in pairs
-    )
     first, rule = pairs[0], next(iter(pairs[0].rules))
     shown = [
         json.dumps(io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0], default=str)
@@ -182,8 +177,17 @@ def _refusal(pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns
     ]
     example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
     return (
-        f"splits {counts}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of {first.other}, "
-        f"{WORDS[rule]}: {example}"
+        f"splits {shared_in_words(pairs)}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
+        f"{first.other}, {WORDS[rule]}: {example}"
+    )
+
+
+def shared_in_words(pairs: Sequence[OverlapRows]) -> str:
+    """Pairs of splits that share questions, with counts of rows by rule."""
+    return "; ".join(
+        f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
+        f"({rules_in_words(pair.rules)})"
+        for pair in pairs
     )
 
 

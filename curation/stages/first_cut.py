@@ -9,7 +9,7 @@ order of the work; what is answered does not.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,10 @@ from curation.config.states import parse
 from curation.errors import ConfigError, UserError
 from curation.heavy import torch
 from curation.refs import TableRef, TrustRef
-from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
+from curation.selection.cascade import CHECK_ROWS, HeldOut, still_pays
+from curation.stopping import checked
 from curation.tables import io, schemas
-from curation.trust import FittedTrust, Scores, load_fitted
+from curation.trust import Scores, load_fitted
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -43,13 +44,6 @@ class FirstCutRule:
     """The share of dropped rows below which the cut does not pay (``cascade.FirstCut``)."""
     check_rows: int = CHECK_ROWS
     """Prompts after which a process looks whether it pays."""
-
-    @classmethod
-    def of(cls, found: FirstCut, function: TrustRef) -> "FirstCutRule | None":
-        """The cut that was found; None if it is off."""
-        if found.threshold is None:
-            return None
-        return cls(function=function, threshold=found.threshold, break_even=found.break_even)
 
 
 class PromptGate:
@@ -106,11 +100,11 @@ class Passing:
 
 def passing(function: TrustRef, threshold: float) -> Passing:
     """Which rows would pass, by a function that reads states alone."""
-    found = cast("StateTrust", load_fitted(function))
+    found = load_fitted(function)
     return Passing(states=tuple(found.inputs), function=found, threshold=threshold)
 
 
-def states_of(trust: FittedTrust, kept: Sequence[str]) -> tuple[str, ...]:
+def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
     """The states that a function of prompts reads, of those that a teacher keeps.
 
     Raises:
@@ -186,12 +180,12 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
 
 
 def _answered(
-    labels: TableRef, functions: Sequence[FittedTrust], takes: Callable[[Int64s], Bools]
+    labels: TableRef, functions: "Sequence[StateTrust]", takes: Callable[[Int64s], Bools]
 ) -> Iterator[pa.RecordBatch]:
     """The answered rows that ``takes``, with what the functions read."""
     features = dict.fromkeys(feature for function in functions for feature in function.features)
     columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
-    for batch in io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches():
+    for batch in checked(io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches()):
         yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
 
 

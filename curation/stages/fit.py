@@ -36,8 +36,6 @@ class FitTrust(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         trust: TrustRef | None
         fit: Json | None
         """:func:`summary`."""
@@ -85,7 +83,7 @@ class FitTrust(Stage):
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
 
     def _fitted(self, task: Task) -> TrustRef:
-        from train.class_probe import ClosedLabels
+        from train.probes import ClosedLabels
         from train.trust import fit_here
 
         options = self.trust.options.get(self.function, {})

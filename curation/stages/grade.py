@@ -35,8 +35,6 @@ class Grade(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         grades: TableRef
 
     labels: In[TableRef]
@@ -56,7 +54,6 @@ class Grade(Stage):
         return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
 
     def _by_command(self, task: Task, checker: str) -> Done:
-        """Run the command on the rows that have no verdict yet."""
         tables = (self.labels, self.gold, self.examples)
         with task.progress() as update:
             verdicts = in_chunks(
@@ -108,7 +105,6 @@ def grade(
 
 
 def _schema(examples: TableRef) -> pa.Schema:
-    """The schema of the grades of a table of examples."""
     return schemas.grades(io.open_table(examples).schema)
 
 
@@ -164,7 +160,6 @@ def _columns(labels: TableRef) -> list[str]:
 
 
 def _both(labels: TableRef, gold: TableRef) -> Int64s:
-    """The ids of rows with an answer and a gold label, ascending."""
     ids = [
         io.read(table, ["row_id"], condition)["row_id"].to_numpy()
         for table, condition in ((labels, io.answered(labels)), (gold, "gold IS NOT NULL"))

@@ -45,8 +45,6 @@ class TakeGradients(Stage):
     """Takes the gradients of an arm's rows."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         gradients: TableRef
         """Schema ``schemas.gradients``."""
 
@@ -79,8 +77,6 @@ class CompareGradients(Stage):
     """Compares how coherent the arms' gradients are."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         found: Json
 
     tables: InEach[TableRef | None]
@@ -122,7 +118,7 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
     Raises:
         ConfigError: no arm has enough rows.
     """
-    healthy = {arm: _healthy(ref) for arm, ref in tables.items()}
+    healthy = {arm: io.read(ref, ["row_id"], "error IS NULL")["row_id"].to_numpy() for arm, ref in tables.items()}
     enough = {arm: ids_N for arm, ids_N in healthy.items() if len(ids_N) >= FEWEST}
     if not enough:
         most = max(map(len, healthy.values()), default=0)
@@ -147,7 +143,7 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
         "arms": {
             arm: {
                 **measured.to_json(),
-                "loss": _mean_loss(tables[arm], chosen[arm]),
+                "loss": float(np.mean(io.take(tables[arm], chosen[arm], ["loss"])["loss"].to_numpy())),
                 "against": None if against is None or arm == reference else difference(measured, against),
             }
             for arm, measured in found.items()
@@ -170,22 +166,6 @@ def _coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
     return coherence(lambda: batches(ref, row_ids_N), size)
 
 
-def _healthy(ref: TableRef) -> Int64s:
-    ids_N: Int64s = io.read(ref, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
-    return ids_N
-
-
-def _mean_loss(ref: TableRef, row_ids_N: Int64s) -> float:
-    return float(np.mean(io.take(ref, row_ids_N, ["loss"])["loss"].to_numpy()))
-
-
-class _Loaded(NamedTuple):
-    """The base student in a worker process."""
-
-    model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
-
-
 def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """The rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
     from train.gradients import row_gradients
@@ -199,7 +179,7 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     rows: list[Json] = []
     for text in texts:
         pair = Pair(text["prompt"], text["completion"])
-        found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template).rows
+        found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template)
         if found:
             longest_last.append({**found[0], "row_id": text["row_id"]})
         else:
@@ -218,8 +198,8 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
 
 
 @lru_cache(maxsize=1)
-def _loaded(base: ModelRef, dtype: str, device: str) -> _Loaded:
+def _loaded(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """One model per worker process, not per task."""
     model, tokenizer = load_model(base, dtype=dtype, device=device), load_tokenizer(base)
     check_tokens(base, tokenizer, model)
-    return _Loaded(model, tokenizer)
+    return model, tokenizer

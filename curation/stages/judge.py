@@ -4,7 +4,7 @@
 grades all labels of a domain whose check is a judge.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +34,6 @@ class Judge(AskModel):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         grades: TableRef
         num_asked: int
         pass_: Json
@@ -126,33 +124,34 @@ def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
     problems = {row["row_id"]: problem_of(row["error"]) for row in failed}
 
-    schema = schemas.grades(io.open_table(grades).schema)
+    def judged(batch: pa.RecordBatch) -> Json:
+        ids_B, by_rule_B = batch.column("row_id"), batch.column("correct").to_numpy(zero_copy_only=False)
+        correct_B = np.isin(ids_B.to_numpy(), right_ids)
+        problem_B = pa.array([problems.get(row_id) for row_id in ids_B.to_pylist()], pa.string())
+        return {"correct": correct_B, "judged": correct_B & ~by_rule_B, "problem": problem_B}
 
-    def parts() -> Iterator[pa.Table]:
-        for batch in scans.batches(grades, {name: name for name in schema.names}, None):
-            ids_B = batch.column("row_id").to_numpy()
-            by_rule_B = batch.column("correct").to_numpy(zero_copy_only=False)
-            correct_B = np.isin(ids_B, right_ids)
-            problem_B = pa.array([problems.get(row_id) for row_id in ids_B.tolist()], pa.string())
-            columns = [batch.column("row_id"), correct_B, correct_B & ~by_rule_B, problem_B]
-            columns += [batch.column(name) for name in schema.names[len(columns) :]]
-            yield pa.table([pa.array(column) for column in columns], schema=schema)
-
-    return io.write_parts(parts(), schema, uri)
+    return _changed(grades, judged, uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
     accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
 
+    def judged(batch: pa.RecordBatch) -> Json:
+        correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
+        judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
+        return {"correct": correct_B | judged_B, "judged": judged_B}
+
+    return _changed(grades, judged, uri)
+
+
+def _changed(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
+    """The grades with the columns that ``judged`` gives for a batch in place of theirs."""
     schema = schemas.grades(io.open_table(grades).schema)
 
     def parts() -> Iterator[pa.Table]:
         for batch in scans.batches(grades, {name: name for name in schema.names}, None):
-            correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
-            judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
-            columns = [batch.column("row_id"), correct_B | judged_B, judged_B]
-            columns += [batch.column(name) for name in schema.names[len(columns) :]]
-            yield pa.table([pa.array(column) for column in columns], schema=schema)
+            columns = {name: batch.column(name) for name in schema.names} | judged(batch)
+            yield pa.table([pa.array(columns[name]) for name in schema.names], schema=schema)
 
     return io.write_parts(parts(), schema, uri)

@@ -17,7 +17,6 @@ from curation.rundir.run import Task
 from curation.sources import SourceFile, as_kept, kept_fields, read_rows, require_columns, row_ids
 from curation.stages.selected import PART_ROWS, in_both_forms
 from curation.storage.cache import staged
-from curation.storage.paths import Place
 from curation.tables import io, schemas
 
 
@@ -40,8 +39,6 @@ class Keep(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         files: dict[str, dict[str, str]]
         """``parquet`` and ``jsonl`` by arm: the columns of a selection, then those that are kept."""
 
@@ -68,9 +65,14 @@ class Keep(Stage):
         ids_M = np.concatenate([np.empty(0, dtype=np.int64), *found])
         order_M = np.argsort(ids_M, kind="stable")
         made: dict[str, dict[str, str]] = {}
+        wide = pa.schema([*schemas.SELECTION, *fields])
         for arm, table in selections.items():
             joined = _joined(table, kept, ids_M[order_M], order_M)
-            made[arm] = _written(joined, pa.schema([*schemas.SELECTION, *fields]), task.directory, arm)
+            targets = {end: task.directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
+            with staged(targets["parquet"]) as path, staged(targets["jsonl"]) as text:
+                for _ in in_both_forms((part.cast(wide) for part in joined), wide, path, text):
+                    pass
+            made[arm] = {end: str(target) for end, target in targets.items()}
             task.say(f"{arm}: rows with {', '.join(self.columns)} in {made[arm]['parquet']} and .jsonl")
         return Done(outputs=self.Made(files=made), rows=len(ids_M))
 
@@ -110,12 +112,3 @@ def _joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int6
         for name in beside.column_names:
             rows = rows.append_column(beside.schema.field(name), beside[name])
         yield rows
-
-
-def _written(parts: Iterator[pa.Table], schema: pa.Schema, directory: Place, arm: str) -> dict[str, str]:
-    """Write the rows as ``<arm>.parquet`` and ``<arm>.jsonl``."""
-    targets = {end: directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
-    with staged(targets["parquet"]) as path, staged(targets["jsonl"]) as text:
-        for _ in in_both_forms((part.cast(schema) for part in parts), schema, path, text):
-            pass
-    return {end: str(target) for end, target in targets.items()}

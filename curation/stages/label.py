@@ -26,6 +26,7 @@ from curation.stages.asks import asks_of
 from curation.stages.first_cut import FirstCutRule
 from curation.stages.label_chunks import LabelJob
 from curation.stages.reduce import Reduction, reduction_of
+from curation.stopping import checked
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
@@ -215,7 +216,7 @@ def count_labels(ref: TableRef) -> LabelCounts:
     columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
     cut = schemas.DROPPED in table.schema.names
     added = [name for name in (*(schemas.FIRST_CUT.names if cut else ()), *ORDER_COLUMNS) if name in table.schema.names]
-    for batch in table.scanner(columns=[*columns, *added]).to_batches():
+    for batch in checked(table.scanner(columns=[*columns, *added]).to_batches()):
         rows += batch.num_rows
         num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
         dropped += num_dropped
@@ -262,7 +263,7 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
     """
     unread = _error_ids(examples)
     rows, failed, kinds = 0, 0, Counter[str]()
-    for batch in io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches():
+    for batch in checked(io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches()):
         asked_N = missing(batch.column("row_id").to_numpy(), unread)
         texts = batch.column("error").filter(pa.array(asked_N)).drop_null().to_pylist()
         rows, failed = rows + int(asked_N.sum()), failed + len(texts)
@@ -278,6 +279,6 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
 
 def _error_ids(examples: TableRef) -> BitMap64:
     found = BitMap64()
-    for batch in io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches():
+    for batch in checked(io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches()):
         found |= bitmap(batch.column("row_id").to_numpy())
     return found

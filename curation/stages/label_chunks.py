@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
-from curation.domains.constrained import as_asked
-from curation.domains.given import given_numbers
+from curation.domains.given import as_asked, given_numbers
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
@@ -33,8 +32,7 @@ from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher, knows_gates
 from curation.teachers.completions import count_clipped, error_batch
-from curation.teachers.content_free import ContentFree
-from curation.teachers.metered import Metered
+from curation.teachers.wrapped import ContentFree, Metered
 from curation.telemetry import metrics
 
 _LABEL = pa.schema([pa.field("label", pa.string())])
@@ -241,15 +239,7 @@ def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
 
 
 def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[str]) -> pa.RecordBatch:
-    config = job.teacher
-    failed = error_batch(
-        list(errors),
-        list(errors.values()),
-        config.states,
-        config.state_dtype,
-        teacher.state_size,
-        config.token_logprobs,
-    )
+    failed = error_batch(errors, job.teacher, teacher.state_size)
     return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in added})
 
 

@@ -95,8 +95,6 @@ class MeasureLength(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         counts: TooLong
         too_long: TableRef | None
         """The table of ``counts``; null where it is empty, so that another limit that leaves nothing out redoes no
@@ -137,8 +135,6 @@ class MeasureLength(Stage):
 
 
 class _Found(NamedTuple):
-    """The result of a task."""
-
     rows: pa.Table
     num_rows: int
     shortest: int | None
@@ -206,7 +202,8 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     if solutions:
         answers = [gold.get("solution") for gold in golds]
     else:
-        answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]
+        pairs = zip((gold.get("gold") for gold in golds), examples, strict=True)
+        answers = [None if gold is None else attempt(domain.answer, gold, example)[0] for gold, example in pairs]
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
     if job.limit.completions == "both":
         options = [attempt(domain.options, example)[0] or ("",) for example in examples]
@@ -230,11 +227,6 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     )
 
 
-def _answer(domain: Domain, gold: str | None, example: Example) -> str | None:
-    """The completion that states a gold label; None without one, or if the domain cannot state it."""
-    return None if gold is None else attempt(domain.answer, gold, example)[0]
-
-
 def _tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
     """The number of tokens of each completion, end token included, int64 [N]; 0 without a completion."""
     num_N = np.zeros(len(texts), dtype=np.int64)
@@ -249,11 +241,9 @@ def _given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]"
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Domain:
-    """One domain per worker process, not per task."""
     return get_domain(DomainConfig.model_validate_json(config))
 
 
 @lru_cache(maxsize=2)
 def _tokenizer(student: ModelRef) -> "PreTrainedTokenizerBase":
-    """One tokenizer per worker process."""
     return load_tokenizer(student)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
-from curation.domains import Domain, Identity, attempt, get_domain
+from curation.domains import Domain, Example, Identity, attempt, get_domain
 from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError, kind_of
 from curation.heavy import ray
@@ -85,8 +85,6 @@ class _Entries(NamedTuple):
 
 
 class _Fragments(NamedTuple):
-    """Some fragments of a split's table."""
-
     ref: TableRef
     domain: DomainConfig
     fragments: tuple[int, ...]
@@ -141,6 +139,16 @@ def find(
     )
 
 
+def shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
+    """Compare the questions of small splits in this process: by split the ids and digests of its rows.
+
+    A question is kept by the first of ``names`` that has it.
+    """
+    near = [_halves(digests.near())[0] for of in questions.values() for _, digests in of]
+    index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
+    return _pairs(names, {name: _hits(of, index_K) if of else _concatenated([]) for name, of in questions.items()})
+
+
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
     if problems and sum(problems.values()) == io.count(ref, "error IS NULL"):
         raise SourceError(
@@ -167,16 +175,19 @@ def fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
         yield tuple(held)
 
 
+def healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[int]) -> Iterator[list[Example]]:
+    """Yield the healthy rows of some of a table's fragments with ids and ``columns``, some at a time."""
+    dataset = io.open_table(ref)
+    chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
+    scanner = dataset.scanner(columns=["row_id", *columns], filter="error IS NULL", fragments=chosen, batch_size=4096)
+    for batch in scanner.to_batches():
+        yield batch.to_pylist()
+
+
 def _identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
     """The id of each healthy row, and its identity or the reason why it has none."""
-    dataset = io.open_table(part.ref)
-    fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in part.fragments]
-    scanner = dataset.scanner(
-        columns=["row_id", *domain.columns.names], filter="error IS NULL", fragments=fragments, batch_size=4096
-    )
-    for batch in scanner.to_batches():
-        for row in batch.to_pylist():
-            yield row["row_id"], *attempt(identity_of, domain, row)
+    for row in itertools.chain.from_iterable(healthy_rows(part.ref, domain.columns.names, part.fragments)):
+        yield row["row_id"], *attempt(identity_of, domain, row)
 
 
 def identity_of(domain: Domain, row: Mapping[str, object]) -> Identity:
@@ -299,7 +310,6 @@ def _concatenated(entries: Sequence[_Entries]) -> _Entries:
 
 
 def _repeats(*hashes: Uint64s) -> int:
-    """The number of values that repeat an earlier one."""
     all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
     return len(all_N) - len(np.unique(all_N))
 

@@ -3,34 +3,23 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from curation.config import RunConfig
 from curation.domains import attempt, get_domain
-from curation.domains.identity import RULES
 from curation.errors import SourceError
 from curation.escaping import escaped
 from curation.json_types import JsonView
 from curation.sources import NOTHING, SourceFile, assignment_of, raw_rows, read_rows
 from curation.stages.deal import examples_of
-from curation.stages.dropping import MEND, MEND_ADDED, drops, refuses, rules_in_words
-from curation.stages.overlap import Digests, identity_of, rank
+from curation.stages.dropping import MEND, MEND_ADDED, drops, refuses, rules_in_words, shared_in_words
+from curation.stages.overlap import Digests, identity_of, rank, shared
 
 MOST_ROWS = 20_000
 """The most rows of all splits together; larger sources are compared by the stage prepare."""
 _SHOWN = 200
 """Characters of an example row."""
-
-
-class _Seen(NamedTuple):
-    """A question of a split."""
-
-    number: int
-    """Number of the row within the split, from 1, in the order of the files."""
-    example: JsonView
-    digests: Digests
 
 
 def look(
@@ -50,43 +39,31 @@ def look(
             "splits share a question was not looked at: the stage prepare does it"
         )
         return
-    rows: dict[str, list[_Seen]] = {name: [] for name in named}
-    for source in sources:
-        for name, seen in _questions(config, source, files[source], taken):
-            rows[name].append(seen)
-    refused, lines, example = [], [], ""
     names = sorted(named, key=lambda name: (name not in taken, rank(name)))
-    keys: dict[str, dict[bytes, _Seen]] = {name: {} for name in names}
-    for place, other in enumerate(names):
-        for kept in names[:place] if other not in taken else ():
-            found: Counter[str] = Counter()
-            for seen in rows[other]:
-                for rule, made in zip(RULES, _keys(seen.digests), strict=True):
-                    if (match := next((keys[kept][key] for key in made if key in keys[kept]), None)) is not None:
-                        found[rule] += 1
-                        if refuses(kept, other, config.splits.overlap):
-                            example = example or _example(kept, match, other, seen)
-                        break
-            if found:
-                words = f"{found.total():,} rows of {other} ({rules_in_words(found)})"
-                if refuses(kept, other, config.splits.overlap):
-                    refused.append(f"{kept} and {other} share questions, {words}")
-                else:
-                    fate = "dropped" if drops(kept, other, config.splits.overlap) else "kept"
-                    lines.append(f"splits: {words} ask questions of {kept}: {fate}")
-        for seen in rows[other]:
-            for made in _keys(seen.digests):
-                for key in made:
-                    keys[other].setdefault(key, seen)
-    if refused:
-        raise SourceError(f"splits {'; '.join(refused)}; e.g. {example}; {MEND_ADDED if taken else MEND}")
-    yield from lines
+    questions: dict[str, list[tuple[int, Digests]]] = {name: [] for name in names}
+    shown: dict[tuple[str, int], JsonView] = {}
+    for source in sources:
+        for name, number, example, digests in _questions(config, source, files[source], taken):
+            questions[name].append((number, digests))
+            shown[name, number] = example
+    pairs = [pair for pair in shared(names, questions) if pair.other not in taken]
+    if refused := [pair for pair in pairs if refuses(pair.kept, pair.other, config.splits.overlap)]:
+        of_kept, of_other = zip((refused[0].kept, refused[0].other), refused[0].example, strict=True)
+        texts = dict.fromkeys(escaped(json.dumps(shown[row], default=str)[:_SHOWN]) for row in (of_kept, of_other))
+        raise SourceError(
+            f"splits {shared_in_words(refused)}; e.g. row {of_kept[1]} of {of_kept[0]} and row {of_other[1]} of "
+            f"{of_other[0]}: {' and '.join(texts)}; {MEND_ADDED if taken else MEND}"
+        )
+    for pair in pairs:
+        fate = "dropped" if drops(pair.kept, pair.other, config.splits.overlap) else "kept"
+        rows = f"{len(pair.row_ids_M):,} rows of {pair.other} ({rules_in_words(pair.rules)})"
+        yield f"splits: {rows} ask questions of {pair.kept}: {fate}"
 
 
 def _questions(
     config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
-) -> Iterator[tuple[str, _Seen]]:
-    """The healthy rows of a source that have an identity, each with its split."""
+) -> Iterator[tuple[str, int, JsonView, Digests]]:
+    """The healthy rows of a source that have an identity: split, number in it from 1, the example, and its digests."""
     assignment = assignment_of(config, source, items, taken)
     names, numbers = list(assignment.counts), Counter[str]()
     position = 0
@@ -103,15 +80,4 @@ def _questions(
                     identity, _ = (None, "") if example["error"] else attempt(identity_of, domain, example)
                     if identity is not None:
                         shown = {column: example[column] for column in domain.columns.names}
-                        yield name, _Seen(numbers[name], shown, Digests(domain.name, identity))
-
-
-def _keys(digests: Digests) -> tuple[list[bytes], ...]:
-    """The keys by which two rows are the same, in the order of ``RULES``."""
-    return [digests.same()], [digests.permuted()], digests.near()
-
-
-def _example(kept: str, one: _Seen, other: str, two: _Seen) -> str:
-    shown = [escaped(json.dumps(seen.example, default=str)[:_SHOWN]) for seen in (one, two)]
-    both = shown[0] if shown[0] == shown[1] else " and ".join(shown)
-    return f"row {one.number} of {kept} and row {two.number} of {other}: {both}"
+                        yield name, numbers[name], shown, Digests(domain.name, identity)

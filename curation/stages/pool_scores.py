@@ -23,7 +23,7 @@ from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, exact_bound, merged, tally
 from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
-from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassScores
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
 from curation.stages.cap_keys import LabelKeys, Reader
@@ -35,6 +35,8 @@ SAMPLE_ROWS = 1 << 20
 """Rows from which candidate cuts are taken, where no rule needs them all."""
 LAST = np.float32(-1e38)
 """The raw score of the first row that ranks behind all others."""
+FAILED = "NOT correct"
+"""The rows of a table of verdicts that a check fails."""
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
@@ -115,9 +117,9 @@ class PoolScores:
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
-        out_M = np.union1d(too_long_ids(self.too_long), self.copies_M)
+        out_M = np.union1d(sorted_ids(self.too_long), self.copies_M)
         if self.verdicts is not None:
-            out_M = np.union1d(out_M, failed_ids(self.verdicts))
+            out_M = np.union1d(out_M, sorted_ids(self.verdicts, FAILED))
         for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             score_B = function.score(batch) if trust else function.raw_score(batch)
@@ -168,7 +170,7 @@ class PoolScores:
         """The n best rows, or fewer, of which at most ``cap`` have the same key (:mod:`curation.selection.capped`)."""
 
         def of(fragments: Sequence[int] | None) -> Capped:
-            return walked(self._keyed(keys, fragments), n, cap, seed)
+            return walked(self._keyed(keys.reader(), fragments), n, cap, seed)
 
         return walked_parts(self._over(of), n, cap)
 
@@ -219,23 +221,22 @@ class PoolScores:
 
     def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
         """The best rows of each of C classes, as many as its quota: held, as those under a cap are."""
-        none_last_T = np.append(quota_C, 0)
+        none_last_T, num = np.append(quota_C, 0), int(quota_C.sum())
 
-        def numbered(fragments: Sequence[int] | None) -> Iterator[Labelled]:
-            for batch, ids_B, score_B in self._scored(fragments, ("label",)):
-                yield ids_B, score_B, partial(_classes_at, classes, batch.column("label"))
+        def numbered(_: Int64s, weak_M: pa.Array) -> Labels:
+            return places(weak_M, classes).astype(np.uint64)
 
         def of(fragments: Sequence[int] | None) -> Capped:
-            return walked(numbered(fragments), num, none_last_T, seed)
+            return walked(self._keyed(numbered, fragments), num, none_last_T, seed)
 
-        num = int(quota_C.sum())
         return walked_parts(self._over(of), num, none_last_T)
 
-    def _keyed(self, keys: LabelKeys, fragments: Sequence[int] | None) -> Iterator[Labelled]:
-        read = keys.reader()
+    def _keyed(self, read: Reader, fragments: Sequence[int] | None) -> Iterator[Labelled]:
+        def at(ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
+            return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
+
         for batch, ids_B, score_B in self._scored(fragments, ("label",)):
-            weak_B = batch.column("label")
-            yield ids_B, score_B, partial(_labels_at, read, ids_B, weak_B)
+            yield ids_B, score_B, partial(at, ids_B, batch.column("label"))
 
     def candidates(self) -> Candidates:
         """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
@@ -269,28 +270,12 @@ def behind(score_N: Scores) -> Scores:
     return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
 
 
-@lru_cache(maxsize=4)
-def too_long_ids(ref: TableRef | None) -> Int64s:
-    """The ids of a table of over-long rows, ascending, int64 [M]; empty without a table."""
+@lru_cache(maxsize=8)
+def sorted_ids(ref: TableRef | None, filter: str | None = None) -> Int64s:
+    """The ids of the rows of a table that match an SQL ``filter``, ascending, int64 [M]; empty without a table."""
     if ref is None:
         return np.zeros(0, dtype=np.int64)
-    return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
-
-
-@lru_cache(maxsize=4)
-def failed_ids(ref: TableRef | None) -> Int64s:
-    """The ids of the rows that a check fails, ascending, int64 [M]; empty without a table."""
-    if ref is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.sort(io.read(ref, columns=["row_id"], filter="NOT correct")["row_id"].to_numpy())
-
-
-def _labels_at(read: Reader, ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
-    return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
-
-
-def _classes_at(classes: Grouping, weak_B: pa.Array, place_M: Int64s) -> Labels:
-    return places(weak_B.take(pa.array(place_M)), classes).astype(np.uint64)
+    return np.sort(io.read(ref, columns=["row_id"], filter=filter)["row_id"].to_numpy())
 
 
 def _among(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s, Scores, npt.NDArray[np.bool_]]]:

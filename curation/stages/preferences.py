@@ -21,8 +21,6 @@ class WritePreferences(Stage):
     """Writes the rows that every arm selected once more, as ``prompt``, ``chosen`` and ``rejected``."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         arms: dict[str, RowFiles]
         """The pairs of the arms that did not drop out (schema ``schemas.PREFERENCES``)."""
         rows_of: dict[str, TableRef | None]

@@ -10,7 +10,6 @@ order of keeping are handled as ``splits.overlap`` says.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import lance
 import numpy as np
@@ -20,17 +19,26 @@ from pyroaring import BitMap64
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
+from curation.escaping import quoted
 from curation.heavy import ray
 from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import SourceFile, assignment_of, check_unique, grouped, split_sizes, stretches
+from curation.sources import (
+    SourceFile,
+    assignment_of,
+    check_unique,
+    grouped,
+    nearest,
+    require_columns,
+    split_sizes,
+    stretches,
+)
 from curation.stages.deal import AUDIT, POOL, DealJob, DealtSource, SourceChunk, deal, dealt, table_schema, targets
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import first_bad, preview
-from curation.stages.source_columns import check_columns
 from curation.stages.usable import SplitCounts, check_usable, count_split, sentences
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
@@ -42,6 +50,8 @@ from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
+GROUPED = ("source", "calibration", "pool")
+"""The splits whose files must have the column ``splits.group``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,15 +205,10 @@ def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writ
         commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
-class _Planned(NamedTuple):
+def _planned(
+    config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt
+) -> tuple[DealJob, dict[str, pa.Schema], dict[str, int]]:
     """The job, and the schema and the expected rows of each table."""
-
-    job: DealJob
-    schemas: dict[str, pa.Schema]
-    expected: dict[str, int]
-
-
-def _planned(config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt) -> _Planned:
     splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
@@ -220,7 +225,7 @@ def _planned(config: RowsConfig, directory: Place, files: Mapping[str, Sequence[
     expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
     if AUDIT in names:
         expected[AUDIT] = expected[POOL]
-    return _Planned(job, schemas, expected)
+    return job, schemas, expected
 
 
 def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
@@ -335,3 +340,30 @@ def _check(
                 f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); "
                 f"{first}{'; ' if first else ''}fix them"
             )
+
+
+def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> None:
+    """Refuse files of a source that lack a column which one of its splits needs.
+
+    A column of grades must be in the files of the source split; those of other splits may have gold labels instead.
+
+    Raises:
+        SourceError: names the file, the column, and the nearest one that the file has.
+    """
+    own = config.sources[source]
+    ids = [] if own.id_column is None else [own.id_column]
+    for domain in config.domains_of(source).values() or [own.domain or config.domain]:
+        require_columns(files, [[*form, *ids] for form in get_domain(domain).forms])
+    group, named = config.splits.group, config.splits.named()
+    if group is not None and any(named[name].source == source for name in GROUPED if name in named):
+        for file in files:
+            if group not in file.schema:
+                close = nearest(group, file.schema)
+                raise SourceError(
+                    f"splits.group: {file.path} has no column {quoted(group)} (it has: {', '.join(file.schema)}), and "
+                    f"the files of {', '.join(GROUPED)} must; "
+                    + (f"did you mean {quoted(close)}?" if close else "name a column of theirs, or add it")
+                )
+    given = config.domain_of("source").given_labels
+    if given is not None and given.grade is not None and source == config.splits.source.source:
+        require_columns(files, [[given.grade]])

@@ -1,7 +1,7 @@
-"""A look at some rows of the sources, without Ray: how many of each split could not be used."""
+"""A look at some rows of the sources, without Ray: how many of each split could not be used, and possible groups."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from curation.errors import SourceError, kind_of
 from curation.escaping import quoted
 from curation.json_types import Json
 from curation.metrics import proportion
+from curation.report.groups import PossibleGroups
 from curation.sources import NOTHING, SourceFile, assignment_of, nearest, rows_at
 from curation.sources.ids import check_some
 from curation.sources.sample import SampledRow
@@ -119,7 +120,6 @@ def _values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
 
 
 def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int) -> Looked:
-    """Rows of a split of ``size`` rows, read as examples."""
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
     examples = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
@@ -134,7 +134,6 @@ def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Dom
 
 
 def _unread(domain: Domain, examples: Sequence[Json]) -> Iterator[str]:
-    """Yield the labels made elsewhere that the domain cannot read."""
     for example in examples:
         completion = completion_of(domain, example)
         if completion is not None and attempt(domain.parse, completion, example)[0] is None:
@@ -155,7 +154,7 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
             yield (
                 f"splits.{name}: {looked.unread.total():,} of {looked.rows:,} labels made elsewhere, looked at, cannot "
                 f"be read ({commonest(looked.unread)}); they count as wrong, and arms that rank leave them out: write "
-                "them as the classes are written, or add their words to domain.classes"
+                f"them as answers of {config.domain.name} are written, or add the words of classes to domain.classes"
             )
     if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
         rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
@@ -238,3 +237,46 @@ def _drawn(num_rows: int, seed: int) -> Int64s:
         return np.arange(num_rows)
     starts = np.sort(np.random.default_rng(seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)) * RUN_ROWS
     return (starts[:, None] + np.arange(RUN_ROWS)).ravel()
+
+
+MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
+"""The fewest values of a column, rows a value and rows of either split, and the share of the pool's rows with values
+that no labelled row has."""
+
+
+def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
+    """Return columns that may divide rows into groups, such as users; none where ``splits.group`` names one.
+
+    Their values repeat within the labelled rows and differ from the pool's, by rows looked at. Rows of one group are
+    alike: trust that is measured on some groups need not hold on others, and intervals of so many rows are too narrow.
+    """
+    if "source" not in seen or POOL not in seen or config.splits.group is not None:
+        return []
+    domain, found = get_domain(config.domain_of("source")), list[PossibleGroups]()
+    read = {*domain.columns.names, *(name for form in domain.forms for name in form)}
+    for column, of_source in seen["source"].values.items():
+        of_pool = seen[POOL].values.get(column, Counter[str]())
+        if column not in read and differ(of_source, of_pool):
+            others = sum(rows for value, rows in of_pool.items() if value not in of_source) / of_pool.total()
+            found.append(
+                PossibleGroups(column=column, num_rows=of_source.total(), num_values=len(of_source), others=others)
+            )
+    return found
+
+
+def warnings_of(groups: Iterable[PossibleGroups]) -> Iterator[str]:
+    """Say what groups of rows mean for a run."""
+    for found in groups:
+        yield (
+            f"{found.words}. If rows of one value are alike (a user, a document, a day), trust is worth less on others "
+            f"than the report can tell, and its intervals are too narrow: set splits.group: {found.column}, label rows "
+            "of more values, or check 200 selected rows (curate review draw)"
+        )
+
+
+def differ(of_source: Counter[str], of_pool: Counter[str]) -> bool:
+    """Whether values repeat within the labelled rows, and are others than the pool's."""
+    if min(of_source.total(), of_pool.total()) < MIN_ROWS or len(of_source) < MIN_VALUES:
+        return False
+    others = sum(rows for value, rows in of_pool.items() if value not in of_source)
+    return of_source.total() >= MIN_REPEATED * len(of_source) and others >= MIN_OTHERS * of_pool.total()

@@ -17,10 +17,11 @@ from curation.passes.dataset import ModelDataset
 from curation.passes.job import PassOptions, PassResult
 from curation.passes.monitor import ChunkSpent
 from curation.passes.run import run_pass
+from curation.registry import BACKENDS
 from curation.stages.calibration_look import FIRST_BLANK
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
-from curation.teachers import concurrent_calls, width
+from curation.teachers import width
 from curation.telemetry.standing import Update
 
 NUM_CHUNKS = 16
@@ -106,7 +107,7 @@ def probe(
     """
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
-    calls = concurrent_calls(job.teacher.backend)
+    calls = BACKENDS[job.teacher.backend].calls
     how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
     passes = _labelled(job, population, seconds, how)
     labels, chunks = _labels(passes), [chunk for found in passes for chunk in found.of_chunks]
@@ -161,7 +162,7 @@ def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOp
 
     if math.isinf(seconds):
         return [asked(len(ids_N), chunk_rows(len(ids_N), most))]
-    calls, size = concurrent_calls(job.teacher.backend), min(FIRST_ROWS, most)
+    calls, size = BACKENDS[job.teacher.backend].calls, min(FIRST_ROWS, most)
     actors = job.teacher.actors.max
     passes = [first := asked(min(len(ids_N), 2 * size * calls * actors), size)]
     most_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))

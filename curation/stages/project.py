@@ -11,6 +11,7 @@ from curation.json_types import Json
 from curation.refs import ProjectionRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
+from curation.stopping import checked
 from curation.storage.inside import run_around, to_record
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
@@ -26,8 +27,6 @@ class Project(Stage):
     """Fits principal components of the labels' hidden states, and adds them as a column."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         labels: TableRef
         """The labels with the projection of their states as a column."""
         projection: ProjectionRef
@@ -64,7 +63,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
 
     def batches() -> Iterator["States"]:
         scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
-        for batch in scanner.to_batches():
+        for batch in checked(scanner.to_batches()):
             fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from curation.domains import attempt, get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.passes.job import ChunkWorker, Row
 from curation.passes.models import Models
 from curation.passes.run import run_pass
@@ -25,6 +25,7 @@ from curation.signals import label_request
 from curation.stages.label import MakeLabels, check_errors
 from curation.stages.label_chunks import LabelsJob, noted
 from curation.stages.reduce import reduction_of
+from curation.stopping import checked
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import Request, width
@@ -49,7 +50,7 @@ class Read(MakeLabels):
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""
         bought = BitMap64()
-        for batch in io.open_table(self.answers).scanner(columns=["row_id"]).to_batches():
+        for batch in checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
             bought |= bitmap(batch.column("row_id").to_numpy())
         with self.teacher.passing(task, self.commit_seconds) as (engine, how):
             job = ReadJob(
@@ -126,7 +127,6 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return commits.write_fragment(labels, self._job.labels_uri, self._schema, note=note)
 
     def _of(self, rows: list[Row]) -> pa.Table:
-        """The answers to rows, in their order."""
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
 
     def _joined(self, bought: pa.Table, read: pa.Table) -> pa.Table:

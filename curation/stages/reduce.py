@@ -19,17 +19,11 @@ from curation.tables import io, schemas
 class Reduction(Protocol):
     """Turns labels with all states into labels with fewer; pickled to every actor."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The cache key: everything that the labels depend on besides the teacher."""
-        ...
-
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """The schema of the reduced labels."""
-        ...
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """The reduced labels, row by row."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +31,6 @@ class Projected:
     """Stores the projection of the states, which the score stage reads."""
 
     projection: ProjectionRef
-
-    def to_json(self) -> dict[str, Any]:
-        """The projection's digest."""
-        return {"projection": self.projection.to_json()}
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """``schemas.projected_states``."""
@@ -69,10 +59,6 @@ class ScoredOnly:
     num_rows: int
     """The number of rows of the split from which the sample is drawn."""
     seed: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The trust functions' digests."""
-        return {"trust": {name: ref.to_json() for name, ref in self.fitted}}
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """``schemas.kept_states``, then the scores."""

@@ -5,7 +5,6 @@ Two rows ask the same question if their text and set of options are equal once t
 bytes a row in Ray's object store, and others sort them by bucket; the driver sees repeated rows alone.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,13 +13,13 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Example, get_domain
+from curation.domains import get_domain
 from curation.domains.grading import questions
 from curation.heavy import ray
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.overlap import BUCKET_ROWS, fragment_groups
+from curation.stages.overlap import BUCKET_ROWS, fragment_groups, healthy_rows
 from curation.tables import io, schemas
 from curation.tasks import cause
 from curation.telemetry.standing import Standing, Update
@@ -46,8 +45,6 @@ class FindRepeats(Stage):
     """Finds the pool rows whose question another pool row asks too."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         counts: RepeatCounts
         repeats: TableRef | None
         """These rows (schema ``schemas.REPEATS``); null where there are none."""
@@ -101,7 +98,7 @@ class FindRepeats(Stage):
 def _hashed(ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int) -> tuple[Any, ...]:
     """Return the number of rows and, by bucket, the ids and questions of those that have one, int64 [2, N]."""
     domain, num_rows, pieces = get_domain(config), 0, [np.zeros((2, 0), dtype=np.int64)]
-    for rows in _rows(ref, domain.columns.names, fragments):
+    for rows in healthy_rows(ref, domain.columns.names, fragments):
         num_rows += len(rows)
         found = zip(rows, questions(domain, rows), strict=True)
         pairs = [(row["row_id"], question) for row, question in found if question is not None]
@@ -111,16 +108,7 @@ def _hashed(ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num
     return num_rows, *(pair_2N[:, bucket_N == bucket] for bucket in range(num_buckets))
 
 
-def _rows(ref: TableRef, columns: Sequence[str], fragments: tuple[int, ...]) -> Iterator[list[Example]]:
-    table = io.open_table(ref)
-    chosen = [fragment for fragment in table.get_fragments() if fragment.fragment_id in fragments]
-    scanner = table.scanner(columns=["row_id", *columns], filter="error IS NULL", fragments=chosen, batch_size=4096)
-    for batch in scanner.to_batches():
-        yield batch.to_pylist()
-
-
 def _repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
-    """Return ids and questions of the rows of a bucket whose question occurs more than once."""
     row_id_N, question_N = np.concatenate([np.zeros((2, 0), dtype=np.int64), *pairs_2N], axis=1)
     _, place_N, size_Q = np.unique(question_N, return_inverse=True, return_counts=True)
     again_N = size_Q[place_N] > 1

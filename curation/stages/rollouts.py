@@ -38,8 +38,7 @@ from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import missing
 from curation.teachers import Teacher
-from curation.teachers.content_free import ContentFree
-from curation.teachers.metered import Metered
+from curation.teachers.wrapped import ContentFree, Metered
 
 UNKNOWN, NO, YES = -1, 0, 1
 """Whether a row has a completion to train on."""
@@ -103,7 +102,9 @@ class RollOut(AskModel):
     def run(self, task: Task) -> Done:
         """Decide what gold arms train on, and sample."""
         model = self.teacher.model
-        job = SelectJob.of(measurable(self.choice)[0], texts=GoldTexts(source="answer"), teacher=model, generation=0)
+        job = SelectJob(
+            **vars(measurable(self.choice)[0]), texts=GoldTexts(source="answer"), teacher=model, generation=0
+        )
         settings = job.selection.gold_rollouts
         asked = RolloutJob(
             examples=job.pool,
@@ -216,7 +217,7 @@ def roll_out(
         return made
     budget = budget_of(job)
     sampling = _Sampling(job, asked, directory, how)
-    sampling.fill(Chooser.of(job, budget), budget.n, job.gold)
+    sampling.fill(Chooser(job, budget), budget.n, job.gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,

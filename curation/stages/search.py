@@ -28,8 +28,6 @@ class Search(Stage):
     """Searches a trust function on the labels of the source split, and fits what was found on all of them."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         trust: TrustRef | None
         fit: Json | None
         absent: dict[str, str] | None

@@ -30,7 +30,7 @@ from curation.selection.budget import rows_a_label
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
 from curation.stages.gold import GoldTexts, WeakFormat, weak_format
-from curation.stages.pool_scores import LAST, failed_ids, too_long_ids
+from curation.stages.pool_scores import FAILED, LAST, sorted_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
@@ -93,8 +93,6 @@ class Select(Stage):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         budget: ComputedBudget | None
         """Null where no arm is left."""
         arms: dict[str, Selection]
@@ -123,7 +121,7 @@ class Select(Stage):
             task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
         if not choice.selection.arms:
             return self._nothing(dropped)
-        job = SelectJob.of(choice, texts=texts, teacher=self.teacher, generation=self.generation)
+        job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher, generation=self.generation)
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
         if unseen is not None:
@@ -203,8 +201,8 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
         BudgetError: an arm has fewer candidates than the budget.
     """
     budget = budget_of(job)
-    chooser = Chooser.of(job, budget)
-    weak = format_of_pool(job)
+    chooser = Chooser(job, budget)
+    weak = weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
@@ -259,7 +257,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
 
 def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
     """The budget with as many rows as every arm has under the cap."""
-    chooser, left = Chooser(job, budget.n, cap, budget.quota), {}
+    chooser, left = Chooser(job, replace(budget, max_per_label=cap)), {}
     for name in job.selection.arms:
         try:
             left[name] = chooser.num_left(ARMS[name])
@@ -290,18 +288,12 @@ def _threshold(score: float | None) -> float | None:
 
 
 def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
-    num = len(too_long_ids(job.too_long))
-    failed = len(failed_ids(job.verdicts))
+    num, failed = len(sorted_ids(job.too_long)), len(sorted_ids(job.verdicts, FAILED))
     dropped = f"; {failed:,} rows failed the check of selection.verify, and are dropped" if failed else ""
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
     again = 0 if job.repeated is None else io.count(job.repeated)
     once = f"; {again:,} rows ask questions that others ask, and one of each may be selected" if again else ""
     return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}; or drop the arm")
-
-
-def format_of_pool(job: SelectJob) -> WeakFormat:
-    """The format of the pool's weak completions."""
-    return weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
 
 
 def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int) -> dict[str, Any]:

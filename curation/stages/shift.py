@@ -22,6 +22,7 @@ from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stopping import checked
 from curation.tables import io
 from curation.tables.schemas import input_column
 from curation.trust import get_trust
@@ -31,10 +32,8 @@ class MeasureShift(Stage):
     """Tests how the teacher's hidden states of the pool differ from those of other splits."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         shift: Json
-        """:func:`measure_shift` by split."""
+        """:func:`compare` by split, as JSON."""
 
     pool: In[TableRef]
     compared: InEach[TableRef]
@@ -46,7 +45,8 @@ class MeasureShift(Stage):
     def run(self, task: Task) -> Done:
         """Test each split against the pool."""
         found = {
-            split: measure_shift(ref, self.pool, self.states, seed=self.seed) for split, ref in self.compared.items()
+            split: compare(ref, self.pool, self.states, seed=self.seed).to_json()
+            for split, ref in self.compared.items()
         }
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
@@ -74,8 +74,6 @@ class MeasureSelectedShift(Stage):
     """Counts the foreign rows among those of the pool that pass the cut of an arm."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         foreign: dict[str, Json]
         """:func:`foreign_to_json` by arm; without arms that have no cut, or too few labelled rows with a score."""
 
@@ -114,11 +112,6 @@ def foreign_to_json(foreign: Foreign) -> Json:
     return {**foreign.to_json(), "warning": passing_in_words(foreign) if foreign.is_shown else None}
 
 
-def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Json:
-    """:func:`compare` as JSON."""
-    return compare(split, pool, states, seed=seed).to_json()
-
-
 def gravest(*found: Shift) -> Shift:
     """Return a test that is an alarm, or shows foreign rows, else the least p-value, as one of so many (Bonferroni)."""
     least = min(found, key=lambda shift: (not shift.alarm, not shift.has_minority, shift.p_value))
@@ -153,7 +146,7 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for batch in table.scanner(columns=["row_id"], scan_in_order=True).to_batches():
+    for batch in checked(table.scanner(columns=["row_id"], scan_in_order=True).to_batches()):
         ids_N = batch.column("row_id").to_numpy()
         taken_M = np.flatnonzero(sampled(ids_N, num_rows, seed))
         offsets.append(start + taken_M)

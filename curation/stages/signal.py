@@ -29,7 +29,7 @@ from curation.stages.asks import Ask, Values, ask_of
 from curation.storage.paths import place
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
-from curation.teachers.content_free import ContentFree
+from curation.teachers.wrapped import ContentFree
 
 
 class MeasureSignal(AskModel):

@@ -1,4 +1,4 @@
-"""Parts of stages that fine-tune a model: their process, their outcome, and the rows that they left out."""
+"""Stages that make a model, or fine-tune one: a base, a teacher that learns the task's format, a student."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,14 +8,18 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from curation.config import StudentConfig, TrainSection
+from curation import models
+from curation.config import DomainConfig, InitConfig, SftConfig, StudentConfig, TrainSection
+from curation.domains import Example, attempt, get_domain
 from curation.escaping import escaped
 from curation.json_types import Json
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.registry import code
-from curation.rundir.graph import Done, In, Stage
+from curation.registry import METHODS, code
+from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
+from curation.stages.selected import write_rows
+from curation.storage.paths import Place
 from curation.tables import io, schemas
 
 MAX_IDLE_SECONDS = 120.0
@@ -55,8 +59,6 @@ class Training(Stage):
     """Fine-tunes a model by a recipe."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         model: ModelRef
         training: Json
         """The record of the training, but for the rows that it dropped."""
@@ -122,3 +124,91 @@ def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> T
     )
     rows = pa.table({"row_id": ids, "error": [errors[row_id] for row_id in ids]}, schema=schemas.LEFT_OUT)
     return io.write(rows, str(task.directory / "left_out.lance"))
+
+
+class MakeBase(Stage):
+    """Makes a model of random weights, with a tokenizer of the domain's vocabulary."""
+
+    class Made(NamedTuple):
+        model: ModelRef
+
+    init: InitConfig
+    domain: DomainConfig
+    seed: int
+    num_rows: int | None = 0
+
+    def run(self, task: Task) -> Done:
+        """Make the model."""
+        vocabulary = get_domain(self.domain).vocabulary()
+        ref = models.create(
+            task.directory,
+            family=self.init.family,
+            shape=self.init.shape(),
+            words=vocabulary.words,
+            pattern=vocabulary.pattern,
+            seed=self.seed,
+        )
+        return Done(outputs=self.Made(model=ref), rows=0)
+
+
+class Adapt(Training):
+    """Fine-tunes a model on all rows of a labelled split, with their gold labels."""
+
+    examples: In[TableRef]
+    domain: DomainConfig
+
+    def run(self, task: Task) -> Done:
+        """Train on the healthy rows."""
+        rows, left_out = adaptation_rows(self.examples, self.domain, task.directory)
+        return self._train(task, METHODS["sft"].trained_by, rows, {}, left_out=left_out)
+
+
+def adaptation_rows(
+    examples: TableRef, domain_config: DomainConfig, directory: Place
+) -> tuple[TableRef, dict[int, str]]:
+    """Write the rows to adapt a teacher on: all healthy ones with their gold labels, as a selection named ``adapt``.
+
+    Error rows and rows that the domain cannot render are left out: their errors, ``kind: detail``, come by row id.
+    """
+    domain = get_domain(domain_config)
+    errors = io.read(examples, columns=["row_id", "error"], filter="error IS NOT NULL")
+    left_out = dict(zip(errors["row_id"].to_pylist(), errors["error"].to_pylist(), strict=True))
+
+    def pair(example: Example) -> dict[str, str]:
+        return {"prompt": domain.prompt(example), "completion": domain.answer(example["gold"], example)}
+
+    rows = []
+    for rank, example in enumerate(io.read(examples, filter="error IS NULL").to_pylist()):
+        rendered, error = attempt(pair, example)
+        if rendered is None:
+            left_out[example["row_id"]] = str(error)
+            continue
+        lineage = {"arm": "adapt", "label_source": "gold", "completion_source": "answer", "generation": 0}
+        rows.append({**rendered, **lineage, "row_id": example["row_id"], "rank": rank, "label": example["gold"]})
+    table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
+    return table, left_out
+
+
+class TrainStudent(Training):
+    """Trains a student by the method that is configured; again only where what its rows teach changed."""
+
+    digest: In[str]
+    """A digest of what the rows teach."""
+    trained_by: str
+    """The method's function, as the registry names it."""
+    read: Json
+    """Further arguments that the method reads."""
+    rows: In[TableRef] = setting()
+    """The selected rows, which the digest stands for."""
+    examples: InEach[TableRef] = setting()
+    """``examples``, the pool, for a method that reads it; the digest names the rows of it."""
+
+    @property
+    def inputs(self) -> Json:
+        """The rows too, where the recipe reads more of them than the digest covers: their trust."""
+        by_trust = isinstance(self.recipe, SftConfig) and self.recipe.weight_by_trust
+        return {**super().inputs, **({"rows": self.rows} if by_trust else {})}
+
+    def run(self, task: Task) -> Done:
+        """Train."""
+        return self._train(task, self.trained_by, self.rows, {**self.read, **self.examples})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from curation.errors import SourceError, kind_of
 from curation.refs import TableRef
 from curation.stages.deal import AUDIT
+from curation.stopping import checked
 from curation.tables import io
 
 NO_AUDIT = (
@@ -87,7 +88,7 @@ def count_split(ref: TableRef, name: str) -> SplitCounts:
     rows, errors = 0, Counter[str]()
     problems = "solution_error" if name == AUDIT else "error"
     columns = [problems, *(["gold"] if name == AUDIT else [])]
-    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
+    for batch in checked(io.open_table(ref).scanner(columns=columns).to_batches()):
         rows += batch.num_rows
         if name == AUDIT and (num_unknown := batch.column("gold").null_count):
             errors["no_gold"] += num_unknown

@@ -62,8 +62,6 @@ def task_rows(num: int, batch_rows: int) -> int:
 
 
 class _BestRows(Stage):
-    """A stage that checks the best rows of the pool by an arm's trust."""
-
     pool: In[TableRef]
     labels: In[TableRef]
     """The pool's labels with their scores."""
@@ -122,8 +120,6 @@ class Verify(_BestRows):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         verdicts: TableRef
         """The checked rows (``schemas.GRADES``), best first."""
         counts: VerifyCounts
@@ -162,8 +158,6 @@ class VerifyByJudge(_BestRows, AskModel):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         verdicts: TableRef
         """The rows that were asked about (``schemas.GRADES``), best first."""
         counts: VerifyCounts

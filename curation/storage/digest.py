@@ -20,7 +20,7 @@ NO_WEIGHTS = ("training.json",)
 
 
 BLOCK_BYTES = 1 << 20
-QUICK, TAG = "xxh3:", "tag:"
+QUICK, SHA256, TAG = "xxh3:", "sha256:", "tag:"
 
 
 class Content(NamedTuple):
@@ -28,7 +28,7 @@ class Content(NamedTuple):
 
     size: int
     digest: str
-    """``xxh3:`` and the digest of its bytes, or ``tag:`` and an object store's content tag."""
+    """``xxh3:`` or ``sha256:`` and the digest of its bytes, or ``tag:`` and an object store's content tag."""
 
 
 def quick_content(path: Path) -> Content:
@@ -62,11 +62,12 @@ def has_content(path: Place, then: Content, tag: str) -> bool:
     Raises:
         OSError: the file cannot be read.
     """
-    kept = then.digest.removeprefix(QUICK).removeprefix(TAG).strip('"')
-    is_md5 = len(kept) == 32 and set(kept) <= set("0123456789abcdef")
-    if not (is_quick := then.digest.startswith(QUICK)) and not is_md5:
+    kind, _, kept = then.digest.replace('"', "").partition(":")
+    if kind == "tag" and not (len(kept) == 32 and set(kept) <= set("0123456789abcdef")):
         return tag in ("", then.digest)
-    digest = xxhash.xxh3_128() if is_quick else hashlib.md5(usedforsecurity=False)
+    digest = (
+        xxhash.xxh3_128() if kind == "xxh3" else hashlib.new("md5" if kind == "tag" else kind, usedforsecurity=False)
+    )
     if isinstance(path, Remote):
         for start in range(0, then.size, PART_BYTES):
             digest.update(path.read_range(start, min(start + PART_BYTES, then.size)))
@@ -75,9 +76,9 @@ def has_content(path: Place, then: Content, tag: str) -> bool:
     return digest.hexdigest() == kept
 
 
-def bytes_digest(content: bytes) -> str:
-    """The digest of :func:`quick_content` for bytes in memory."""
-    return QUICK + xxhash.xxh3_128_hexdigest(content)
+def content_of(text: bytes) -> Content:
+    """Return what :func:`quick_content` gives for a file of these bytes."""
+    return Content(len(text), QUICK + xxhash.xxh3_128_hexdigest(text))
 
 
 def file_sha256(path: Path) -> str:

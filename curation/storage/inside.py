@@ -17,7 +17,7 @@ from typing import Any
 from curation.errors import RunDirError
 from curation.storage.paths import Place, Remote
 
-_HERE = "./"
+HERE = "./"
 """Begins a path that is relative to the directory of the record; another text that begins so gets it once more."""
 
 
@@ -48,8 +48,8 @@ def to_record(value: object, home: Place) -> Any:
     def change(text: str) -> str:
         found = next((root for root in homes if f"{text}/".startswith(f"{root}/")), None)
         if found is not None:
-            return _HERE + text[len(found) + 1 :]
-        return _HERE + text if text.startswith(_HERE) else text
+            return HERE + text[len(found) + 1 :]
+        return HERE + text if text.startswith(HERE) else text
 
     return _with_texts(value, change)
 
@@ -59,8 +59,8 @@ def from_record(value: object, home: Place) -> Any:
     root = str(home.absolute())
 
     def change(text: str) -> str:
-        path = text.removeprefix(_HERE)
-        return path if path == text or path.startswith(_HERE) else f"{root}/{path}".rstrip("/")
+        path = text.removeprefix(HERE)
+        return path if path == text or path.startswith(HERE) else f"{root}/{path}".rstrip("/")
 
     return _with_texts(value, change)
 

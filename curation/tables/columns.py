@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 
 import lance
 import pyarrow as pa
+from lance.fragment import FragmentMetadata
 from lance.schema import LanceSchema
 
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
-from curation.tables import sums
+from curation.tables.digests import rename_files
 from curation.tables.io import open_table
+from curation.tables.versions import set_torn_aside
 from curation.tasks import in_tasks
 
 
@@ -29,6 +31,7 @@ def add_columns(
     versions newer than ``ref`` (columns that an interrupted run added), the new version is still built on ``ref``.
     """
     dataset = open_table(ref)
+    set_torn_aside(ref.uri, after=ref.version)
     if lance.dataset(ref.uri).version != ref.version:
         dataset.restore()  # type: ignore[no-untyped-call]
         dataset = lance.dataset(ref.uri)
@@ -46,13 +49,14 @@ def add_columns(
                 raise CommitError(f"{ref.uri}: fragment {number} is not in version {version}")
             before = {file.path for file in fragment.metadata.files}
             metadata, schema = fragment.merge_columns(compute, columns=list(columns))
-            return json.dumps(sums.with_sums(ref.uri, metadata, known=before)), schema
+            described = metadata.to_json()
+            rename_files(ref.uri, [described], old=before)
+            return json.dumps(described), schema
 
         merged = list(in_tasks(merge, numbers))
-        fragments, found = sums.parted(json.loads(text) for text, _ in merged)
+        fragments = [FragmentMetadata.from_json(text) for text, _ in merged]
         # its own schema numbers the columns: the number of a dropped one is given to no other
         operation = lance.LanceOperation.Merge(fragments, merged[0][1])
         guard()
-        sums.append(ref.uri, found)
         version = lance.LanceDataset.commit(ref.uri, operation, read_version=version).version
     return TableRef(uri=ref.uri, version=version)

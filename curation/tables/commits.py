@@ -27,12 +27,10 @@ from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
-from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
-from curation.tables import sums
-from curation.tables.contents import sync_version
-from curation.tables.old_versions import Superseded
+from curation.tables.digests import rename_files
 from curation.tables.row_ids import RowIds, bitmap, include_all
+from curation.tables.versions import Superseded, sync_version
 
 logger = logger_of(__name__)
 
@@ -48,8 +46,8 @@ WRITTEN = pa.schema(
         ("note", pa.string()),
     ]
 )
-"""The output of a writing task, one row per table: the fragments as a JSON list (:func:`sums.with_sums`), the row ids
-as int64 bytes, the time of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
+"""The output of a writing task, one row per table: the fragments as a JSON list, the row ids as int64 bytes, the time
+of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
 
 
 def committed_ids(uri: str) -> BitMap64:
@@ -74,11 +72,16 @@ def write_fragment(
 def written(
     uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, object] | None = None
 ) -> pa.Table:
-    """The row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes."""
+    """Return the row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes.
+
+    Their files get their digests into their names, and are on the disk.
+    """
+    described = [fragment.to_json() for fragment in fragments]
+    rename_files(uri, described)
     return pa.table(
         {
             "uri": [uri],
-            "fragments": [json.dumps([sums.with_sums(uri, fragment) for fragment in fragments])],
+            "fragments": [json.dumps(described)],
             "row_ids": [row_ids],
             "time": [time.time()],
             "note": [json.dumps(note) if note else None],
@@ -126,8 +129,8 @@ class Committer:
         if len(ids) != len(ids_N):
             raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {len(ids_N) - len(ids)} ids")
         if self._is_new(ids):
-            metadata, found = sums.parted(json.loads(fragments))
-            self._queue.append(_Queued(fragments=metadata, ids=ids, sums=found))
+            metadata = [FragmentMetadata.from_json(json.dumps(item)) for item in json.loads(fragments)]
+            self._queue.append(_Queued(fragments=metadata, ids=ids))
             include_all(self._pending, ids)
 
     def flush(self) -> None:
@@ -148,7 +151,7 @@ class Committer:
                     self._commit()
                 break
             except REFUSALS as error:
-                if attempt == COMMIT_ATTEMPTS or isinstance(error, sums.NOT_THERE[1:]):  # which do not pass
+                if attempt == COMMIT_ATTEMPTS:
                     raise CommitError(
                         f"{self.uri}: commit failed {attempt} times, last: {of_lance(error) or error}"
                     ) from error
@@ -186,8 +189,6 @@ class Committer:
             )
         )
         self._guard()
-        # before the commit: a file that a version names always has its digest, also after a kill
-        sums.append(self.uri, {name: content for queued in self._queue for name, content in queued.sums.items()})
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
         sync_version(self._dataset)
         if self._first is None:
@@ -207,4 +208,3 @@ class _Queued:
 
     fragments: list[FragmentMetadata]
     ids: BitMap64
-    sums: dict[str, Content]

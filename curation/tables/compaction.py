@@ -9,8 +9,8 @@ if another driver's commit came first and named one of the old fragments; it ref
 first.
 """
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import lance
 from lance.fragment import FragmentMetadata
@@ -20,11 +20,10 @@ from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
 from curation.heavy import ray
 from curation.refs import TableRef
-from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
-from curation.tables import sums
-from curation.tables.contents import sync_version
+from curation.tables.digests import find_changed, rename_files
 from curation.tables.row_ids import RowIds
+from curation.tables.versions import sync_version
 from curation.tasks import in_tasks, root
 
 logger = logger_of(__name__)
@@ -35,13 +34,6 @@ FACTOR = 4
 """Compact only if the number of fragments falls at least this many times."""
 BATCH_BYTES = 16 << 20
 """Bytes of rows that a task reads at a time."""
-
-
-class Rewritten(NamedTuple):
-    """Files that a task wrote, and their digests."""
-
-    result: RewriteResult
-    sums: dict[str, Content]
 
 
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
@@ -86,19 +78,22 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
     return tasks if num_left * FACTOR <= len(fragments) else []
 
 
-def rewrite(ref: TableRef, task: CompactionTask) -> Rewritten:
+def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
     """Write one fragment, without committing.
 
     Raises:
         CommitError: a file was changed since it was written: a copy with digests of its own would hide that.
     """
-    if wrong := sums.changed(ref.uri, sorted(_paths(task.fragments))):
-        raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({sums.DATA}/{wrong[0]})")
-    result = task.execute(lance.dataset(ref.uri, version=ref.version))
-    return Rewritten(result, sums.of_files(ref.uri, sorted(_paths(result.new_fragments))))
+    if wrong := find_changed(ref.uri, task.fragments):
+        raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
+    executed = task.execute(lance.dataset(ref.uri, version=ref.version))
+    result = json.loads(executed.json())  # type: ignore[attr-defined]  # its stubs lack it
+    rename_files(ref.uri, result["new_fragments"])
+    renamed: RewriteResult = RewriteResult.from_json(json.dumps(result))  # type: ignore[attr-defined]
+    return renamed
 
 
-def commit(ref: TableRef, rewritten: Sequence[Rewritten], *, guard: Guard = unguarded) -> TableRef:
+def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = unguarded) -> TableRef:
     """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
 
     Raises:
@@ -108,11 +103,10 @@ def commit(ref: TableRef, rewritten: Sequence[Rewritten], *, guard: Guard = ungu
     ids = RowIds(ref.uri)
     ids.follow(dataset)
     known = _files(fragment.metadata for fragment in dataset.get_fragments())
-    known |= _files(fragment for item in rewritten for fragment in item.result.new_fragments)
+    known |= _files(fragment for item in rewritten for fragment in item.new_fragments)
     guard()
     try:
-        sums.append(ref.uri, {name: content for item in rewritten for name, content in item.sums.items()})
-        Compaction.commit(dataset, [item.result for item in rewritten])
+        Compaction.commit(dataset, list(rewritten))
         sync_version(dataset)
     except REFUSALS as error:
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
@@ -127,7 +121,3 @@ def commit(ref: TableRef, rewritten: Sequence[Rewritten], *, guard: Guard = ungu
 def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
     """The files of the first columns; Lance draws their names at random."""
     return {fragment.files[0].path for fragment in fragments}
-
-
-def _paths(fragments: Iterable[FragmentMetadata]) -> set[str]:
-    return {file.path for fragment in fragments for file in fragment.files}

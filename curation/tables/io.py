@@ -14,8 +14,9 @@ from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage import durable
 from curation.storage.paths import PATIENCE_SECONDS, place
-from curation.tables import schemas, torn
+from curation.tables import schemas
 from curation.tables.row_ids import SCAN_ROWS, in_order
+from curation.tables.versions import set_torn_aside
 
 # Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
 os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
@@ -34,7 +35,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
         CommitError: the existing table has other columns.
     """
     place(uri).parent.mkdir(parents=True, exist_ok=True)
-    torn.set_aside(uri)
+    set_torn_aside(uri)
     try:
         # not write_dataset(mode="create"): of two concurrent calls, the slower one empties the other's table
         operation = lance.LanceOperation.Overwrite(schema, [])

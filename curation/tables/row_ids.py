@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from curation.arrays import Bools, Int64s
 from curation.errors import CommitError
 from curation.escaping import logger_of
+from curation.stopping import checked
 from curation.storage.paths import place, write_atomically
 
 logger = logger_of(__name__)
@@ -189,7 +190,7 @@ def scan(
         io_buffer_size=READ_AHEAD_BYTES,
         scan_in_order=in_order,
     )
-    for batch in scanner.to_batches():
+    for batch in checked(scanner.to_batches()):
         yield batch.column("row_id").to_numpy()
 
 

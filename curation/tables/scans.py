@@ -6,6 +6,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from curation.refs import TableRef
+from curation.stopping import checked
 from curation.tables.io import open_table
 from curation.tasks import in_tasks
 
@@ -46,7 +47,7 @@ def batches(
         fragments=chosen,
         scan_in_order=True,
     )
-    yield from scanner.to_batches()
+    yield from checked(scanner.to_batches())
 
 
 def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:

@@ -29,7 +29,7 @@ ERROR = pa.field("error", pa.string())
 
 
 CLUSTER = pa.field("row_cluster", pa.int64())
-"""The cluster of the row (``curation.sources.clusters``); null of a row that is one of its own. It stands in tables of
+"""The cluster of the row (``curation.sources.splits``); null of a row that is one of its own. It stands in tables of
 examples and grades where ``splits.group`` is set."""
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from curation.errors import CommitError
 from curation.json_types import Json
+from curation.stopping import checked
 from curation.storage.lease import Guard, unguarded
 from curation.tables.commits import Committer
 
@@ -78,7 +79,7 @@ def commit_stream(
             on_commit(CommitRound(rows, time.monotonic() - begun))
 
     try:
-        for table in written:
+        for table in checked(written):
             if table is not None:
                 is_due = is_due or len(table) > 0
                 take(table)

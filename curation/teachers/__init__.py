@@ -3,6 +3,7 @@
 A backend is one file with one class and one line in ``curation.registry.BACKENDS``.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -103,6 +104,36 @@ class Teacher(Protocol):
         ...
 
 
+class BaseTeacher:
+    """The start of a teacher that is asked anew by a copy of itself; as it is, it starts nothing and has no states."""
+
+    state_size = 0
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        """Nothing is known of the start."""
+        return {}
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> JsonView:
+        """Nothing is started."""
+        return {}
+
+    @staticmethod
+    def width(config: AskConfig) -> int:
+        """Numbers of a hidden state: none."""
+        return 0
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same teacher, not started again, asked as ``config`` says."""
+        other = copy.copy(self)
+        other._ask(config)
+        return other
+
+    def _ask(self, config: AskConfig) -> None:
+        self._config = config
+
+
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
     return cast(Teacher, _class_of(config)(settled(config, model), None if model is None else here(model)))
@@ -132,13 +163,3 @@ def width(config: AskConfig, model: ModelRef | None) -> int:
     if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
         return state_size(model, config.states)
     return int(_class_of(config).width(config))
-
-
-def concurrent_calls(backend: str) -> int:
-    """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
-    return BACKENDS[backend].calls
-
-
-def can_be_replaced(backend: str) -> bool:
-    """Whether a process can give up a teacher of this backend for another one."""
-    return BACKENDS[backend].replaceable

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation.config import AskConfig
 from curation.config.states import layers_of, parse
 from curation.tables import schemas
 
@@ -151,20 +152,16 @@ def ranked(scores: Sequence[float], given: int | None = None) -> list[int]:
     return sorted(range(len(scores)), key=lambda place: (place != given, -scores[place]))
 
 
-def error_batch(
-    row_ids: Sequence[int],
-    errors: Sequence[str],
-    states: Sequence[str],
-    state_dtype: str,
-    state_size: int,
-    num_token_logprobs: int = 0,
-) -> pa.RecordBatch:
-    """A batch of error rows: everything null but the row id and the error."""
+def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -> pa.RecordBatch:
+    """A batch of error rows, by row id: everything null but the row id and the error.
+
+    ``state_size``: numbers of each state that ``config`` keeps, which is null here.
+    """
     return completion_batch(
-        [AnsweredRow(row_id, error=error) for row_id, error in zip(row_ids, errors, strict=True)],
-        states={name: np.zeros((len(row_ids), state_size), dtype=np.float32) for name in states},
-        state_dtype=state_dtype,
-        num_token_logprobs=num_token_logprobs,
+        [AnsweredRow(row_id, error=error) for row_id, error in errors.items()],
+        states={name: np.zeros((len(errors), state_size), dtype=np.float32) for name in config.states},
+        state_dtype=config.state_dtype,
+        num_token_logprobs=config.token_logprobs,
     )
 
 
@@ -192,20 +189,16 @@ def prompt_states(wide_ND: Array, kept: Sequence[str], wanted: Sequence[str]) ->
     return {name: parts[layers.index(parse(name).layer)] for name in wanted}
 
 
-def dropped_batch(
-    row_ids: Sequence[int],
-    num_prompt_tokens: Sequence[int],
-    states: Sequence[str],
-    state_dtype: str,
-    state_size: int,
-    num_token_logprobs: int = 0,
-) -> pa.RecordBatch:
-    """A batch of rows that a gate stopped: everything null but the row id and the tokens of prompt and answer (0)."""
-    nothing = error_batch(row_ids, ["dropped"] * len(row_ids), states, state_dtype, state_size, num_token_logprobs)
+def dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
+    """A batch of rows that a gate stopped: everything null but the row id and the tokens of prompt and answer (0).
+
+    ``num_prompt_tokens`` are by row id; ``config`` and ``state_size`` as for :func:`error_batch`.
+    """
+    nothing = error_batch(dict.fromkeys(num_prompt_tokens, "dropped"), config, state_size)
     known = {
-        "num_prompt_tokens": pa.array(num_prompt_tokens, pa.int32()),
-        "num_output_tokens": pa.array([0] * len(row_ids), pa.int32()),
-        "error": pa.nulls(len(row_ids), pa.string()),
+        "num_prompt_tokens": pa.array(num_prompt_tokens.values(), pa.int32()),
+        "num_output_tokens": pa.array([0] * len(num_prompt_tokens), pa.int32()),
+        "error": pa.nulls(len(num_prompt_tokens), pa.string()),
     }
     columns = [known.get(name, nothing.column(name)) for name in nothing.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=nothing.schema)

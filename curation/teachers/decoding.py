@@ -40,8 +40,8 @@ from curation.teachers.completions import (
     prompt_states,
 )
 from curation.teachers.forward import Forward
+from curation.teachers.logit_numbers import margin_and_negentropy
 from curation.teachers.prompts import TokenisedRequest
-from curation.teachers.sureness import margin_and_negentropy
 from curation.teachers.trie import Walk, bar_others
 
 HALF = "\ufffd"
@@ -95,20 +95,24 @@ class Decoder:
         if gate is not None:
             passes_B = gate(_prompts(requests, hidden_B1D[:, 0], gate, config))
             if not passes_B.all():
-                yield _dropped([requests[place] for place in np.flatnonzero(~passes_B).tolist()], config, self._forward)
+                stopped = [requests[place] for place in np.flatnonzero(~passes_B).tolist()]
+                num_tokens = {request.request.row_id: len(request.prompt) for request in stopped}
+                yield dropped_batch(num_tokens, config, self._forward.state_size)
                 kept = np.flatnonzero(passes_B).tolist()
                 if not kept:
                     return
                 kept_K = self._forward.tensor(kept)
                 requests, prefix = [requests[place] for place in kept], prefix.select(kept_K)
                 logits_B1V, hidden_B1D = logits_B1V[kept_K], hidden_B1D[kept_K]
+        row_ids_B = np.array([request.request.row_id for request in requests], dtype=np.int64)
+        seeds = (hash64(row_ids_B, seed) >> np.uint64(1)).tolist()
         rows = [
             _OpenAnswer(
-                generator=_generator(decoding, seed, request.request.row_id),
+                generator=torch.Generator().manual_seed(own) if decoding.temperature else None,
                 walk=None if request.options is None else Walk(request.trie),
                 options=request.request.options or (),
             )
-            for request in requests
+            for request, own in zip(requests, seeds, strict=True)
         ]
         active = list(range(len(rows)))
         keep = 2 + max((len(end.encode()) for end in decoding.stop), default=0)  # tokens: a byte each, at least
@@ -286,7 +290,7 @@ def _batch(
             num_prompt_tokens=len(request.prompt),
             num_output_tokens=row.num_content,
             truncated=row.truncated,
-            mean_logprob=_mean(row.logprobs[: row.num_content]),
+            mean_logprob=sum(row.logprobs[: row.num_content]) / row.num_content if row.num_content else None,
             token_logprobs=row.logprobs[: row.num_content],
             margins=OfTokens.of(row.margins[: row.num_content]),
             negentropies=OfTokens.of(row.negentropies[: row.num_content]),
@@ -298,17 +302,6 @@ def _batch(
         states=by_name(states.arrays(), config.states),
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
-    )
-
-
-def _dropped(requests: Sequence[TokenisedRequest], config: AskConfig, forward: Forward) -> pa.RecordBatch:
-    return dropped_batch(
-        [request.request.row_id for request in requests],
-        [len(request.prompt) for request in requests],
-        config.states,
-        config.state_dtype,
-        forward.state_size,
-        config.token_logprobs,
     )
 
 
@@ -336,14 +329,3 @@ def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]]
     The texts are compared, not their lengths: part of a character's bytes is as long as the character.
     """
     return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
-
-
-def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Generator | None:
-    if decoding.temperature == 0:
-        return None
-    mixed = int(hash64(np.array([row_id], dtype=np.int64), seed)[0])
-    return torch.Generator().manual_seed(mixed >> 1)
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None

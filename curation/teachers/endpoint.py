@@ -7,7 +7,6 @@ scored by vLLM alone, token by token (``prompt_logprobs``). There are no hidden 
 """
 
 import asyncio
-import copy
 import json
 import queue
 import re
@@ -15,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import MappingProxyType
-from typing import Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -28,11 +26,17 @@ from curation.escaping import quoted
 from curation.hashing import hash64
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.teachers import Request
+from curation.teachers import BaseTeacher, Request
 from curation.teachers.completions import AnsweredRow, bad_options, completion_batch, ranked
-from curation.teachers.endpoint_answers import ServedAnswer, UnreadableError, Usage, read_answer, read_scores
+from curation.teachers.endpoint_answers import (
+    RefusedError,
+    ServedAnswer,
+    UnreadableError,
+    Usage,
+    read_answer,
+    read_scores,
+)
 from curation.teachers.endpoint_client import Client, ServerQuestion
-from curation.teachers.endpoint_errors import RefusedError
 from curation.teachers.endpoint_paid import key_of
 
 BATCH_ROWS = 128
@@ -49,16 +53,13 @@ FIELD = "answer"
 """The field of a JSON object that is one of a row's options."""
 
 
-class EndpointTeacher:
+class EndpointTeacher(BaseTeacher):
     """A model behind a server; threads that ask at once share its limits."""
-
-    facts: Mapping[str, float] = MappingProxyType({})
-    state_size = 0
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         if config.endpoint is None:
             raise ConfigError(f"teacher: backend {NEEDED}")
-        self._config = config
+        self._ask(config)
         self.client = Client(config.endpoint, config.actors.max)
         self._tokens = _ServersTokens(self.client, config.endpoint)
 
@@ -67,17 +68,6 @@ class EndpointTeacher:
         """The server, its limits, and where is kept what it was paid for."""
         server = {} if config.endpoint is None else config.endpoint.model_dump(mode="json")
         return {**server, "num_actors": config.actors.max}
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same server, asked as ``config`` says."""
-        other = copy.copy(self)
-        other._config = config
-        return other
-
-    @staticmethod
-    def width(config: AskConfig) -> int:
-        """Numbers of a hidden state: none."""
-        return 0
 
     @property
     def slots(self) -> int:
@@ -308,7 +298,8 @@ class _ServersTokens:
             if found[place] is None:
                 joined = [] if as_chat else await self._ask({"prompt": text + option})
                 follows = not as_chat and joined[: len(prompt)] == prompt
-                own = joined[len(prompt) :] if follows else await self._ask(_plain(option))
+                plain = {"prompt": option, "add_special_tokens": False}
+                own = joined[len(prompt) :] if follows else await self._ask(plain)
                 self._known[as_chat, end, option] = found[place] = own
         return prompt, [own or [] for own in found]
 
@@ -327,10 +318,6 @@ def _tokens_of(found: JsonView, used: Usage) -> list[int]:
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise UnreadableError("no tokens")
     return tokens
-
-
-def _plain(text: str) -> Json:
-    return {"prompt": text, "add_special_tokens": False}
 
 
 def _batch(

@@ -8,7 +8,9 @@ exact where all tokens are given, and at most the model's own elsewhere.
 import json
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self
 
 from curation.escaping import quoted
@@ -183,14 +185,15 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
         return ServedAnswer(num_prompt=used.prompt, error=words)
     if tokens is None:
         return ServedAnswer(text=text, num_prompt=used.prompt, num_output=used.output, truncated=is_cut)
+    tops = [sorted(token.top, reverse=True) for token in own]
     return ServedAnswer(
         text=text,
         num_prompt=used.prompt,
         num_output=len(own),
         truncated=is_cut,
         logprobs=[token.logprob for token in own],
-        margins=OfTokens.of([_margin(token) for token in own]) if all(len(token.top) > 1 for token in own) else None,
-        negentropies=OfTokens.of([negentropy(token.top) for token in own]) if all(token.top for token in own) else None,
+        margins=OfTokens.of([top[0] - top[1] for top in tops]) if all(len(top) > 1 for top in tops) else None,
+        negentropies=OfTokens.of([negentropy(token.top) for token in own]) if all(tops) else None,
         of_text=_letters(content.encode()) in _letters(b"".join(token.text for token in tokens)),
     )
 
@@ -235,11 +238,6 @@ def negentropy(top: Sequence[float]) -> float:
     rest = 1.0 - math.fsum(shares)
     known = math.fsum(share * logprob for share, logprob in zip(shares, top, strict=True) if share > 0)
     return known + (rest * math.log(rest) if rest > 1e-9 else 0.0)
-
-
-def _margin(token: Token) -> float:
-    first, second = sorted(token.top, reverse=True)[:2]
-    return first - second
 
 
 def _chat_tokens(logprobs: object) -> list[Token] | None:
@@ -314,3 +312,68 @@ def _holding(text: str, tokens: list[Token], reason: object) -> list[Token]:
     if tokens and reason == "stop" and not target.endswith(tokens[-1].text.strip() or b"\0"):
         return tokens[:-1]  # the stop token's own text
     return tokens
+
+
+LONGEST_RETRY_AFTER = 3600.0
+OF_ROWS = frozenset({400, 413, 422})
+"""Refusals of one question."""
+OF_ALL = frozenset({401, 402, 403, 404, 405, 501})
+"""Refusals that every question would meet."""
+REDIRECTS = range(300, 400)
+UNBILLED = OF_ROWS | OF_ALL | {429, 503}
+"""Refusals for which no server asks money: it has written nothing. After others, as 504, it may have."""
+
+
+class RefusedError(Exception):
+    """A question that the server does not answer, as the error of its row."""
+
+
+class TryError(Exception):
+    """A try without an answer.
+
+    Args:
+        words: what the server said, or what became of the connection.
+        status: of the answer, if one came.
+        code: the error's name, as the server gives it.
+        retry_after: seconds that the server asks to wait.
+        kind: of the row's error, if no try brings an answer.
+    """
+
+    def __init__(
+        self,
+        words: str,
+        *,
+        status: int | None = None,
+        code: object = None,
+        retry_after: float | None = None,
+        kind: str = "endpoint_failed",
+    ) -> None:
+        super().__init__(words if status is None else f"{status}: {words}")
+        self.status, self.code, self.retry_after, self.kind = status, code, retry_after, kind
+
+
+def error_of(content: bytes) -> tuple[str, object]:
+    """Return the words of an error's body, and the error's name where it has one."""
+    try:
+        found = json.loads(content)
+        error = found.get("error", found)
+        return str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return content.decode(errors="replace"), None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait; ``None`` if it does not say (RFC 9110, section 10.2.3)."""
+    text = headers.get("retry-after-ms")
+    try:
+        if text is not None:
+            return min(max(0.0, float(text) / 1000), LONGEST_RETRY_AFTER)
+        if (text := headers.get("retry-after")) is None:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if seconds == seconds else None

@@ -28,25 +28,23 @@ from curation.errors import ConfigError, RunFailedError
 from curation.escaping import escaped
 from curation.json_types import JsonView
 from curation.teachers.endpoint_answers import (
-    ServedAnswer,
-    ServerError,
-    UnreadableError,
-    Usage,
-    billed,
-    check_error,
-    is_other,
-    read_json,
-    shown,
-)
-from curation.teachers.endpoint_errors import (
     OF_ALL,
     OF_ROWS,
     REDIRECTS,
     UNBILLED,
     RefusedError,
+    ServedAnswer,
+    ServerError,
     TryError,
+    UnreadableError,
+    Usage,
+    billed,
+    check_error,
     error_of,
+    is_other,
+    read_json,
     retry_after,
+    shown,
 )
 from curation.teachers.endpoint_paid import Odd, Paid
 
@@ -256,7 +254,9 @@ class Client:
 
     async def _wait_for_turn(self, most: Usage) -> float:
         """Wait as the limits a minute and the server want it; about how many tokens were taken for the question."""
-        now, guess = time.monotonic(), self._guess(most)
+        now = time.monotonic()
+        # Four bytes are about one token, and answers are as long as others were.
+        guess = most.prompt / 4 + min(most.output, most.output if self._mean_output is None else self._mean_output)
         taken = zip(self._paces, (1, guess), strict=True)
         waits = [0.0 if pace is None else pace.take(amount, now) for pace, amount in taken]
         if (wait := max(waits)) > 0:
@@ -264,10 +264,6 @@ class Client:
         while (wait := self._paused_until - time.monotonic()) > 0:
             await asyncio.sleep(wait * (1 + 0.1 * random.random()))
         return guess
-
-    def _guess(self, most: Usage) -> float:
-        """About how many tokens a question takes: four bytes are one, and answers are as long as others were."""
-        return most.prompt / 4 + (most.output if self._mean_output is None else min(most.output, self._mean_output))
 
     async def _afford(self, question: ServerQuestion[Made]) -> int:
         """Note a question as sent, once there is money for it.

@@ -1,46 +1,23 @@
 """Labels made elsewhere: a backend that hands on the completions which came with the rows, and asks no model."""
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from types import MappingProxyType
-from typing import Self
 
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.json_types import Json
 from curation.refs import ModelRef
-from curation.teachers import Request
+from curation.teachers import BaseTeacher, Request
 from curation.teachers.completions import AnsweredRow, completion_batch
 
 _BATCH_ROWS = 1024
 
 
-class GivenTeacher:
+class GivenTeacher(BaseTeacher):
     """Completions of the requests' own rows, without log-probabilities, tokens and states."""
 
-    facts: Mapping[str, float] = MappingProxyType({})
-    state_size = 0
-
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
-        self._config = config
-
-    @staticmethod
-    def engine_key(config: AskConfig) -> Json:
-        """Nothing is started."""
-        return {}
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same, as ``config`` says."""
-        other = copy.copy(self)
-        other._config = config
-        return other
-
-    @staticmethod
-    def width(config: AskConfig) -> int:
-        """Numbers of a hidden state: none."""
-        return 0
+        self._ask(config)
 
     def label(
         self,
@@ -52,13 +29,7 @@ class GivenTeacher:
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
         stream = iter(requests)
+        missing = "no_completion: no label came with the row"
         while batch := list(islice(stream, _BATCH_ROWS)):
-            yield completion_batch(
-                [_answered(request) for request in batch], states={}, state_dtype=self._config.state_dtype
-            )
-
-
-def _answered(request: Request) -> AnsweredRow:
-    """The row with the completion that came with it."""
-    missing = "no_completion: no label came with the row" if request.given is None else None
-    return AnsweredRow(request.row_id, request.given, error=missing)
+            rows = [AnsweredRow(row.row_id, row.given, error=missing if row.given is None else None) for row in batch]
+            yield completion_batch(rows, states={}, state_dtype=self._config.state_dtype)

@@ -1,17 +1,14 @@
 """A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
 
-import copy
 import heapq
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +19,7 @@ from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.json_types import Json
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request, in_pairs
+from curation.teachers import BaseTeacher, Gate, Request, in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
@@ -43,19 +40,17 @@ OTHER_WORDS = 1_000
 """Words of the vocabulary beside the one that an answer goes on with."""
 
 
-class ScriptedTeacher:
+class ScriptedTeacher(BaseTeacher):
     """Completions or options chosen by a hash of the row id, states on a line through it, ``ScriptedConfig``'s faults.
 
     Words count as tokens. Each has the row's own log-probability, and ``OTHER_WORDS`` others share the rest evenly; of
     options the chosen one has that log-probability, and each other one a score that is 1 less.
     """
 
-    facts: Mapping[str, float] = MappingProxyType({})
-
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
         time.sleep(self._script.start_seconds)
-        self._config, self._state_dtype = config, config.state_dtype
+        self._ask(config)
         self._poison, self._failing = frozenset(self._script.poison_rows), frozenset(self._script.error_rows)
         self.state_size = self.width(config)
         self._free, self._lock = [0.0] * (self._script.slots or 0), threading.Lock()
@@ -66,12 +61,6 @@ class ScriptedTeacher:
     def engine_key(config: AskConfig) -> Json:
         """The script."""
         return config.scripted.model_dump(mode="json")
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same script, asked as ``config`` says."""
-        other = copy.copy(self)
-        other._config, other._state_dtype = config, config.state_dtype
-        return other
 
     @staticmethod
     def width(config: AskConfig) -> int:
@@ -88,34 +77,28 @@ class ScriptedTeacher:
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
-        names, num_logprobs = (self._config.states, self._config.token_logprobs) if states else ((), 0)
+        config = self._config if states else self._config.model_copy(update=AskConfig.BARE)
         stream = iter(requests) if self._script.slots is None else self._side_by_side(list(requests))
         is_slow = self._script.seconds_per_row or self._script.seconds_per_answer
         num_rows = _SLOW_BATCH_ROWS if is_slow else _BATCH_ROWS
         while batch := list(islice(stream, num_rows)):
             for request in batch:
                 self._crash(request.row_id)
-            bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
+            chosen = [(request.row_id, request.options) for request in batch if request.options is not None]
+            found = ((row_id, bad_options(of, [len(option.split()) for option in of])) for row_id, of in chosen)
+            bad = {row_id: problem for row_id, problem in found if problem is not None}
             healthy = [request for request in batch if request.row_id not in bad]
             if gate is not None:
                 passes_N = gate(self._prompts(healthy, gate.states, seed))
                 stopped = [request for request, passes in zip(healthy, passes_N, strict=True) if not passes]
                 healthy = [request for request, passes in zip(healthy, passes_N, strict=True) if passes]
-                yield dropped_batch(
-                    [request.row_id for request in stopped],
-                    [len(request.prompt.split()) for request in stopped],
-                    names,
-                    self._state_dtype,
-                    self.state_size,
-                    num_logprobs,
-                )
-            completed = self._complete(healthy, names, num_logprobs, seed, normalise=decoding.normalise_options)
+                num_tokens = {request.row_id: len(request.prompt.split()) for request in stopped}
+                yield dropped_batch(num_tokens, config, self.state_size)
+            completed = self._complete(healthy, config, seed, normalise=decoding.normalise_options)
             self._work(len(batch), completed)
             self._note(batch)
             if bad:
-                yield error_batch(
-                    list(bad), list(bad.values()), names, self._state_dtype, self.state_size, num_logprobs
-                )
+                yield error_batch(bad, config, self.state_size)
             yield completed
 
     @property
@@ -150,24 +133,22 @@ class ScriptedTeacher:
         places = {name: np.float32(self._config.states.index(name)) for name in names}
         states = {name: (unit_N[:, None] + place) * self._direction_D for name, place in places.items()}
         return prompt_batch(
-            ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._state_dtype
+            ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._config.state_dtype
         )
 
-    def _complete(
-        self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int, *, normalise: bool
-    ) -> pa.RecordBatch:
+    def _complete(self, batch: list[Request], config: AskConfig, seed: int, *, normalise: bool) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         states: dict[str, Array] = {}
-        for place, name in enumerate(names):
+        for place, name in enumerate(config.states):
             has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
             states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         drawn = zip(batch, hash64(ids_N, seed).tolist(), np.log(unit_N + 1e-6).tolist(), strict=True)
         return completion_batch(
             [self._answered(*of_row, normalise=normalise) for of_row in drawn],
             states=states,
-            state_dtype=self._state_dtype,
-            num_token_logprobs=num_logprobs,
+            state_dtype=config.state_dtype,
+            num_token_logprobs=config.token_logprobs,
         )
 
     def _answered(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
@@ -253,9 +234,3 @@ def _sureness(logprob: float) -> tuple[float, float]:
     rest = max(-math.expm1(logprob), 1e-6)
     other = math.log(rest / OTHER_WORDS)
     return max(logprob - other, 0.0), (1 - rest) * logprob + rest * other
-
-
-def _problem(request: Request) -> str | None:
-    if request.options is None:
-        return None
-    return bad_options(request.options, [len(option.split()) for option in request.options])

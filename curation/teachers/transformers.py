@@ -4,10 +4,7 @@ Completions, log-probabilities and hidden states come from one pass: ``forward``
 answers, ``options`` scores given ones, ``reading`` reads those that came with the rows.
 """
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Self
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import torch
@@ -17,19 +14,16 @@ from curation.errors import ModelError
 from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request
+from curation.teachers import BaseTeacher, Gate, Request
 from curation.teachers.completions import error_batch
 from curation.teachers.decoding import Decoder
 from curation.teachers.forward import Forward, batches
-from curation.teachers.options import score_options
+from curation.teachers.options import read_answers, score_options
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
-from curation.teachers.reading import read_answers
 
 
-class TransformersTeacher:
+class TransformersTeacher(BaseTeacher):
     """Any causal LM of ``AutoModelForCausalLM``: answers decoded greedily or sampled, options chosen by likelihood."""
-
-    facts: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
         if model is None:
@@ -50,12 +44,6 @@ class TransformersTeacher:
     def engine_key(config: AskConfig) -> Json:
         """The weights' type and where they are."""
         return {"dtype": config.dtype, "gpu": bool(config.actors.num_gpus)}
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same weights, asked as ``config`` says."""
-        other = copy.copy(self)
-        other._ask(config)
-        return other
 
     def _ask(self, config: AskConfig) -> None:
         self._config, self._stateless = config, config.model_copy(update=AskConfig.BARE)
@@ -96,14 +84,7 @@ class TransformersTeacher:
             else:
                 (to_decode if row.request.is_drawn else to_score).append(row)
         if errors:
-            yield error_batch(
-                list(errors),
-                list(errors.values()),
-                config.states,
-                config.state_dtype,
-                self.state_size,
-                config.token_logprobs,
-            )
+            yield error_batch(errors, config, self.state_size)
         for batch in batches(
             to_decode, lambda row: len(row.prompt) + row.room(decoding.max_tokens), config.batch_tokens
         ):

@@ -7,12 +7,11 @@ a request for each inner node of their trie, whose common beginning the prefix c
 option whose state is asked for.
 """
 
-import copy
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +23,16 @@ from curation.hashing import hash64
 from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
 from curation.refs import ModelRef
-from curation.teachers import Gate, Request, in_pairs
-from curation.teachers.completions import Array, ranked
+from curation.teachers import BaseTeacher, Gate, Request, in_pairs
+from curation.teachers.completions import Array, error_batch, ranked
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 from curation.teachers.trie import Walk
-from curation.teachers.vllm_batches import RowBatches
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_rows import (
     EngineRequest,
     EngineRow,
+    RowBatches,
     Scoring,
     answer_params,
     fed_params,
@@ -52,7 +51,7 @@ MAX_TRIES = 3
 """Times that an answer is fed again for what the tap lost of it."""
 
 
-class VllmTeacher:
+class VllmTeacher(BaseTeacher):
     """Any causal LM that vLLM runs; one engine, which several threads may ask at once."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
@@ -80,12 +79,6 @@ class VllmTeacher:
             "token_logprobs": config.token_logprobs,
             "ring": ring_of(config),
         }
-
-    def asked(self, config: AskConfig) -> Self:
-        """The same engine, asked as ``config`` says."""
-        other = copy.copy(self)
-        other._ask(config)
-        return other
 
     def _ask(self, config: AskConfig) -> None:
         assert config.states in ((), self._tapped), "the engine's states come all together"
@@ -138,13 +131,7 @@ class _Stream:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = config.states, positions_of(config.states)
         self._gate = gate
-        self._batches = RowBatches(
-            states=config.states,
-            state_dtype=teacher.config.state_dtype,
-            state_size=teacher.state_size,
-            num_token_logprobs=config.token_logprobs,
-            normalise_options=decoding.normalise_options,
-        )
+        self._config, self._batches = config, RowBatches(config, teacher.state_size, decoding.normalise_options)
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, EngineRow, EngineRequest]] = []  # to be collected
@@ -203,7 +190,7 @@ class _Stream:
                 else:
                     bad[row.request.row_id] = problem
             if bad:
-                yield self._batches.errors(bad)
+                yield error_batch(bad, self._config, teacher.state_size)
 
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError
-from curation.models.vllm_setup import is_installed
+from curation.models.loading import is_installed
 from curation.refs import ModelRef
 
 PROBE_SECONDS = 600

@@ -26,9 +26,8 @@ import torch
 from curation.config import AskConfig
 from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
-from curation.models.loading import engine_arguments, from_pretrained
+from curation.models.loading import engine_arguments, from_pretrained, set_environment
 from curation.models.merged import merged
-from curation.models.vllm_setup import set_environment
 from curation.refs import ModelRef
 from curation.teachers.gpu_turns import shared_gpus, start_turn
 from curation.teachers.vllm_tap import Collected

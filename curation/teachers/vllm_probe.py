@@ -13,8 +13,7 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from curation.errors import ConfigError, ModelError
 from curation.models import configuration_of, here
-from curation.models.loading import engine_arguments
-from curation.models.vllm_setup import set_environment
+from curation.models.loading import engine_arguments, set_environment
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
 from curation.teachers.vllm_versions import TESTED, gives_layers, missing_fields

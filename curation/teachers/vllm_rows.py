@@ -1,13 +1,29 @@
 """Rows of the vLLM teacher under way: what is asked of the engine for each, and how."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from curation.config import AskConfig, DecodingConfig
+from curation.config.states import parse, positions_of
 from curation.json_types import Json
-from curation.teachers import Gate
-from curation.teachers.completions import Array, OfTokens, above, prompt_batch, prompt_states, ranked
+from curation.teachers import Gate, in_pairs
+from curation.teachers.completions import (
+    AnsweredRow,
+    Array,
+    OfTokens,
+    above,
+    by_name,
+    completion_batch,
+    dropped_batch,
+    error_batch,
+    prompt_batch,
+    prompt_states,
+    ranked,
+)
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 from curation.teachers.vllm_held import OPTIONS
@@ -169,3 +185,70 @@ def sampling_params(**values: object) -> Any:
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+@dataclass(frozen=True)
+class RowBatches:
+    """Makes record batches of the rows of one call."""
+
+    config: AskConfig
+    """Says what is kept of an answer."""
+    state_size: int
+    """Numbers of a layer's state."""
+    normalise_options: bool
+
+    def of(self, rows: Sequence[EngineRow]) -> Iterator[pa.RecordBatch]:
+        """A batch each of the rows that failed, those that the gate dropped, and those with an answer."""
+        bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
+        if bad:
+            yield error_batch(bad, self.config, self.state_size)
+        if dropped := [row.given for row in rows if row.dropped]:
+            num_tokens = {given.request.row_id: len(given.prompt) for given in dropped}
+            yield dropped_batch(num_tokens, self.config, self.state_size)
+        if answered := [row for row in rows if row.error is None and not row.dropped]:
+            yield self._answers(answered)
+
+    def _answers(self, rows: Sequence[EngineRow]) -> pa.RecordBatch:
+        answers = [self._answered(row) for row in rows]
+        chosen = [row.by_rank[1] for row in rows]
+        names = self.config.states
+        positions = positions_of(names)
+        states: dict[tuple[str, int], Array] = {}
+        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, names)):
+            place = positions.index(position)
+            none_D = np.zeros_like(chosen[0].states[place])  # of a row with fewer options
+            parts = [row.by_rank.get(rank) for row in rows]
+            states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
+        return completion_batch(
+            answers,
+            states=by_name(states, names),
+            state_dtype=self.config.state_dtype,
+            num_token_logprobs=self.config.token_logprobs,
+        )
+
+    def _answered(self, row: EngineRow) -> AnsweredRow:
+        """A row that has ended, with its answer, which is its part of rank 1."""
+        options, scoring = row.given.request.options, row.scoring
+        if scoring is not None and row.given.request.in_pairs:
+            lengths = [len(tokens) for tokens in row.given.options or []]
+            scores, num_tokens = scoring.scores(normalise=False), len(row.given.prompt)
+            return in_pairs.answered(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
+        if scoring is None:
+            row.by_rank[1] = row.parts[0]
+        if options is not None and not row.given.request.is_drawn:
+            row.text = options[row.choice]
+        part, normalise = row.by_rank[1], self.normalise_options
+        return AnsweredRow(
+            row_id=row.given.request.row_id,
+            completion=row.text,
+            num_prompt_tokens=len(row.given.prompt),
+            num_output_tokens=len(part.tokens),
+            truncated=row.truncated,
+            mean_logprob=part.logprob / len(part.tokens) if part.tokens else None,
+            token_logprobs=part.logprobs,
+            margins=part.margins,
+            negentropies=part.negentropies,
+            option_logprobs=row.letters if scoring is None else scoring.scores(normalise=False),
+            option_scores=row.letters if scoring is None else scoring.chosen_by(row.given, normalise=normalise),
+            given_option=row.given.choice,
+        )

@@ -1,11 +1,23 @@
-"""A teacher around a teacher: what both have in common, so that each kind says what it adds."""
+"""Teachers around a teacher: one that counts tokens, and one that calibrates by content-free prompts.
 
-from collections.abc import Iterable, Iterator
-from typing import Self
+A model likes some options better than others whatever the text is: those that are frequent, or that stand last. How
+much is seen where the text has no content (Zhao, Wallace, Feng, Klein, Singh, "Calibrate Before Use", 2021). The
+options' scores on such prompts, averaged as probabilities, are subtracted from those of each row before the likeliest
+option is chosen: the paper's diagonal matrix, in logarithms.
+"""
 
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.config import AskConfig, DecodingConfig
+from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.teachers import Gate, Request, Teacher
 
@@ -38,3 +50,92 @@ class Wrapped:
         """The teacher's answers (see ``Teacher.label``); a teacher that takes no gate is given none."""
         how: Json = {} if gate is None else {"gate": gate}
         return self.teacher.label(requests, decoding, seed=seed, states=states, **how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens read and written by a teacher."""
+
+    prompt: int = 0
+    output: int = 0
+
+
+class Metered(Wrapped):
+    """The same teacher; its calls may run side by side."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        super().__init__(teacher)
+        self._tokens = Tokens()
+        self._lock = threading.Lock()
+
+    def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
+        """The teacher's answers (see ``Teacher.label``)."""
+        for batch in super().label(requests, decoding, **how):
+            prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
+            with self._lock:
+                self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
+            yield batch
+
+    def take(self) -> Tokens:
+        """The tokens since the last call."""
+        with self._lock:
+            taken, self._tokens = self._tokens, Tokens()
+        return taken
+
+
+_Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
+"""Content-free prompts and options, and whether these stand in pairs."""
+
+
+def baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
+    """The logarithm of each option's mean probability among the options, over some prompts.
+
+    Args:
+        scores: the options' log-probabilities after each prompt.
+        in_pairs: an option's probability is that among the two of its pair.
+    """
+    score_PC: npt.NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
+    score_PQC = score_PC.reshape(len(score_PC), -1, 2) if in_pairs else score_PC[:, None]
+    score_PQC = score_PQC - score_PQC.max(axis=2, keepdims=True)
+    share_PQC = np.exp(score_PQC) / np.exp(score_PQC).sum(axis=2, keepdims=True)
+    with np.errstate(divide="ignore"):  # an option that is impossible whatever the text is
+        found: list[float] = np.log(share_PQC.mean(axis=0)).reshape(-1).tolist()
+    return tuple(found)
+
+
+class ContentFree(Wrapped):
+    """The same teacher, which asks the content-free prompts of its requests once, before the first of them."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        super().__init__(teacher)
+        self._known: dict[_Asked, tuple[float, ...]] = {}
+
+    def baselines_of(self, request: Request) -> tuple[float, ...] | None:
+        """Scores that were subtracted from those of an answered request's options; ``None`` where none were."""
+        return self._known.get(_asked_of(request))
+
+    def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
+        """The teacher's answers (see ``Teacher.label``).
+
+        Raises:
+            ConfigError: the teacher cannot answer a content-free prompt.
+        """
+        rows = list(requests)
+        for asked in dict.fromkeys(_asked_of(row) for row in rows if row.content_free):
+            if asked not in self._known:
+                self._known[asked] = self._asked(*asked, decoding, how["seed"])
+        rows = [replace(row, baselines=self._known[_asked_of(row)]) if row.content_free else row for row in rows]
+        yield from super().label(rows, decoding, **how)
+
+    def _asked(
+        self, prompts: tuple[str, ...], options: tuple[str, ...], in_pairs: bool, decoding: DecodingConfig, seed: int
+    ) -> tuple[float, ...]:
+        plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]
+        answers = pa.Table.from_batches(list(self.teacher.label(plain, decoding, seed=seed, states=False)))
+        if problems := answers["error"].drop_null().to_pylist():
+            raise ConfigError(f"domain.calibrate: a prompt without a text cannot be answered: {problems[0]}")
+        return baselines(answers["option_logprobs"].to_pylist(), in_pairs=in_pairs)
+
+
+def _asked_of(row: Request) -> _Asked:
+    return row.content_free, row.options or (), row.in_pairs

@@ -6,17 +6,18 @@ columns that the scores went to (``curation.trust.column``).
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import TRUST, Column, Draw, Signal
-from curation.json_types import JsonView
 from curation.refs import TrustRef
 from curation.registry import code
-from curation.storage.paths import Place
+
+if TYPE_CHECKING:
+    from curation.trust.states import StateTrust
 
 Scores = npt.NDArray[np.float32]
 
@@ -46,49 +47,7 @@ class TrustFunction(Protocol):
         ...
 
 
-class FittedTrust(Protocol):
-    """A trust function whose parameters were fitted and saved; it reads hidden states.
-
-    ``curation.trust.states.StateTrust`` has all but what makes one differ from another.
-    """
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns of the labels table that it reads."""
-        ...
-
-    @property
-    def fit(self) -> JsonView:
-        """The data and the course of the fit, as JSON."""
-        ...
-
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The score that ranks rows, float32 [N]."""
-        ...
-
-    def source_score(self, labels: pa.RecordBatch) -> Scores:
-        """The same of labels of the source split: rows that it was fitted on have a held-out score, or NaN."""
-        ...
-
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """Trust in [0, 1] of raw scores, float32 [N]."""
-        ...
-
-    def noted(self, **notes: object) -> Self:
-        """This trust function, with notes on its fit added to ``fit``."""
-        ...
-
-    def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``; make the directory if it is missing."""
-        ...
-
-    @classmethod
-    def loaded(cls, weights: Mapping[str, object], description: Mapping[str, object]) -> Self:
-        """Build the trust function from saved weights and their description."""
-        ...
-
-
-def load_fitted(ref: TrustRef) -> FittedTrust:
+def load_fitted(ref: TrustRef) -> "StateTrust":
     """Load a fitted trust function of any kind, ready to score labels that hold its states.
 
     Raises:
@@ -96,12 +55,12 @@ def load_fitted(ref: TrustRef) -> FittedTrust:
     """
     from curation.trust import saved
 
-    def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> FittedTrust:
+    def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> "StateTrust":
         try:
             loaded = code(description["made_by"]).loaded
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{description['made_by']}: {error}") from error
-        return cast(FittedTrust, loaded(weights, description))
+        return cast("StateTrust", loaded(weights, description))
 
     return saved.load(ref, make)
 
@@ -111,13 +70,12 @@ def get_trust(name: str, seed: int, *, unread_last: bool = False) -> TrustFuncti
 
     ``unread_last``: rows of which a signal could not be read have its lowest score, and not NaN.
     """
-    from curation.trust.column import ColumnTrust, FittedColumns
-    from curation.trust.naive import Naive
+    from curation.trust.column import ColumnTrust, Naive
 
     trust = TRUST[name]
     if isinstance(trust, Draw):
         return Naive(seed)
     if isinstance(trust, Column | Signal):
         last = unread_last and isinstance(trust, Signal)
-        return ColumnTrust(name=name, column=trust.column, unit=trust.unit, unread_last=last)
-    return FittedColumns(name=name)
+        return ColumnTrust(name=name, column=trust.column, trust=trust.unit, unread_last=last)
+    return ColumnTrust.fitted(name)

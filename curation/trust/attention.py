@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from curation.config import TrustConfig
 from curation.errors import ConfigError
 from curation.json_types import JsonView
-from curation.trust.network import NetTrust, TrustNet
-from curation.trust.neural import NORM_EPS, Block, drop_path
+from curation.trust.neural import NORM_EPS, Block, NetTrust, TrustNet, drop_path
 
 QUERY_SCALE = 0.02
 """The standard deviation of the query's initial values, as in BERT."""

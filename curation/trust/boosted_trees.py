@@ -10,29 +10,25 @@ its 254 edges where rows have weights, which takes ten times as long as all tree
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from curation.arrays import Bools, Float64s, Floats
+from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config import TrustConfig
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
-from curation.trust.calibration import Calibration
-from curation.trust.states import StateTrust, class_weights
+from curation.trust.states import SCORE_ROWS, StateTrust, class_weights
 
 BINS = 255
 """Bins of each number; scikit-learn's most."""
 NODES = ("feature", "threshold", "left", "right", "value", "is_leaf")
 """Fields that are saved of each node, all trees one after the other; children by their places in these arrays."""
-
-WORD = 16
-"""Leaves whose bits are in one number."""
-FIRST_CLEAR = np.log2(~np.arange(2**WORD) & np.arange(2**WORD) + 1).astype(np.uint8)
-"""The place of the first bit that is not set, of each number of so many bits; ``WORD`` where all are."""
+DEEPEST = 1_000
+"""Nodes from a root to a leaf, at most: each costs a step for every row."""
 
 
 class BoostedTrees(StateTrust):
@@ -47,15 +43,11 @@ class BoostedTrees(StateTrust):
         size: int,
         inputs: Sequence[str],
         fit: Mapping[str, object],
-        calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(inputs, fit, calibration)
+        super().__init__(inputs, fit)
         self._size = size
         self._weights = dict(weights)
-        node = {name: self._weights[name].numpy() for name in NODES}
-        _check_nodes(node, size)
-        left = set(range(len(node["is_leaf"])))
-        self._trees = [_Tree.at(node, int(root), left) for root in self._weights["roots_T"]]
+        self._nodes = _Nodes.of({name: tensor.numpy() for name, tensor in self._weights.items()}, size)
         self._baseline = float(self._weights["baseline"])
 
     @property
@@ -65,10 +57,11 @@ class BoostedTrees(StateTrust):
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """The logit of each row, float32 [N]: the baseline and a leaf's value of each tree, added in their order."""
-        columns_DN = np.ascontiguousarray(hidden_ND.double().numpy().T)
-        logit_N = np.full(columns_DN.shape[1], self._baseline)
-        for tree in self._trees:
-            logit_N += tree.values(columns_DN)
+        logit_N = np.full(len(hidden_ND), self._baseline)
+        for start in range(0, len(hidden_ND), SCORE_ROWS):
+            rows = slice(start, start + SCORE_ROWS)
+            for value_B in self._nodes.values(hidden_ND[rows].double().numpy()).T:
+                logit_N[rows] += value_B
         return logit_N.astype(np.float32)
 
     @classmethod
@@ -130,86 +123,62 @@ class BoostedTrees(StateTrust):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The trees."""
-        calibration = Calibration(**description["calibration"])
-        return cls(weights, description["size"], description["inputs"], description["fit"], calibration)
+        return cls(weights, description["size"], description["inputs"], description["fit"])
 
 
-def _check_nodes(node: Mapping[str, npt.NDArray[Any]], size: int) -> None:
-    """Refuse nodes whose arrays differ in length, or that compare a column which no row has.
+class _Nodes(NamedTuple):
+    """The nodes of all trees, by their places; a leaf is its own child."""
 
-    Raises:
-        ValueError: as above.
-    """
-    lengths = {name: of.shape for name, of in node.items()}
-    if len(set(lengths.values())) != 1 or len(next(iter(lengths.values()))) != 1:
-        raise ValueError(f"its nodes have the shapes {lengths}")
-    inner = ~node["is_leaf"].astype(np.bool_)
-    if len(odd := node["feature"][inner & ((node["feature"] < 0) | (node["feature"] >= size))]):
-        raise ValueError(f"a node compares the number {odd[0]} of a row, which has {size}")
-
-
-class _Tree:
-    """A tree by the leaves that each inner node rules out, in words of ``WORD`` leaves from left to right.
-
-    A row is at the leftmost leaf that no node rules out; where it goes right, that node rules out the leaves on its
-    left. So each node is one comparison of a column, in any order (QuickScorer: Lucchese et al. 2015,
-    https://doi.org/10.1145/2766462.2767733).
-    """
-
-    def __init__(self, tests: Sequence[tuple[int, float]], left_IL: Bools, value_L: Float64s) -> None:
-        """``tests``: column and threshold of each inner node; ``left_IL``: which leaves are on its left."""
-        self._tests, self._value_L = tests, value_L
-        padded_IL = np.pad(left_IL, ((0, 0), (0, -left_IL.shape[1] % WORD)))
-        powers = (1 << np.arange(WORD)).astype(np.uint16)
-        self._left_WI = (
-            (padded_IL.reshape(len(tests), padded_IL.shape[1] // WORD, WORD) * powers).sum(axis=2, dtype=np.uint16).T
-        )
+    root_T: Int64s
+    feature_I: Int64s
+    threshold_I: Float64s
+    child_I2: Int64s
+    value_I: Float64s
+    depth: int
+    """Steps from a root to its furthest leaf."""
 
     @classmethod
-    def at(cls, node: Mapping[str, npt.NDArray[Any]], root: int, left: set[int]) -> Self:
-        """The tree whose root is the node ``root``, of the nodes' arrays; its nodes are removed from ``left``.
+    def of(cls, node: Mapping[str, npt.NDArray[Any]], size: int) -> Self:
+        """The nodes of the arrays ``NODES`` and the trees' roots, for rows of so many numbers.
 
         Raises:
-            ValueError: a node is reached twice, or is none. Such nodes are no trees, and walking them might never end.
+            ValueError: the arrays differ in length; a node compares a column which no row has; a node is reached twice,
+                or is none: such nodes are no trees, and walking them might never end.
         """
-        tests: list[tuple[int, float]] = []
-        spans: list[tuple[int, int]] = []
-        values: list[float] = []
+        lengths = {name: node[name].shape for name in NODES}
+        if len(set(lengths.values())) != 1 or len(node["value"].shape) != 1:
+            raise ValueError(f"its nodes have the shapes {lengths}")
+        is_inner_I, (num,) = ~node["is_leaf"].astype(np.bool_), node["value"].shape
+        root_T, feature_I = node["roots_T"].astype(np.int64), node["feature"].astype(np.int64)
+        if len(odd := feature_I[is_inner_I & ((feature_I < 0) | (feature_I >= size))]):
+            raise ValueError(f"a node compares the number {odd[0]} of a row, which has {size}")
+        place_I = np.arange(num)
+        child_I2 = np.stack([node["left"], node["right"]], axis=1).astype(np.int64)
+        reached = np.concatenate([root_T, child_I2[is_inner_I].ravel()])
+        after = np.concatenate([np.zeros_like(root_T), np.repeat(place_I[is_inner_I] + 1, 2)])
+        bad = (reached < after) | (reached >= num)  # children come after their node, so that no walk returns
+        bad[np.setdiff1d(np.arange(len(reached)), np.unique(reached, return_index=True)[1])] = True
+        if bad.any():
+            raise ValueError(f"the node {reached[bad][0]} is reached twice, or is none")
+        child_I2 = np.where(is_inner_I[:, None], child_I2, place_I[:, None])
+        depth, level = 0, root_T[is_inner_I[root_T]]
+        while len(level):
+            if depth == DEEPEST:
+                raise ValueError(f"a tree is more than {DEEPEST:,} nodes deep")
+            below = child_I2[level].ravel()
+            depth, level = depth + 1, below[is_inner_I[below]]
+        feature_I = np.where(is_inner_I, feature_I, 0)
+        return cls(root_T, feature_I, node["threshold"].astype(float), child_I2, node["value"].astype(float), depth)
 
-        def walk(at: int) -> None:
-            if at not in left:
-                raise ValueError(f"the node {at} is reached twice, or is none")
-            left.remove(at)
-            if node["is_leaf"][at]:
-                values.append(float(node["value"][at]))
-                return
-            tests.append((int(node["feature"][at]), float(node["threshold"][at])))
-            place, first = len(spans), len(values)
-            spans.append((first, first))
-            walk(node["left"][at])
-            spans[place] = (first, len(values))
-            walk(node["right"][at])
-
-        walk(root)
-        left_IL = np.zeros((len(spans), len(values)), dtype=np.bool_)
-        for place, (first, stop) in enumerate(spans):
-            left_IL[place, first:stop] = True
-        return cls(tests, left_IL, np.array(values))
-
-    def values(self, columns_DN: Float64s) -> Float64s:
-        """The value of each row's leaf, float64 [N]."""
-        ruled_out_WN = np.zeros((len(self._left_WI), columns_DN.shape[1]), dtype=np.uint16)
-        for place, (feature, threshold) in enumerate(self._tests):
-            right_N = ~(columns_DN[feature] <= threshold)  # NaN goes right
-            for ruled_out_N, left_I in zip(ruled_out_WN, self._left_WI, strict=True):
-                if left_I[place]:
-                    ruled_out_N |= right_N * left_I[place]
-        leaf_N = FIRST_CLEAR[ruled_out_WN[0]].astype(np.intp)
-        for word, ruled_out_N in enumerate(ruled_out_WN[1:], start=1):
-            is_further_N = leaf_N == WORD * word
-            leaf_N[is_further_N] += FIRST_CLEAR[ruled_out_N[is_further_N]]
-        value_N: Float64s = self._value_L[leaf_N]
-        return value_N
+    def values(self, wide_BD: Float64s) -> Float64s:
+        """The value of the leaf of each tree that each row comes to, float64 [B, T]."""
+        begin_B1, child_J = np.arange(len(wide_BD))[:, None] * wide_BD.shape[1], self.child_I2.ravel()
+        at_BT: Int64s = np.broadcast_to(self.root_T, (len(wide_BD), len(self.root_T)))
+        for _ in range(self.depth):
+            number_BT = wide_BD.take(begin_B1 + self.feature_I.take(at_BT))
+            goes_right_BT = ~(number_BT <= self.threshold_I.take(at_BT))  # NaN goes right
+            at_BT = child_J.take(2 * at_BT + goes_right_BT)
+        return self.value_I.take(at_BT)
 
 
 def _binned(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:

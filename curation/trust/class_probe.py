@@ -1,7 +1,7 @@
 """A probe of the class of a row, by the states of its prompt: how likely is the label that the row has.
 
 The states of the prompt do not know the label. So what they say of the class is a second opinion on it, as confident
-learning takes one (Northcutt, Jiang and Chuang 2021, https://doi.org/10.1613/jair.1.12125). ``train.class_probe`` fits
+learning takes one (Northcutt, Jiang and Chuang 2021, https://doi.org/10.1613/jair.1.12125). ``train.probes`` fits
 it where labels are a closed set.
 """
 

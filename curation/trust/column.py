@@ -6,12 +6,14 @@ scores went to. What a column holds is documented by the pass or the signal that
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arms import Unit
 from curation.errors import SourceError
+from curation.hashing import hash_unit
 from curation.tables.schemas import raw_column, trust_column
 from curation.trust import Scores
 
@@ -21,18 +23,24 @@ UNREAD = np.finfo(np.float32).min
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnTrust:
-    """The raw score is the column itself; trust is a non-decreasing function of it."""
+    """The raw score is a column; trust is a non-decreasing function of it or, of a fitted function, another column."""
 
     name: str
     column: str
-    unit: Unit
+    trust: Unit | None
+    """The scale of the column; ``None`` of a fitted function, whose trust stands in ``trust_column`` of its name."""
     unread_last: bool = False
     """Rows without a value rank behind all others, with a trust of 0, and are not left out."""
 
+    @classmethod
+    def fitted(cls, name: str) -> Self:
+        """A fitted trust function over the labels that it has scored."""
+        return cls(name=name, column=raw_column(name), trust=None)
+
     @property
     def features(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
+        """The column, and that of the trust of a fitted function."""
+        return (self.column,) if self.trust is not None else (self.column, trust_column(self.name))
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The column's values, float32 [N]; ``UNREAD`` or NaN for a null.
@@ -44,36 +52,14 @@ class ColumnTrust:
         return np.where(np.isnan(values_N), UNREAD, values_N) if self.unread_last else values_N
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Trust in [0, 1] of each row, float32 [N]; 0 or NaN for a null."""
-        return TO_UNIT[self.unit](self.raw_score(labels))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedColumns:
-    """A fitted trust function over the labels that it has scored."""
-
-    name: str
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns of its raw score and of its trust."""
-        return raw_column(self.name), trust_column(self.name)
-
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The raw score of each row, float32 [N]; NaN for a null.
+        """Trust in [0, 1] of each row, float32 [N]; 0 or NaN for a null.
 
         Raises:
-            SourceError: the column is missing.
+            SourceError: a column is missing.
         """
-        return _values(labels, raw_column(self.name), self.name)
-
-    def score(self, labels: pa.RecordBatch) -> Scores:
-        """Calibrated trust in [0, 1] of each row, float32 [N]; NaN for a null.
-
-        Raises:
-            SourceError: the column is missing.
-        """
-        return _values(labels, trust_column(self.name), self.name)
+        if self.trust is None:
+            return _values(labels, trust_column(self.name), self.name)
+        return TO_UNIT[self.trust](self.raw_score(labels))
 
 
 def _values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
@@ -101,15 +87,31 @@ def of_logit(raw_N: Scores) -> Scores:
     return trust_N
 
 
-def of_negentropy(raw_N: Scores) -> Scores:
-    """One over the number of equally likely words or options that would be as unsure; clips entropies below 0."""
-    return of_logprob(raw_N)
-
-
 TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
     "share": of_share,
     "logprob": of_logprob,
     "logit": of_logit,
-    "negentropy": of_negentropy,
+    "negentropy": of_logprob,  # one over the number of equally likely words or options that would be as unsure
 }
 """From a column that ranks to trust, by the column's scale."""
+
+
+class Naive:
+    """Trust is a seeded hash of the row id, uniform in [0, 1], so that ranking by it selects at random.
+
+    It does not depend on order, batch or machine.
+    """
+
+    name = "naive"
+    features = ("row_id",)
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The draw of each row, float32 [N]."""
+        return hash_unit(labels.column("row_id").to_numpy(), self.seed).astype(np.float32)
+
+    def score(self, labels: pa.RecordBatch) -> Scores:
+        """The draw of each row, float32 [N]."""
+        return self.raw_score(labels)

@@ -14,10 +14,8 @@ from torch.nn.functional import logsigmoid
 
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
-from curation.trust.calibration import Calibration
 from curation.trust.folded import FoldedNets
-from curation.trust.network import with_weights
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.neural import Architecture, NeuralTrustNet, with_weights
 from curation.trust.states import StateTrust
 
 
@@ -31,9 +29,8 @@ class DeepEnsemble(StateTrust):
         nets: Sequence[NeuralTrustNet],
         inputs: Sequence[str],
         fit: Mapping[str, object],
-        calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(inputs, fit, calibration)
+        super().__init__(inputs, fit)
         self.nets = [net.eval() for net in nets]
 
     @property
@@ -73,7 +70,7 @@ class DeepEnsemble(StateTrust):
             prefix = f"{m}."
             own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
             nets.append(with_weights(lambda: NeuralTrustNet(Architecture(**architecture)), architecture, own))
-        return cls(nets, description["inputs"], description["fit"], Calibration(**description["calibration"]))
+        return cls(nets, description["inputs"], description["fit"])
 
 
 def _logit_of_mean(logit_MN: Tensor) -> Scores:

@@ -11,7 +11,6 @@ from curation.arrays import Bools, Floats
 from curation.config import TrustConfig
 from curation.json_types import JsonView
 from curation.trust import Scores
-from curation.trust.calibration import Calibration
 from curation.trust.states import StateTrust, class_weights
 
 MAX_ITERATIONS = 1000
@@ -28,9 +27,8 @@ class LinearProbe(StateTrust):
         bias: Tensor,
         inputs: Sequence[str],
         fit: Mapping[str, object],
-        calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(inputs, fit, calibration)
+        super().__init__(inputs, fit)
         self.weight_D, self.bias = weight_D.double(), bias.double()
 
     @property
@@ -66,11 +64,37 @@ class LinearProbe(StateTrust):
         correct_N: Bools,
         config: TrustConfig,
         origin: Mapping[str, object],
-    ) -> "LinearProbe":
-        """See :func:`fit_linear_probe`."""
-        return fit_linear_probe(
-            hidden_ND, correct_N, inputs=config.inputs, class_weight=config.class_weight, origin=origin
-        )
+    ) -> Self:
+        """Fit on hidden states, columns of ``config.inputs`` side by side, and whether each row's weak label is right.
+
+        The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
+        scikit-learn's default penalty. It is deterministic.
+
+        Args:
+            hidden_ND: the states.
+            correct_N: the target.
+            config: gives the inputs' names and ``class_weight``.
+            origin: where the rows come from, as JSON for the record.
+
+        Raises:
+            DegenerateSourceError: all labels are right, or all are wrong.
+        """
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import StandardScaler
+
+        weights = class_weights(correct_N, config.class_weight, "linear probe")
+        scaler = StandardScaler()
+        scaled_ND = scaler.fit_transform(hidden_ND.astype(np.float32))
+        model = LogisticRegression(class_weight=weights, max_iter=MAX_ITERATIONS)
+        model.fit(scaled_ND, correct_N.astype(np.int64))
+        weight_D = model.coef_[0].astype(np.float64) / scaler.scale_
+        bias = float(model.intercept_[0]) - float(weight_D @ scaler.mean_)
+        record = {
+            "num_fit": len(correct_N),
+            "share_right_fit": float(correct_N.mean()),
+            "num_iterations": int(model.n_iter_[0]),
+        }
+        return cls(torch.from_numpy(weight_D), torch.tensor(bias), config.inputs, {**origin, **record})
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -80,45 +104,4 @@ class LinearProbe(StateTrust):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """The linear probe."""
-        calibration = Calibration(**description["calibration"])
-        return cls(weights["weight_D"], weights["bias"], description["inputs"], description["fit"], calibration)
-
-
-def fit_linear_probe(
-    hidden_ND: Floats,
-    correct_N: Bools,
-    *,
-    inputs: Sequence[str],
-    class_weight: float,
-    origin: Mapping[str, object],
-) -> LinearProbe:
-    """Fit on hidden states, columns of ``inputs`` side by side, and whether each row's weak label is right.
-
-    The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
-    scikit-learn's default penalty. It is deterministic.
-
-    Args:
-        hidden_ND: the states.
-        correct_N: the target.
-        inputs: the states and scalar columns that form the input, in order.
-        class_weight: as ``TrustConfig.class_weight``.
-        origin: where the rows come from, as JSON for the record.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong.
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
-    weights = class_weights(correct_N, class_weight, "linear probe")
-    scaler = StandardScaler()
-    scaled_ND = scaler.fit_transform(hidden_ND.astype(np.float32))
-    model = LogisticRegression(class_weight=weights, max_iter=MAX_ITERATIONS).fit(scaled_ND, correct_N.astype(np.int64))
-    weight_D = model.coef_[0].astype(np.float64) / scaler.scale_
-    bias = float(model.intercept_[0]) - float(weight_D @ scaler.mean_)
-    record = {
-        "num_fit": len(correct_N),
-        "share_right_fit": float(correct_N.mean()),
-        "num_iterations": int(model.n_iter_[0]),
-    }
-    return LinearProbe(torch.from_numpy(weight_D), torch.tensor(bias), inputs, {**origin, **record})
+        return cls(weights["weight_D"], weights["bias"], description["inputs"], description["fit"])

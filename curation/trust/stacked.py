@@ -10,7 +10,7 @@ fewer inputs, down to one number alone, where those do as well.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,51 +34,38 @@ NETWORKS = "networks"
 """The name of the networks' column among those that a combination reads."""
 
 
-class Combines(Protocol):
-    """A model that joins K columns, numbers and members' logits, to one logit."""
-
-    def logits(self, columns_NK: Float64s) -> Float64s:
-        """The logit of each row, float64 [N]; no value is missing."""
-        ...
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The fitted weights, by name."""
-        ...
-
-
 @dataclass(frozen=True)
 class Logistic:
-    """A logistic regression."""
+    """A logistic regression of K columns, numbers and members' logits."""
 
     weight_K: Float64s
     bias: float
 
     def logits(self, columns_NK: Float64s) -> Float64s:
-        """See :class:`Combines`."""
+        """The logit of each row, float64 [N]; no value is missing."""
         logit_N: Float64s = columns_NK @ self.weight_K + self.bias
         return logit_N
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """See :class:`Combines`."""
+        """The fitted weights, by name."""
         return {"weight_K": torch.from_numpy(self.weight_K), "bias": torch.tensor(self.bias, dtype=torch.float64)}
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Boosted trees."""
+    """Boosted trees of K columns, as :class:`Logistic`."""
 
     trees: BoostedTrees
 
     def logits(self, columns_NK: Float64s) -> Float64s:
-        """See :class:`Combines`."""
+        """The logit of each row, float64 [N]; no value is missing."""
         logit_N: Float64s = self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
         return logit_N
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """See :class:`Combines`."""
+        """The fitted weights, by name."""
         return {f"trees.{name}": of for name, of in self.trees.weights.items()}
 
 

@@ -51,12 +51,12 @@ class StateTrust(ABC):
     """How many principal components of the states it reads where ``trust.pca`` is unset, or as many as there are;
     ``None``: the states themselves."""
 
-    def __init__(self, inputs: Sequence[str], fit: JsonView, calibration: Calibration | None = None) -> None:
+    def __init__(self, inputs: Sequence[str], fit: JsonView) -> None:
         self.inputs = tuple(inputs)
         """The names of the states and scalar columns that it reads (``TrustConfig.inputs``)."""
         self.fit = fit
         """What it was fitted on and how that went, as JSON."""
-        self.calibration = calibration or Calibration()
+        self.calibration = Calibration()
         self.pca: PrincipalComponents | None = None
         """What projects the states before they are read (``TrustConfig.pca``)."""
         self.held_out: HeldOutScores | None = None
@@ -86,7 +86,7 @@ class StateTrust(ABC):
     @classmethod
     @abstractmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, object]) -> Self:
-        """The trust function of these weights and this description, without a projection in front of it."""
+        """The trust function of these weights and this description, neither calibrated nor behind a projection."""
 
     def raw(self, hidden_ND: Tensor) -> Scores:
         """The logit of each row of inputs side by side as they are stored, float32 [N]."""
@@ -171,6 +171,7 @@ class StateTrust(ABC):
         """The inverse of :meth:`save`."""
         apart = ("pca.", "held_out.")
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith(apart)}, description)
+        trust.calibration = Calibration(**description["calibration"])
         if "held_out.raw_N" in weights:
             trust.held_out = HeldOutScores(*(weights[f"held_out.{name}"].numpy() for name in HeldOutScores._fields))
         if (numbers := description["pca"]) is not None:

@@ -25,7 +25,7 @@ import torch
 
 from curation.config import AskConfig, DecodingConfig, InitConfig, SftConfig
 from curation.domains import Domain
-from curation.domains.chess_mate import ChessMate
+from curation.domains.chess import ChessMate
 from curation.domains.math import Math
 from curation.hashing import derive
 from curation.models import create, load_model, load_tokenizer

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.domains.chess_mate import ChessMate
+from curation.domains.chess import ChessMate
 from curation.errors import RowError
 from examples.evidence.make_equations import SCHEMA as EQUATIONS
 from examples.evidence.make_equations import SHARES, problems, row

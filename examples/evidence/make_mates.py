@@ -29,7 +29,7 @@ import chess
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.domains.chess_mate import ChessMate, mating_moves
+from curation.domains.chess import ChessMate, mating_moves
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from textwrap import dedent
 import click
 import pytest
 from click.testing import CliRunner
-from ray import cloudpickle
 
 from curation import own_modules
 from curation.cli import main
@@ -85,9 +83,6 @@ def test_faults_of_a_module_are_told_in_a_line(folder: Path) -> None:
     (folder / "own_broken.py").write_text("x = 1\nif x\n")
     with pytest.raises(ImportError, match=r"own_broken\.py: line 2: expected ':'"):
         code("own_broken:X")
-    (folder / "own_large.py").write_text(f"X = '{'x' * own_modules.MOST_BYTES}'")
-    with pytest.raises(ValueError, match="more than 16,777,216: install them"):
-        code("own_large:X")
 
 
 def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(folder: Path) -> None:
@@ -103,21 +98,12 @@ def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(
     assert "own_stray" not in sys.modules
 
 
-def test_a_process_without_the_folder_gets_the_sources(folder: Path) -> None:
+def test_what_was_named_is_sent_to_workers_and_nothing_else(folder: Path) -> None:
     own_modules.beside(str(folder / "run.yaml"))
-    assert own_modules.sender() is None  # nothing was named: workers start as ever
+    assert own_modules.sent() == []  # nothing was named: workers start as ever
     assert code("own_part:VALUE") == 42
-    sent = cloudpickle.dumps(own_modules.sender())
-    (folder / "gone").mkdir()
-    for name in FILES:
-        (folder / name).rename(folder / "gone" / Path(name).name)
-    program = (
-        "import pickle, sys; pickle.loads(sys.stdin.buffer.read())(); from curation.registry import code; "
-        "print([code(path) for path in ('own_part:VALUE', 'own_later:VALUE')])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=False)
-    assert done.stdout.decode().strip() == "[42, 7]", done.stderr.decode()
-    assert b"nobody named it" not in sent and pickle.loads(sent)
+    sent = {"own_part.py", "own_helper.py", "own_later.py", "own_folder"}
+    assert sorted(own_modules.sent()) == sorted(str(folder / name) for name in sent)
 
 
 PROGRAM = dedent(

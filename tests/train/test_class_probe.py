@@ -18,8 +18,8 @@ from curation.trust import load_fitted
 from curation.trust.class_probe import CLASS_PROBE, LABEL, log_odds
 from curation.trust.parts import FIT
 from curation.trust.stacked import StackedTrust
-from train.class_probe import ClosedLabels, fit_class_probe, targets, with_classes
 from train.combining import folds_of
+from train.probes import ClosedLabels, fit_class_probe, targets, with_classes
 from train.stack import stacked_of
 from train.trust_loop import LabelledRows
 

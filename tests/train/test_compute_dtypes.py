@@ -103,7 +103,7 @@ def test_a_step_is_that_of_peft_on_a_base_in_bfloat16(base: ModelRef, tmp_path: 
     loss = fine_tune(base, table, recipe.model_copy(update={"micro_batch_size": 8}), seed=3, output=tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(base.base, dtype=torch.bfloat16, attn_implementation="sdpa")
     theirs = get_peft_model(theirs, PeftLora(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))
-    tokens = tokenize(load_tokenizer(base), pairs, max_length=64).rows
+    tokens = tokenize(load_tokenizer(base), pairs, max_length=64)
     tokens.sort(key=lambda row: len(row["input_ids"]), reverse=True)
     batch = collate([{**row, "row_id": at} for at, row in enumerate(tokens)], pad=0)
     with torch.autocast("cpu", torch.bfloat16):

@@ -21,7 +21,7 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.dpo import pair_batch, prefer, preference_losses, sequence_logprobs
 from train.models import saved, trainable
-from train.packing import IGNORED
+from train.sft import IGNORED
 from train.stream import PreferenceSource
 
 SHAPE = TINY

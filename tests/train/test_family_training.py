@@ -47,7 +47,7 @@ def batch_of(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
 def logits(model: torch.nn.Module, ref: ModelRef) -> torch.Tensor:
     """Of a few rows of training, padded on the right."""
     tokenizer = load_tokenizer(ref)
-    batch = batch_of(tokenize(tokenizer, pairs(4), 160).rows, tokenizer.pad_token_id)
+    batch = batch_of(tokenize(tokenizer, pairs(4), 160), tokenizer.pad_token_id)
     out = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     return out[batch["attention_mask"].bool()]
 
@@ -56,7 +56,7 @@ def test_the_loss_covers_completion_and_end_token_alone(family: Family, family_m
     tokenizer = load_tokenizer(family_model)
     given = [pairs(1)[0], Pair("Problem: 12 * 3 + 4 = ?\nSolution:", " The final answer is \\boxed{40}, é。")]
     for chat in modes(family):
-        rows = tokenize(tokenizer, given, max_length=160, chat_template=chat).rows
+        rows = tokenize(tokenizer, given, max_length=160, chat_template=chat)
         batch = batch_of(rows, tokenizer.pad_token_id)
         unread = batch["input_ids"].shape[1] - batch["labels"].shape[1]
         for index, pair in enumerate(given):
@@ -91,7 +91,7 @@ def test_the_loss_of_a_padded_batch_equals_that_of_its_rows(family: Family, fami
     """Also where padding and end are one token."""
     tokenizer, model = load_tokenizer(family_model), load_model(family_model)
     given = [*pairs(2), Pair("Problem: 12 * 3 + 4 = ?\nSolution:", " 40")]
-    rows = tokenize(tokenizer, given, max_length=160).rows
+    rows = tokenize(tokenizer, given, max_length=160)
     parts, counts = [], []
     with torch.inference_mode():
         for some in ([row] for row in rows):
@@ -161,7 +161,7 @@ def test_full_weights_are_saved_whole_and_tied_ones_once(
         assert (one.get_output_embeddings().weight is one.get_input_embeddings().weight) == family.tied
     first_loss, last_loss = record.losses[0], record.losses[-1]
     tokenizer = load_tokenizer(ref)
-    batch = batch_of(tokenize(tokenizer, pairs(48), 160).rows, tokenizer.pad_token_id)
+    batch = batch_of(tokenize(tokenizer, pairs(48), 160), tokenizer.pad_token_id)
     with torch.inference_mode():
         loss = completion_loss(
             model(**{k: v for k, v in batch.items() if k != "labels"}).logits, batch["labels"]

@@ -19,9 +19,9 @@ from curation.config import SftConfig
 from curation.errors import TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train import first_step
-from train.first_step import FirstStep
+from train import trainer
 from train.sft import IGNORED, fine_tune
+from train.trainer import FirstStep
 
 WORDS = tuple("abcdefgh")
 SHAPE = TINY | {"tie_word_embeddings": False}
@@ -84,14 +84,14 @@ def test_a_loss_above_a_uniform_draw_stops_the_training_of_a_large_vocabulary(
     sure: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(sure, tmp_path / "small", "bhbcdefg")
-    monkeypatch.setattr(first_step, "FEWEST_WORDS", 8)
+    monkeypatch.setattr(trainer, "FEWEST_WORDS", 8)
     stops = r"the first loss is \d+\.\d nats a token, above the 2\.\d of a uniform draw"
     with pytest.raises(TrainingError, match=stops):
         trained(sure, tmp_path / "student", "bhbcdefg")
 
 
 def test_an_untrained_base_may_begin_above_a_uniform_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_step, "FEWEST_WORDS", 8)
+    monkeypatch.setattr(trainer, "FEWEST_WORDS", 8)
     create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern="[a-h]", seed=0)
     trained(tmp_path / "base", tmp_path / "student")
 
@@ -117,7 +117,7 @@ def test_sums_equal_those_of_scipy_over_all_micro_batches(monkeypatch: pytest.Mo
         (loss, entropy, end, labels, 4),
         rtol=1e-5,
     )
-    monkeypatch.setattr(first_step, "FEWEST_WORDS", 12)
+    monkeypatch.setattr(trainer, "FEWEST_WORDS", 12)
     assert (loss / labels > math.log(12)) and entropy / labels < 0.75 * math.log(12)
     with pytest.raises(TrainingError, match=f"the first loss is {loss / labels:.1f} nats"):
         step.check()

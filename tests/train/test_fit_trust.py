@@ -1,6 +1,5 @@
 """Fitting networks as trust functions: loss, weights, stopping, shards, resuming; and a fit by two Ray workers."""
 
-import json
 import os
 import signal
 from collections.abc import Callable, Collection, Iterator
@@ -28,13 +27,13 @@ from curation.trust.attention import AttentionArchitecture, AttentionNet
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
-from curation.trust.network import TrustNet
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.neural import Architecture, NeuralTrustNet, TrustNet
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from train import course
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
 from train.trust_loop import (
+    CHECKPOINT,
     FittedNetwork,
     LabelledRows,
     Shard,
@@ -219,11 +218,11 @@ def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(kind: str, tmp_path: Pa
 
         def keep(self, write: Callable[[Path], None]) -> None:
             write(tmp_path)
-            if self.lives == 1 and len(json.loads((tmp_path / "fit.json").read_text())["losses"]) == 2:
+            if self.lives == 1 and len(torch.load(tmp_path / CHECKPOINT)["record"]["losses"]) == 2:
                 raise Killed
 
         def restore(self, read: Callable[[Path], None]) -> None:
-            if (tmp_path / "fit.json").exists():
+            if (tmp_path / CHECKPOINT).exists():
                 read(tmp_path)
 
     rows, config = separable(500), with_(SMALL, states=TWO, max_steps=64)

@@ -22,7 +22,7 @@ def base(tmp_path_factory: pytest.TempPathFactory):
 
 
 def rows_of(tokenizer) -> list[TrainingRow]:
-    rows = tokenize(tokenizer, PAIRS, None).rows
+    rows = tokenize(tokenizer, PAIRS, None)
     return [{**row, "row_id": number} for number, row in enumerate(rows)]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train.order import GROUPED_BATCHES, Division, Order
+from train.stream import GROUPED_BATCHES, Division, Order
 
 RNG = np.random.default_rng(0)
 

@@ -10,8 +10,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
-from train.packing import check, pack
-from train.sft import collate, completion_loss
+from train.sft import check, collate, completion_loss, pack
 from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
@@ -22,7 +21,7 @@ PAIRS = [Pair("abcde", "fg"), Pair("a", "c"), Pair("hgfedcba", "edcab"), Pair(""
 
 def rows_of(tokenizer: Any) -> list[TrainingRow]:
     trusts = [0.5, 0.25, 1.0, 0.75]
-    rows = tokenize(tokenizer, PAIRS, max_length=16).rows
+    rows = tokenize(tokenizer, PAIRS, max_length=16)
     return [{**row, "row_id": 7 + n, "trust": trusts[n]} for n, row in enumerate(rows)]
 
 

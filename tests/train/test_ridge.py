@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from train import ridge
-from train.ridge import STRENGTHS, fit_probe
+from train import probes
+from train.probes import STRENGTHS, fit_probe
 
 
 def rows_of(num_rows: int, width: int, seed: int = 0, signal: float = 2.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,7 +48,7 @@ def test_out_of_fold_scores_and_weights_are_those_of_refitted_ridge_regressions(
     num_rows: int, width: int, strength: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden_ND, correct_N, fold_N = rows_of(num_rows, width)
-    monkeypatch.setattr(ridge, "STRENGTHS", (strength,))
+    monkeypatch.setattr(probes, "STRENGTHS", (strength,))
     probe = fit_probe(hidden_ND, correct_N, fold_N)
     scaled_ND = standardised(hidden_ND)
     expected_N = levelled(refitted(scaled_ND, correct_N, fold_N, strength), correct_N, fold_N)
@@ -79,7 +79,7 @@ def test_a_signal_takes_a_weaker_penalty_than_noise() -> None:
 def test_of_many_rows_and_numbers_a_subset_is_fitted_and_the_others_need_no_fold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ridge, "MOST", 50)
+    monkeypatch.setattr(probes, "MOST", 50)
     hidden_ND, correct_N, fold_N = rows_of(170, 60)
     probe = fit_probe(hidden_ND, correct_N, fold_N)
     raw_N = hidden_ND.astype(np.float64) @ probe.weight_D + probe.bias

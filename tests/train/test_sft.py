@@ -56,7 +56,7 @@ def copies(num_rows: int) -> list[Pair]:
 
 
 def rows_of(base: ModelRef, pairs: list[Pair]) -> list[TrainingRow]:
-    rows = tokenize(load_tokenizer(base), pairs, max_length=16).rows
+    rows = tokenize(load_tokenizer(base), pairs, max_length=16)
     return [{**row, "row_id": number} for number, row in enumerate(rows)]
 
 

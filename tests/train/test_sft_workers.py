@@ -23,7 +23,7 @@ from curation.config import SftConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.models import saved
-from train.order import Order
+from train.stream import Order
 from train.tokens import Pair, tokenize
 
 WORDS = tuple("abcdefgh")
@@ -95,7 +95,7 @@ def by_hand(
 ) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:
     """Every row alone, the sum of its losses; Adam with decoupled decay, cosine and clipping, in formulas."""
     config = SftConfig.model_validate(RECIPE)
-    rows = tokenize(load_tokenizer(case.base), case.pairs, max_length=256).rows
+    rows = tokenize(load_tokenizer(case.base), case.pairs, max_length=256)
     lengths_N = np.array([len(row["input_ids"]) for row in rows], np.int32)
     order = Order(lengths_N=lengths_N, global_batch_size=config.global_batch_size, seed=SEED)
     model = load_model(case.base).train()

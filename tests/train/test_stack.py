@@ -21,8 +21,7 @@ from curation.trust import load_fitted
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from curation.trust.stacked import NETWORKS, Bent, Combination, Logistic, StackedTrust, Trees
 from train import rounding
-from train.choice import Candidate, chosen
-from train.combining import calibrated, folds_of
+from train.combining import Candidate, calibrated, chosen, folds_of
 from train.stack import stacked_of
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows

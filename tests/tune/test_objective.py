@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pyarrow as pa
 import pytest
 from sklearn.decomposition import PCA
@@ -20,7 +21,7 @@ from curation.selection import risk
 from curation.tables import io, schemas
 from curation.trust.parts import FIT, UNUSED, VALIDATION, part_of
 from tune.objective import Objective, TrialRows, read_source, run_trial
-from tune.space import Point, RandomDraws, Space
+from tune.space import Point, Space
 
 NUM_ROWS, SIZE, FOLDS = 900, 6, 4
 BASE = TrustConfig(kind="neural", width=16, depth=1, max_steps=40, learning_rate=3e-3, batch_size=64)
@@ -75,7 +76,7 @@ def source(written: tuple[TableRef, TableRef]) -> TrialRows:
 def point(kind: str = "neural", **settings: Any) -> Point:
     read = {"columns": [[]]} if kind in ("stacked", "fitted_confidence") else {"class_weight": [0.5]}
     raw = {"kind": [kind], **read, **{key: [value] for key, value in settings.items()}}
-    return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(RandomDraws([0]))
+    return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(optuna.create_study().ask())
 
 
 def trial(source: TrialRows, of: Point, objective: Objective = AUC, fold: int = 1) -> Any:

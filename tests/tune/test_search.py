@@ -13,12 +13,11 @@ from curation.config import TrustConfig, TuneConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.telemetry.standing import Standing
-from tune.fits import Fits
+from tune.fits import Fits, Fold, Trial
 from tune.objective import Objective, TrialRows, run_trial
 from tune.proposals import Listed
 from tune.search import SearchResult, search
 from tune.space import Space
-from tune.trials import Fold, Trial
 
 pytestmark = pytest.mark.whole_run
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 from scipy.stats import kstest
 
 from curation.arms import fitted_of
 from curation.config import TrustConfig
 from curation.errors import ConfigError
-from tune.space import PRESETS, Point, RandomDraws, Space, spelled_out
+from tune.space import PRESETS, Point, Space, spelled_out
 
 STORED = ("prompt_last", "output_last")
 BASE = TrustConfig(width=32, max_steps=100, class_weight=0.25)
@@ -25,7 +26,8 @@ def space(raw: dict[str, Any], base: TrustConfig = BASE) -> Space:
 
 
 def drawn(found: Space, num: int) -> list[Point]:
-    return [found.draw(RandomDraws([7, k])) for k in range(num)]
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=7))
+    return [found.draw(study.ask()) for _ in range(num)]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

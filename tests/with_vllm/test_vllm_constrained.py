@@ -4,7 +4,7 @@ import pytest
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.signals import label_request
 from curation.teachers import Request
 from tests.with_vllm.test_vllm_teacher import both, rows_of

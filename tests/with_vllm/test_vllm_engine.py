@@ -12,7 +12,7 @@ from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
-from curation.models.vllm_setup import ENVIRONMENT
+from curation.models.loading import ENVIRONMENT
 from curation.teachers import load_teacher, vllm_engine
 from curation.teachers.vllm_choice import choose_backend
 from curation.teachers.vllm_versions import missing_attributes

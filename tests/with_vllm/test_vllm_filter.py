@@ -11,13 +11,13 @@ import yaml
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.config import AnswersConfig, DecodingConfig, DomainConfig
+from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.filter import Filter
 from curation.filter.package import CalibrationRows, Description, Made, Sample, digests_of, write
 from curation.selection.budget import GradedScores
 from curation.storage.paths import place
 from curation.tables.schemas import state_column
-from curation.trust.linear_probe import fit_linear_probe
+from curation.trust.linear_probe import LinearProbe
 from tests.with_vllm.conftest import SHAPE
 
 pytestmark = pytest.mark.whole_run
@@ -32,7 +32,7 @@ def packaged(folder, model, reference, requests):
     answers = pa.Table.from_batches(reference.label(requests, decoding, seed=0))
     hidden_ND = np.stack(answers[state_column("output_last")].to_numpy()).astype(np.float32)
     correct_N = hidden_ND @ np.random.default_rng(0).normal(size=SHAPE["hidden_size"]) > 0
-    probe = fit_linear_probe(hidden_ND, correct_N, inputs=("output_last",), class_weight=0.0, origin={})
+    probe = LinearProbe.fitted(hidden_ND, correct_N, TrustConfig(states=("output_last",), class_weight=0.0), {})
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     description = Description(
         teacher=model,

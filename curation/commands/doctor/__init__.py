@@ -5,7 +5,7 @@ from pathlib import Path
 
 from curation.cluster.capacity import LOCAL, address_of
 from curation.commands.doctor import joined, machine, storage, teacher
-from curation.commands.doctor.finding import CheckResult, Finding, found, ok
+from curation.commands.doctor.finding import Finding, found, ok
 from curation.config import RayConfig, RunConfig
 from curation.config.load import load_config
 
@@ -32,7 +32,12 @@ def examine(
     config: RunConfig | None = None
     if config_path is not None:
         loaded: list[RunConfig] = []
-        yield found("config", _load, config_path, overrides, loaded)
+
+        def load() -> Finding:
+            loaded.append(load_config(config_path, overrides))
+            return ok(f"{config_path} is valid; run directory {loaded[0].directory}")
+
+        yield found("config", load)
         config = loaded[0] if loaded else None
     settings = RayConfig() if config is None else config.ray
     settings = settings.model_copy(update={"address": address or settings.address})
@@ -53,13 +58,7 @@ def examine(
     yield from joined.examine(settings, config, directory, vllm=vllm, cluster=cluster)
 
 
-def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> CheckResult:
-    config = load_config(path, overrides)
-    loaded.append(config)
-    return ok(f"{path} is valid; run directory {config.directory}")
-
-
-def _inputs(config: RunConfig) -> CheckResult:
+def _inputs(config: RunConfig) -> Finding:
     from curation.commands.validate import check
 
     return ok("; ".join(line.text for line in check(config)))

@@ -1,7 +1,6 @@
 """Results of checks. A check is a small function that returns a verdict; a check that crashes gives a finding too."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, ParamSpec
 
 from curation.errors import CurationError
@@ -10,22 +9,14 @@ P = ParamSpec("P")
 State = Literal["ok", "warn", "fail"]
 
 
-class CheckResult(NamedTuple):
-    """The state, the finding, and how to fix it if the state is not ``ok``."""
+class Finding(NamedTuple):
+    """The verdict of a check, and how to fix it if the state is not ``ok``."""
 
     state: State
     finding: str
     fix: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """The verdict of a named check."""
-
-    check: str
-    state: State
-    finding: str
-    fix: str
+    check: str = ""
+    """The name of the check."""
 
     @property
     def line(self) -> str:
@@ -34,22 +25,22 @@ class Finding:
         return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.finding}{fix}'.split())}"
 
 
-def ok(finding: str) -> CheckResult:
+def ok(finding: str) -> Finding:
     """The check passed."""
-    return CheckResult("ok", finding, "")
+    return Finding("ok", finding, "")
 
 
-def warn(finding: str, fix: str) -> CheckResult:
+def warn(finding: str, fix: str) -> Finding:
     """A run can start, but may be slow or end early."""
-    return CheckResult("warn", finding, fix)
+    return Finding("warn", finding, fix)
 
 
-def fail(finding: str, fix: str) -> CheckResult:
+def fail(finding: str, fix: str) -> Finding:
     """A run cannot start, or would be wrong."""
-    return CheckResult("fail", finding, fix)
+    return Finding("fail", finding, fix)
 
 
-def found(check: str, look: Callable[P, CheckResult], *args: P.args, **kwargs: P.kwargs) -> Finding:
+def found(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
     """The finding of a check, even if the check raises: it examines things that may be broken."""
     try:
         verdict = look(*args, **kwargs)
@@ -57,4 +48,4 @@ def found(check: str, look: Callable[P, CheckResult], *args: P.args, **kwargs: P
         verdict = fail(str(error), "")
     except Exception as error:  # what is examined may be broken in any way
         verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
-    return Finding(check=check, state=verdict.state, finding=verdict.finding, fix=verdict.fix)
+    return verdict._replace(check=check)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import smoke, storage, teacher
-from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok, warn
+from curation.commands.doctor.finding import Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
 from curation.heavy import ray
 from curation.json_types import JsonView
@@ -35,7 +35,7 @@ def examine(
             return
         yield found("versions", _versions)
         if joins or len(nodes.living()) > 1:
-            yield found("clocks", _clocks)
+            yield found("clocks", lambda: clock_verdict({nodes.name(n): _offset(n["NodeID"]) for n in nodes.living()}))
             yield found("shared files", _shared_files, directory)
         if config is not None:
             yield found("room", _room, config)
@@ -45,7 +45,7 @@ def examine(
             yield from smoke.examine(directory)
 
 
-def _join(settings: RayConfig, stack: ExitStack) -> CheckResult:
+def _join(settings: RayConfig, stack: ExitStack) -> Finding:
     start = time.monotonic()
     stack.enter_context(local_or_cluster(settings, same_versions=False))
     seconds = time.monotonic() - start
@@ -57,7 +57,7 @@ def _join(settings: RayConfig, stack: ExitStack) -> CheckResult:
     return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {finding}")
 
 
-def _versions() -> CheckResult:
+def _versions() -> Finding:
     question = nodes.installed()
     answers = nodes.ask(question)
     silent = [f"{answer.node} does not answer ({answer.problem})" for answer in answers if answer.problem is not None]
@@ -68,11 +68,7 @@ def _versions() -> CheckResult:
     return ok(f"the same on {len(answers)} node{'s' if len(answers) > 1 else ''} as here")
 
 
-def _clocks() -> CheckResult:
-    return clock_verdict({nodes.name(node): _offset(node["NodeID"]) for node in nodes.living()})
-
-
-def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> CheckResult:
+def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Finding:
     """The verdict on the offset of each node's clock from ours; each value is (offset, its error), in seconds."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
@@ -106,7 +102,7 @@ def _time() -> Callable[[], float]:
     return now
 
 
-def _shared_files(directory: Place) -> CheckResult:
+def _shared_files(directory: Place) -> Finding:
     """Whether every node reads what this process writes in the run directory, and the other way round."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
@@ -144,7 +140,7 @@ def _exchange() -> Callable[[str], str]:
     return exchange
 
 
-def _room(config: RunConfig) -> CheckResult:
+def _room(config: RunConfig) -> Finding:
     waits = capacity.check_room(capacity.needs(config))
     if waits is not None:
         return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
@@ -159,7 +155,7 @@ def _resources_of(node: JsonView) -> str:
     return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"
 
 
-def _vllm(config: RunConfig | None, wanted: bool) -> CheckResult:
+def _vllm(config: RunConfig | None, wanted: bool) -> Finding:
     """Check vLLM on a node with the resources of a teacher actor."""
     actor = None if config is None else config.teacher.actors
     takes = {} if actor is None else actor.each

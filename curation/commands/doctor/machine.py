@@ -12,9 +12,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from curation import memory
-from curation.cluster import ray_private
 from curation.cluster.versions import PROJECT
-from curation.commands.doctor.finding import CheckResult, fail, ok, warn
+from curation.commands.doctor.finding import Finding, fail, ok, warn
 from curation.heavy import torch
 
 GIB = 2**30
@@ -33,7 +32,7 @@ NO_GPU = "run on a machine with GPUs, give ray.address, or set num_gpus and gpus
 INSTALL = "install with `pip install --constraint constraints.txt .`"
 
 
-def python() -> CheckResult:
+def python() -> Finding:
     """Whether this Python's version is one that the project supports."""
     wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
     version = platform.python_version()
@@ -42,7 +41,7 @@ def python() -> CheckResult:
     return ok(f"{version} (asked for: {wanted})")
 
 
-def packages() -> CheckResult:
+def packages() -> Finding:
     """Whether the installed packages are within the ranges of pyproject.toml."""
     wrong = wrong_packages(importlib.metadata.requires(PROJECT) or [])
     if wrong:
@@ -67,7 +66,7 @@ def wrong_packages(requirements: list[str]) -> list[str]:
     return wrong
 
 
-def cores_and_memory() -> CheckResult:
+def cores_and_memory() -> Finding:
     """Cores that this process may use; total and free memory of the machine or container."""
     total, free = memory.usable()
     finding = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
@@ -78,7 +77,7 @@ def cores_and_memory() -> CheckResult:
     return ok(finding)
 
 
-def clock() -> CheckResult:
+def clock() -> Finding:
     """Whether the wall clock is later than this code, and does not jump during the check."""
     watched = 0.2
     wall, steady = time.time(), time.monotonic()
@@ -92,12 +91,12 @@ def clock() -> CheckResult:
     return ok(finding)
 
 
-def disk(path: Path) -> CheckResult:
+def disk(path: Path) -> Finding:
     """The free space for a run's tables."""
     return disk_verdict(path, shutil.disk_usage(existing(path)).free)
 
 
-def disk_verdict(path: Path, free: int) -> CheckResult:
+def disk_verdict(path: Path, free: int) -> Finding:
     """The verdict on ``free`` bytes."""
     finding, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
     if free < MIN_FREE_DISK:
@@ -105,14 +104,14 @@ def disk_verdict(path: Path, free: int) -> CheckResult:
     return warn(finding, fix) if free < GOOD_FREE_DISK else ok(finding)
 
 
-def ray_disk() -> CheckResult:
+def ray_disk() -> Finding:
     """The disk of Ray's temporary directory, where it logs and spills."""
-    path = Path(ray_private.temp_directory())
+    path = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
     usage = shutil.disk_usage(existing(path))
     return ray_disk_verdict(path, usage.free, usage.total)
 
 
-def ray_disk_verdict(path: Path, free: int, total: int) -> CheckResult:
+def ray_disk_verdict(path: Path, free: int, total: int) -> Finding:
     """The verdict on a disk with ``free`` of ``total`` bytes left."""
     used = 1 - free / total
     finding = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
@@ -122,12 +121,12 @@ def ray_disk_verdict(path: Path, free: int, total: int) -> CheckResult:
     return warn(finding, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(finding)
 
 
-def shared_memory() -> CheckResult:
+def shared_memory() -> Finding:
     """Whether /dev/shm is large enough for Ray's default object store."""
     return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory.usable().total)
 
 
-def shared_memory_verdict(free: int, memory: int) -> CheckResult:
+def shared_memory_verdict(free: int, memory: int) -> Finding:
     """The verdict on ``free`` bytes of shared memory on a machine with ``memory`` bytes of memory."""
     wanted = min(STORE_SHARE * memory, STORE_MOST)
     finding = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
@@ -138,7 +137,7 @@ def shared_memory_verdict(free: int, memory: int) -> CheckResult:
     return ok(finding)
 
 
-def gpu(asked: float) -> CheckResult:
+def gpu(asked: float) -> Finding:
     """Whether torch sees the GPUs and computes on them, and whether there are as many as the configuration asks for."""
     if not torch.cuda.is_available():
         there = Path("/dev/nvidia0").exists()

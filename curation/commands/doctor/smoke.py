@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from curation.cluster import nodes
 from curation.commands.doctor import storage
-from curation.commands.doctor.finding import CheckResult, Finding, fail, found, ok
+from curation.commands.doctor.finding import Finding, fail, found, ok
 from curation.config import AskConfig, DecodingConfig
 from curation.heavy import ray
 from curation.storage.conditional import register_of
@@ -26,7 +26,6 @@ SECONDS = 180
 NODE_FIX = "see the logs of this node (session_latest/logs in Ray's directory), or take it out of the cluster"
 STORE_FIX = "set run_dir to a path that all nodes mount, or to an object store whose credentials every node has"
 FOREIGN_FIX = "set run_dir to one path or store that all nodes share, not to a disk that each node has of its own"
-LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +73,7 @@ class Labeller:
         return NodeLabels(written=written, seconds=seconds, has_lease=has_lease, problem=problem)
 
 
-def _exercise(directory: Place, answers: list[nodes.NodeAnswer]) -> CheckResult:
+def _exercise(directory: Place, answers: list[nodes.NodeAnswer]) -> Finding:
     """Let all nodes work, which fills ``answers``; commit, read back and remove what they wrote."""
     start = time.monotonic()
     with storage.scratch(directory) as folder:
@@ -95,7 +94,7 @@ def _exercise(directory: Place, answers: list[nodes.NodeAnswer]) -> CheckResult:
     return verdict._replace(finding=text if verdict.fix else f"{text}, {time.monotonic() - start:.1f} s in all")
 
 
-def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], expected: pa.Table) -> CheckResult:
+def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], expected: pa.Table) -> Finding:
     """Commit what the nodes wrote, and return whether each row is read back once, as this process labels it."""
     wrote = [answer for answer in answers if answer.value is not None and answer.value.written is not None]
     if not wrote:
@@ -114,7 +113,7 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
         return fail(f"{read.num_rows} rows are read back, other ones than the {len(ids)} that were written", STORE_FIX)
     leases = sum(answer.value.has_lease for answer in wrote)
     if leases != 1:
-        return fail(f"{leases} of {len(wrote)} nodes got one lease at the same time, and 1 should", LEASE_FIX)
+        return fail(f"{leases} of {len(wrote)} nodes got one lease at the same time, and 1 should", storage.LEASE_FIX)
     if len(ids) < expected.num_rows:
         lacking = expected.num_rows - len(ids)
         return fail(f"{lacking} of {expected.num_rows} rows are missing", "fix the nodes that fail above")
@@ -122,7 +121,7 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
     return ok(f"{len(ids)} rows from {one}, committed, read back once each, removed")
 
 
-def _node(answer: nodes.NodeAnswer) -> CheckResult:
+def _node(answer: nodes.NodeAnswer) -> Finding:
     done: NodeLabels | None = answer.value
     if done is None:
         return fail(f"{answer.node} labelled nothing: {answer.problem}", NODE_FIX)

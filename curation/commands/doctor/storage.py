@@ -5,16 +5,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from curation.commands.doctor.finding import CheckResult, fail, ok
+from curation.commands.doctor.finding import Finding, fail, ok
 from curation.commands.doctor.machine import existing
 from curation.storage.conditional import register_of
 from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
 
 FIX = "put the run directory on a writable disk (run_dir)"
+LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
 NEWEST = "take a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
 
 
-def files(directory: Place) -> CheckResult:
+def files(directory: Place) -> Finding:
     """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
     start = time.monotonic()
     require_reachable(directory)
@@ -32,15 +33,14 @@ def files(directory: Place) -> CheckResult:
             if names != ["manifest.json"]:
                 return fail(f"{directory}: a replaced file leaves another one behind", fix)
             if not _leases(folder / "lease"):
-                fix = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
-                return fail(f"{directory}: two drivers can get the lease", fix)
+                return fail(f"{directory}: two drivers can get the lease", LEASE_FIX)
     except OSError as error:
         return fail(f"{directory}: {error.strerror or error}", FIX)
     seconds = time.monotonic() - start
     return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
 
 
-def tables(directory: Place) -> CheckResult:
+def tables(directory: Place) -> Finding:
     """Check that a Lance table keeps both of two commits on one version."""
     import lance
     import pyarrow as pa

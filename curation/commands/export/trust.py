@@ -1,6 +1,6 @@
 """``curate export-trust``: a fitted trust function as a trust package (``curation.filter.package``)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +9,10 @@ from typing import Any
 
 from curation.arms import ARMS
 from curation.cluster.versions import versions
+from curation.commands.export.card import template
 from curation.commands.export.cascade import cascade_of
 from curation.commands.export.files import write_folder
 from curation.commands.export.fit import Fit, find_fit
-from curation.commands.export.trust_card import trust_card_of
 from curation.commands.export.trust_rows import Reference, calibration_of, inputs_of, questions_of, reference_of
 from curation.config import AnswersConfig, AskConfig, DecodingConfig
 from curation.config.endpoint import ServedConfig
@@ -66,7 +66,7 @@ def export_trust(
         cascade, files = (None, None) if isinstance(made, str) else (made.cascade, (made.trust, made.rows))
         reference = reference_of(fit, function, () if cascade is None else cascade.inputs)
         description = _description(fit, rows, reference, cascade, command)
-        card = trust_card_of(description)
+        card = template("trust_card.md.j2").render(description.model_dump(mode="json"))
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
                 folder.path,
@@ -107,11 +107,15 @@ def _description(
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
     if schemas.TOKEN_LOGPROBS not in columns:
         kept["token_logprobs"] = 0
-    teacher = fit.teacher
+    teacher, labels = fit.teacher, io.open_table(TableRef.from_json(fit.record.inputs["labels"])).schema
+    size = next((int(field.type.list_size) for field in labels if schemas.is_state(field.name)), 0)
+    sampled = tuple(name for name in states if name in reference)
+    num_texts = 0 if sampled else max(0, len(reference.get("word_starts", ())) - 1)
+    num_sampled = len(reference[sampled[0]]) if sampled else 0
     return Description(
         teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not
         teacher_digests={} if teacher is None else digests_of(teacher),
-        state_size=_state_size(fit),
+        state_size=size,
         ask=ask.model_copy(update=kept),
         bought=None if fit.config.teacher.reading is None else _answers(answered),
         decoding=DecodingConfig.from_key(fit.labelling.inputs["decoding"]),
@@ -123,7 +127,7 @@ def _description(
         inputs=(*states, *columns),
         fit=dict(fit.record.outputs["fit"]),
         calibration=rows,
-        sample=_sample(states, reference),
+        sample=Sample(num_rows=num_sampled, states=sampled, num_texts=num_texts),
         cascade=cascade,
         evaluation=tuple(_evaluation(fit)),
         verdict=_verdict(fit),
@@ -141,26 +145,12 @@ def _description(
     )
 
 
-def _sample(states: Sequence[str], reference: Reference) -> Sample:
-    """Describe what the shift test of a filter compares with."""
-    kept = tuple(name for name in states if name in reference)
-    if kept:
-        return Sample(num_rows=len(reference[kept[0]]), states=kept)
-    return Sample(num_rows=0, states=(), num_texts=max(0, len(reference.get("word_starts", ())) - 1))
-
-
 def _answers(stage: StageRecord) -> AnswersConfig:
     """How a stage's model answers, as it is recorded: of a server there is no address."""
     asked = {**stage.inputs["ask"], "backend": stage.inputs["backend"]}
     served = asked.pop("endpoint", None)
     answers = AskConfig.model_validate(asked).answers
     return answers if served is None else answers.model_copy(update={"endpoint": ServedConfig.model_validate(served)})
-
-
-def _state_size(fit: Fit) -> int:
-    """Numbers of one hidden state, as the labels have it; 0 where they have none."""
-    schema = io.open_table(TableRef.from_json(fit.record.inputs["labels"])).schema
-    return int(next((field.type.list_size for field in schema if schemas.is_state(field.name)), 0))
 
 
 def _evaluation(fit: Fit) -> Iterator[Measured]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from curation.arrays import Int64s
 from curation.commands.export.fit import Fit
 from curation.config import DecodingConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.domains.grading import read_grades
 from curation.filter.package import SCORES, CalibrationRows, Question, asked, pack_words
 from curation.metrics.text_shift import sample_words
@@ -22,8 +22,11 @@ from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
 from curation.stages.shift import sample_rows, sampled_texts, states_in
 from curation.tables import io, schemas
-from curation.trust import FittedTrust, Scores
+from curation.trust import Scores
 from curation.trust.parts import independent
+
+if TYPE_CHECKING:
+    from curation.trust.states import StateTrust
 
 SAMPLE_BYTES = 32 << 20
 """How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
@@ -69,7 +72,7 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
         yield example, row["completion"], row["label"]
 
 
-def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -> Reference:
+def reference_of(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
     """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
 
     Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``. Without
@@ -98,7 +101,7 @@ def reference_of(fit: Fit, function: FittedTrust, further: Sequence[str] = ()) -
     return {**kept, **dict(zip(SCORES, (raw_N, trust_N), strict=True))}
 
 
-def _honest_scores(batch: pa.RecordBatch, function: FittedTrust, stored: Sequence[str] | None) -> list[Scores]:
+def _honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
     """Raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
     if stored is not None:
         raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
@@ -109,15 +112,20 @@ def _honest_scores(batch: pa.RecordBatch, function: FittedTrust, stored: Sequenc
     return [np.where(parsed_N, score_N, np.float32(np.nan)).astype(np.float32) for score_N in (raw_N, trust_N)]
 
 
-def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None, CalibrationRows | None]:
+def calibration_of(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled = grades = None
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
         grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
-    keep = _every
+    keep: Keep | None = None
     split, chose = "calibration", False
-    if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
+    if (
+        labelled is not None
+        and grades is not None
+        and is_of(fit, labelled)
+        and grades.inputs["labels"] == labelled.outputs["labels"]
+    ):
         labels, graded = TableRef.from_json(labelled.outputs["labels"]), TableRef.from_json(grades.outputs["grades"])
     else:
         split, chose = "source", True  # they chose a penalty, a step to stop at, or the function itself
@@ -133,7 +141,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[GradedScores | None
     )
 
 
-def has_held_out_score(function: FittedTrust, row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
+def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
     """Which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
     held_out = getattr(function, "held_out", None)
     if held_out is None:
@@ -149,17 +157,8 @@ def is_of(fit: Fit, labelled: StageRecord) -> bool:
     return same and (own is None or own["digest"] == fit.trust.digest)
 
 
-def _graded_by(grades: StageRecord, labelled: StageRecord) -> bool:
-    """Whether these labels were graded."""
-    return bool(grades.inputs["labels"] == labelled.outputs["labels"])
-
-
-def _every(row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
-    return np.ones(len(row_ids_N), dtype=np.bool_)
-
-
-def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> GradedScores:
-    """The graded rows to keep that count as independent draws, by row id; NaN scores where no label could be read."""
+def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None) -> GradedScores:
+    """The graded rows to ``keep`` that count as independent draws, by row id; NaN scores without a readable label."""
     graded = read_grades(grades)
     table = io.open_table(labels)
     stored = [schemas.raw_column(name), schemas.trust_column(name)]
@@ -169,7 +168,8 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
     columns = list(dict.fromkeys(["row_id", "label", *features]))
     for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
         row_ids_B = batch.column("row_id").to_numpy()
-        kept_B = keep(row_ids_B) & np.isin(row_ids_B, graded.row_ids_N)
+        kept_B = np.isin(row_ids_B, graded.row_ids_N)
+        kept_B &= True if keep is None else keep(row_ids_B)
         batch = batch.filter(pa.array(kept_B))
         scores = _honest_scores(batch, function, stored if scored else None)  # of another split the plain ones
         parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))

@@ -23,13 +23,27 @@ def draft(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) 
     long = "  # decoding: {max_tokens: 512}    # answers of reasoning models are long\n" * (
         task.domain["name"] == "math"
     )
+    head = [
+        *_comment(f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"),
+        *_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
+        *(line for reason in task.why for line in _comment(reason, "# - ")),
+    ]
+    sources = [f"  labelled: {_source(task.labelled, folder)}"]
+    num_pool = task.labelled.num_rows - min(MOST_ROWS, int(task.labelled.num_rows * FEW_ROWS))
+    if task.unlabelled is not None:
+        sources.append(f"  unlabelled: {_source(task.unlabelled, folder)}")
+        num_pool = task.unlabelled.num_rows
+    columns = (task.unlabelled or task.labelled).columns
+    ids = [name for name in columns if is_id(name) and name not in COLUMNS]  # they tell the pool's rows apart
+    keep = f"  keep: {_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
+    head_lines, source_lines = "\n".join(head), "\n".join(sources)
     return f"""\
-{_head(task, config)}
+{head_lines}
 name: {_yaml(config.stem)}
 domain: {_yaml(task.domain)}
 
 sources:    # paths are relative to this file
-{_sources(task, folder)}
+{source_lines}
 
 splits:
 {_splits(task)}
@@ -43,24 +57,11 @@ trust:
   states: [prompt_last, output_last]
 
 selection:
-  budget: {{n: {max(1, _pool_rows(task) // 5)}}}    # rows to keep: a fifth of the pool
+  budget: {{n: {max(1, num_pool // 5)}}}    # rows to keep: a fifth of the pool
   arms: [naive, internal_confidence, trust]
-{_keep(task)}
+{keep}
 generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
 """
-
-
-def _head(task: DetectedTask, config: Path) -> str:
-    lines = [
-        *_comment(f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"),
-        *_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
-    ]
-    return "\n".join([*lines, *(line for reason in task.why for line in _comment(reason, "# - "))])
-
-
-def _sources(task: DetectedTask, folder: Path) -> str:
-    named = {"labelled": task.labelled} | ({} if task.unlabelled is None else {"unlabelled": task.unlabelled})
-    return "\n".join(f"  {name}: {_source(table, folder)}" for name, table in named.items())
 
 
 def _splits(task: DetectedTask) -> str:
@@ -75,18 +76,6 @@ def _splits(task: DetectedTask) -> str:
     if task.audited:
         lines.append("  audit: true    # the pool's right answers are known: they measure what is selected")
     return "\n".join(lines)
-
-
-def _pool_rows(task: DetectedTask) -> int:
-    num_rows = task.labelled.num_rows
-    return num_rows - min(MOST_ROWS, int(num_rows * FEW_ROWS)) if task.unlabelled is None else task.unlabelled.num_rows
-
-
-def _keep(task: DetectedTask) -> str:
-    """The line of the columns that tell the pool's rows apart; nothing without one."""
-    pool = task.unlabelled or task.labelled
-    ids = [name for name in pool.columns if is_id(name) and name not in COLUMNS]
-    return f"  keep: {_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
 
 
 def _source(table: TableFiles, folder: Path) -> str:

@@ -64,17 +64,9 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
 def holds_lists(table: TableFiles, column: str) -> bool:
     """Whether all cells of a column that have a value are lists, or texts that are lists in JSON."""
     sample = [row[column] for row in table.sample if row.get(column) is not None]
-    return bool(sample) and all(map(_is_list, sample))
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and listed(value) is not None)
-
-
-def _cells(table: TableFiles, column: str) -> Iterable[Any]:
-    for file in table.files:
-        for batch in read_rows(file, columns=[column]):
-            yield from (row[column] for row in raw_rows(batch) if row.get(column) is not None)
+    return bool(sample) and all(
+        isinstance(value, list) or (isinstance(value, str) and listed(value) is not None) for value in sample
+    )
 
 
 def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -> LabelColumn | None:
@@ -82,7 +74,8 @@ def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -
     counts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     num_rows = 0
-    for value in _cells(table, column):
+    cells = (raw for file in table.files for batch in read_rows(file, columns=[column]) for raw in raw_rows(batch))
+    for value in (raw[column] for raw in cells if raw.get(column) is not None):
         names, _ = attempt(names_in, value, form)
         if names is None or len({*names}) < len(names):
             return None

@@ -11,6 +11,7 @@ from curation.config.inputs import COMMA
 from curation.errors import SourceError
 from curation.json_types import Json
 from curation.sources import SourceFile, discover, nearest, raw_rows, read_rows, rows_at
+from curation.sources.readers import DelimiterError
 
 SAMPLE_ROWS = 1_000
 """Rows of a file that are looked at, spread evenly."""
@@ -90,7 +91,7 @@ def look(path: str) -> TableFiles:
         try:
             files = tuple(discover(SourceConfig(path=path, delimiter=delimiter)))
         except SourceError as error:
-            first = first or error
+            first = error if first is None or isinstance(first, DelimiterError) else first
             continue
         columns = tuple(name for name in files[0].schema if all(name in file.schema for file in files))
         if not columns:

@@ -17,6 +17,7 @@ from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
 from curation.errors import ConfigError
 from curation.escaping import quoted
+from curation.sources.forms import Prodigy
 
 Ask = Callable[[str, Sequence[str]], str]
 """Puts a question with its possible answers to the user, and returns one of these."""
@@ -186,7 +187,8 @@ def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     config = DomainConfig(name=name)
     domain = get_domain(config)
     form = next((form for form in domain.forms if all({*form} <= {*table.columns} for table in tables)), None)
-    if form is None or (name == "mcqa" and "choices" in form and not _has_lists(tables)):
+    has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
+    if form is None or (name == "mcqa" and "choices" in form and not has_lists):
         return None
     shares = [
         sum(attempt(domain.gold, row)[0] is not None for row in table.sample) / len(table.sample) for table in tables
@@ -199,10 +201,6 @@ def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
         f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
     )
     return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
-
-
-def _has_lists(tables: Sequence[TableFiles]) -> bool:
-    return all(isinstance(row["choices"], list | Mapping) for table in tables for row in table.sample[:20])
 
 
 def _options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
@@ -235,7 +233,7 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
         apart = [name for name in names if len(tables) == 2 and min(filled[name]) == 0 < max(filled[name])]
         named = [name for name in apart or names if name.casefold() in ANSWERS]
         chosen = [name for name in apart or names if any(file.schema.get(name) == "choice" for file in files)]
-        answer = _one(apart, chosen or named) or ""
+        answer = next((found[0] for found in (apart, chosen or named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
             held = [name for name in apart or names if holds_lists(first if name in first.columns else second, name)]
@@ -246,6 +244,11 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
             answer, why = _asked(tables, ask, about, options, "--answer COLUMN"), "as you said"
     shares = filled[answer]
     labelled = tables[shares.index(max(shares))]
+    if wishes.answer is None and "accept" in names and {*labelled.counts(answer)} <= {*Prodigy.ANSWERS}:
+        raise ConfigError(
+            f"{labelled.path}: accept and {answer} are those of Prodigy's tasks, whose export is read as JSON lines "
+            "(prodigy db-out); give that file, or name the column of the labels by --answer"
+        )
     if max(shares) < 0.95:
         raise ConfigError(
             f"{labelled.path}: column {quoted(answer)} has a value in {max(shares):.0%} of the rows alone; put the "
@@ -317,11 +320,6 @@ def _text(
     tables = [roles.labelled] if roles.unlabelled is None else [roles.labelled, roles.unlabelled]
     found = _asked(tables, ask, "Which column does the teacher read?", known or left, "--text COLUMN")
     return (found,), f"the text is {quoted(found)}: as you said"
-
-
-def _one(apart: Sequence[str], named: Sequence[str]) -> str | None:
-    """The only candidate, of those that just one file has or of those with such a name."""
-    return next((names[0] for names in (apart, named) if len(names) == 1), None)
 
 
 def _asked(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:

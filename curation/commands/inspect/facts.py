@@ -111,7 +111,8 @@ def examine(uri: str, question: TableQuery) -> Facts:
         rows = int(dataset.count_rows())
         matching = rows if question.where is None else _matching(dataset, question.where)
         errors = _errors(dataset, question.where) if ERROR.name in names else None
-        sample = _sample(dataset, question)
+        columns = None if question.columns is None else list(question.columns)
+        shown = dataset.to_table(columns=columns, filter=question.where, limit=question.rows) if question.rows else None
         return Facts(
             uri=uri,
             version=dataset.version,
@@ -123,7 +124,7 @@ def examine(uri: str, question: TableQuery) -> Facts:
             versions=_versions(dataset, known),
             fragments=_fragments(dataset),
             errors=errors,
-            sample=sample,
+            sample=[] if shown is None else [_short(row) for row in shown.to_pylist()],
         )
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, TableError):
@@ -179,14 +180,6 @@ def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
     return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]
 
 
-def _sample(dataset: Any, question: TableQuery) -> list[Json]:
-    if not question.rows:
-        return []
-    columns = None if question.columns is None else list(question.columns)
-    table = dataset.to_table(columns=columns, filter=question.where, limit=question.rows)
-    return [{name: _short(value) for name, value in row.items()} for row in table.to_pylist()]
-
-
 def _short(value: object) -> Any:
     """A value for JSON; long lists as their size and, if numeric, their norm."""
     if isinstance(value, dict):
@@ -215,7 +208,9 @@ def _versions(dataset: Any, known: list[Json]) -> list[Version]:
         now = _State(columns=columns, **counts)
         if before is not None or place == 0:
             time = item["timestamp"].astimezone(UTC).isoformat(timespec="seconds")
-            change = _change(before, now) if before is not None else _start(item["version"], now)
+            what = "created" if item["version"] == 1 else "the oldest that is kept"  # older ones were cleaned up
+            start = f"{what}: {_many(len(now.columns), 'column')}, {_many(now.rows, 'row')}"
+            change = start if before is None else _change(before, now)
             versions.append(Version(version=item["version"], time=time, rows=now.rows, change=change))
         before = now
     return versions[::-1]
@@ -227,11 +222,6 @@ class _State(NamedTuple):
     columns: list[str]
     rows: int
     fragments: int
-
-
-def _start(version: int, state: _State) -> str:
-    what = "created" if version == 1 else "the oldest that is kept"  # older ones were cleaned up
-    return f"{what}: {_many(len(state.columns), 'column')}, {_many(state.rows, 'row')}"
 
 
 def _change(before: _State, now: _State) -> str:

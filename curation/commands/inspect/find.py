@@ -129,17 +129,13 @@ def _count(uri: str, version: int | None) -> int | None:
 
 def _require_table(path: str) -> None:
     table = Path(path)
-    if "://" in path or _is_table(table):
+    if "://" in path or (table / _VERSIONS).is_dir():
         return
     folder = table if table.is_dir() else table.absolute().parent
     near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
     there = f"tables under {folder}: {_listed([os.path.relpath(str(near_by), folder) for near_by in near])}"
     what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
     raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
-
-
-def _is_table(path: Path) -> bool:
-    return (path / _VERSIONS).is_dir()
 
 
 def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:

@@ -1,18 +1,12 @@
-"""Actions of ``curate review``: draw, serve, take verdicts, export, conclude; each says in words what was done."""
+"""Shared parts of the verbs of ``curate review``: where reviews are kept, the draw, and the name of the user."""
 
 import getpass
-from collections.abc import Callable
 from pathlib import Path
 
-from curation.commands.review import result
-from curation.commands.review.exchange import EXCHANGES, export
-from curation.commands.review.folder import Review, make_review, open_review, reviews_in
-from curation.commands.review.intake import Reader, read_csv, take
-from curation.commands.review.server import serve
+from curation.commands.review.folder import make_review, open_review, reviews_in
 from curation.commands.review.source import find
 from curation.commands.review.words import standing_lines
 from curation.errors import ReviewError
-from curation.json_types import Json
 from curation.storage.paths import Place
 
 DEFAULT_NUM = 200
@@ -57,33 +51,6 @@ def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int
                 "with --name"
             )
     return standing_lines(review)
-
-
-def serve_page(home: Path, name: str | None, *, port: int, person: str | None, say: Callable[[str], None]) -> None:
-    """Serve the page of a review until the process is interrupted."""
-    review = open_review(home, name)
-    serve(review, port, person or user(), say)
-    say(standing_lines(review)[1])
-
-
-def take_verdicts(home: Path, name: str | None, path: str, *, program: str | None, person: str | None) -> list[str]:
-    """Take the verdicts of a CSV file, or of what a program exported; in words, what was taken and how far it is."""
-    review = open_review(home, name)
-    read: Reader = read_csv if program is None else EXCHANGES[program].read
-    taken = take(review, Path(path), read, via=program or "csv", person=person or user())
-    known = f", {taken.num_known:,} were known already" if taken.num_known else ""
-    return [f"{path}: {taken.num_new:,} verdicts taken{known}", standing_lines(review)[1]]
-
-
-def export_rows(home: Path, name: str | None, program: str, path: str) -> str:
-    """Write the rows without a verdict in a program's format; what was written, in words."""
-    return export(open_review(home, name), program, Path(path))
-
-
-def conclude(home: Path, name: str | None, *, alpha: float | None, delta: float | None) -> tuple[Review, Json]:
-    """The review, and what its verdicts give (``curation.commands.review.result.conclude``)."""
-    review = open_review(home, name)
-    return review, result.conclude(review, alpha=alpha, delta=delta)
 
 
 def user() -> str:

@@ -63,19 +63,15 @@ class Dealing:
         Raises:
             ReviewError: it cannot be withdrawn.
         """
-        last = self._last(person)
+        entries = self._review.log.entries()
+        standing = standing_of(entries)
+        own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
+        last = next((entry for entry in own if standing.get(entry.row_id, {}).get(person) is entry), None)
         if last is not None:
             self._review.log.add([VerdictLine(row_id=last.row_id, person=person, verdict=BACK, via="page")])
             with self._lock:
                 self._claims[person] = Claim(row_id=last.row_id, until=self._clock() + CLAIM_SECONDS)
         return self.page(person)
-
-    def _last(self, person: str) -> VerdictLine | None:
-        """The last verdict of a person that still stands."""
-        entries = self._review.log.entries()
-        standing = standing_of(entries)
-        own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
-        return next((entry for entry in own if standing.get(entry.row_id, {}).get(person) is entry), None)
 
     def trust(self, row_id: int) -> float | None:
         """The trust score of a row; None if its arm does not rank.

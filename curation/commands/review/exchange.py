@@ -91,11 +91,14 @@ def _read_tasks(path: Path, person: str) -> list[Given]:
         for annotation in task.get("annotations", ()):
             if annotation.get("was_cancelled"):
                 continue
+            by = annotation.get("completed_by")
+            if isinstance(by, Mapping):  # in a full export
+                by = by.get("email") or by.get("id")
             for result in annotation.get("result", ()):
                 if result.get("from_name") == "verdict":
                     choices = result.get("value", {}).get("choices", ())
                     verdict = ",".join(map(str, choices))
-                    given.append(Given(f"task {number}", str(row_id), verdict, _annotator(annotation, person)))
+                    given.append(Given(f"task {number}", str(row_id), verdict, person if by is None else str(by)))
     return given
 
 
@@ -109,14 +112,6 @@ def _shaped(read: Callable[[Path, str], list[Given]], program: str) -> Callable[
             raise ReviewError(f"{path}: its records are not what {program} exports ({error})") from error
 
     return reader
-
-
-def _annotator(annotation: Row, person: str) -> str:
-    """Who annotated: an e-mail address in a full export, else the number of a user."""
-    by = annotation.get("completed_by")
-    if isinstance(by, Mapping):
-        by = by.get("email") or by.get("id")
-    return person if by is None else str(by)
 
 
 def _write_records(rows: list[Row], path: Path) -> str:

@@ -11,7 +11,7 @@ from curation.arrays import Bools
 from curation.commands.review.folder import Review
 from curation.commands.review.log import Standing, VerdictLine
 from curation.json_types import Json
-from curation.metrics import Estimate, share_of_finite, weighted_mean
+from curation.metrics import share_of_finite, weighted_mean
 from curation.selection.review import Stratum
 
 Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
@@ -26,6 +26,11 @@ class VerdictCounts(NamedTuple):
     unsure: int
     disputed: int
     none: int
+
+    @property
+    def decided(self) -> int:
+        """Rows that are right or wrong."""
+        return self.right + self.wrong
 
     @property
     def open(self) -> int:
@@ -102,12 +107,18 @@ def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, s
     order. None if the region has no such rows, or a stratum has no decided row yet.
     """
     pairs = [(item, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
-    if not pairs or not all(count.right + count.wrong for _, count in pairs):
+    if not pairs or not all(count.decided for _, count in pairs):
         return None
     sizes_S = np.array([item.num_rows for item, _ in pairs], dtype=np.float64)
     decided, wrong, right = (
-        weighted_mean([share(count, item.num_rows) for item, count in pairs], sizes_S / sizes_S.sum())
-        for share in (_decided, _open_wrong, _open_right)
+        weighted_mean(
+            [
+                share_of_finite(count.right + right * count.open, count.decided + judged * count.open, item.num_rows)
+                for item, count in pairs
+            ],
+            sizes_S / sizes_S.sum(),
+        )
+        for judged, right in ((False, False), (True, False), (True, True))  # open rows: left out, wrong, right
     )
     total = VerdictCounts(*(sum(column) for column in zip(*(count for _, count in pairs), strict=True)))
     return {
@@ -128,19 +139,7 @@ def by_stratum(strata: Sequence[Stratum], counts: Sequence[VerdictCounts]) -> li
             **asdict(item),
             "inclusion": item.num_drawn / item.num_rows,
             "answers": count._asdict(),
-            "right": _decided(count, item.num_rows).to_json(),
+            "right": share_of_finite(count.right, count.decided, item.num_rows).to_json(),
         }
         for item, count in zip(strata, counts, strict=True)
     ]
-
-
-def _decided(counts: VerdictCounts, num_rows: int) -> Estimate:
-    return share_of_finite(counts.right, counts.right + counts.wrong, num_rows)
-
-
-def _open_wrong(counts: VerdictCounts, num_rows: int) -> Estimate:
-    return share_of_finite(counts.right, counts.right + counts.wrong + counts.open, num_rows)
-
-
-def _open_right(counts: VerdictCounts, num_rows: int) -> Estimate:
-    return share_of_finite(counts.right + counts.open, counts.right + counts.wrong + counts.open, num_rows)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from curation.errors import ReviewError
-from curation.storage.files import append_lines, open_file
+from curation.storage.files import append_lines, open_file, sync_folder
 
 Verdict = Literal["right", "wrong", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("right", "wrong", "unsure")
@@ -122,13 +122,5 @@ def _opened(path: Path) -> Iterator[int]:
     with open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:  # its end unlocks it
         fcntl.flock(file, fcntl.LOCK_EX)
         if is_new:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         yield file.fileno()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,22 +6,24 @@ its rows were drawn from, even if the run has selected anew meanwhile.
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.arrays import Bools, Float32s, Floats, Int64s
+from curation.arrays import Bools, Int64s
 from curation.config import DomainConfig
+from curation.config.filter import WORK
 from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
-from curation.hashing import hash64
+from curation.filter.output import MANIFEST
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
+from curation.selection.bound import Bound
 from curation.selection.capped import is_capped
 from curation.selection.review import REACH, ScoredRows
 from curation.stages.select import Select
@@ -29,11 +31,6 @@ from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.telemetry.console import say
 from curation.trust import get_trust
-
-FILTER, WORK = "filter.json", "_curation"
-"""Files that ``curate filter`` writes into its output: the manifest of its files, and the folder of its own
-manifest."""
-
 
 SPARE_ROWS = 1 << 20
 """So many rows beyond the best are held before they are dropped."""
@@ -89,11 +86,11 @@ def find(place: Place, arm: str | None) -> Origin:
         ReviewError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.
     """
     require_reachable(place)
-    if (place / FILTER).is_file():
+    if (place / MANIFEST).is_file():
         return _of_filter(place, arm)
     if not (place / "manifest.json").is_file():
         raise ReviewError(
-            f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {FILTER})"
+            f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {MANIFEST})"
         )
     manifest = Manifest.load(place)
     made = (manifest.find(Position(generation=index, split="pool"), Select) for index in itertools.count())
@@ -120,6 +117,8 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         gold = [name for name in arms if ARMS[name].gold]
         rest = f"; {', '.join(gold)} train on gold labels, which need no verdict" if gold else ""
         raise ReviewError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")
+    risk = budget["risk"]  # a certified cut is that of the rows where it is of this arm, and not one by class
+    has_one_cut = budget["reference"] == arm and budget.get("asked") is None and "classes" not in (risk or {})
     return Origin(
         run=str(run),
         generation=generation,
@@ -138,13 +137,8 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         too_long=_ref(choice.get("too_long")),
         domain=choice["domain"],
         n=budget["n"],
-        risk=_one_cut(budget["risk"]) if budget["reference"] == arm and budget.get("asked") is None else None,
+        risk=risk if has_one_cut else None,
     )
-
-
-def _one_cut(risk: Json | None) -> Json | None:
-    """A certified cut that is the same for all rows; ``None`` where each class has its own."""
-    return None if risk is None or "classes" in risk else risk
 
 
 def _of_filter(output: Place, arm: str | None) -> Origin:
@@ -214,15 +208,16 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
             f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, "
             "draw again, as this review stands outside of it (--folder)"
         ) from error
-    selected_N = found.passed_N if origin.threshold is not None else np.isin(found.row_ids_N, selected_n)
-    scored = ScoredRows(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
-    return ReviewableRows(scored, num_candidates)
+    if origin.threshold is None:
+        found = replace(found, selected_N=np.isin(found.row_ids_N, selected_n))
+    return ReviewableRows(found, num_candidates)
 
 
-def _best(origin: Origin, floor: float | None) -> tuple["_ScoredBatch", int]:
+def _best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
     """The rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
     out_M, wanted = _ids(origin.too_long), REACH * origin.num_selected
-    kept, num_kept, num_read = [_NOTHING], 0, 0
+    kept: list[ScoredRows] = []
+    num_kept = num_read = 0
     for part in _scores(origin):
         may_N = ~np.isin(part.row_ids_N, out_M)
         num_read += int(may_N.sum())
@@ -236,27 +231,21 @@ def _best(origin: Origin, floor: float | None) -> tuple["_ScoredBatch", int]:
     return _joined(kept), num_read
 
 
-class _ScoredBatch(NamedTuple):
-    row_ids_N: Int64s
-    raw_N: Float32s
-    trust_N: Float32s
-    passed_N: Bools
-    """Whether the row passes the threshold; false without one."""
+def _only(rows: ScoredRows, kept_N: Bools) -> ScoredRows:
+    return ScoredRows(**{name: column_N[kept_N] for name, column_N in vars(rows).items()})
 
 
-_NOTHING = _ScoredBatch(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
+def _joined(parts: list[ScoredRows]) -> ScoredRows:
+    if not parts:
+        nothing = np.zeros(0, dtype=np.float32)
+        return ScoredRows(
+            row_ids_N=nothing.astype(np.int64), raw_N=nothing, trust_N=nothing, selected_N=nothing.astype(np.bool_)
+        )
+    return ScoredRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
-def _only(part: _ScoredBatch, kept_N: Bools) -> _ScoredBatch:
-    return _ScoredBatch(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
-
-
-def _joined(parts: list[_ScoredBatch]) -> _ScoredBatch:
-    return _ScoredBatch(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _scores(origin: Origin) -> Iterator[_ScoredBatch]:
-    """The rows with a label and a score, batch by batch."""
+def _scores(origin: Origin) -> Iterator[ScoredRows]:
+    """The rows with a label and a score, batch by batch; ``selected_N``: whether they pass a filter's threshold."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
     columns = list(dict.fromkeys(["row_id", *function.features, *further]))
@@ -264,20 +253,12 @@ def _scores(origin: Origin) -> Iterator[_ScoredBatch]:
         scanner = io.open_table(ref).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
         for batch in scanner.to_batches():
             raw_B, ids_B = function.raw_score(batch), batch.column("row_id").to_numpy()
-            may_B = np.isfinite(raw_B)
             passed_B = np.zeros(len(ids_B), dtype=np.bool_)
             if threshold is not None:
-                passed_B = _passes(
-                    batch.column(threshold["column"]).to_numpy(zero_copy_only=False), ids_B, threshold["bound"]
-                )
-            yield _only(_ScoredBatch(ids_B, raw_B, function.score(batch), passed_B), may_B)
-
-
-def _passes(score_B: Floats, ids_B: Int64s, bound: Json) -> Bools:
-    """Which rows pass a filter's threshold: a larger score, or at its score a hash up to its own."""
-    tied_B = hash64(ids_B, bound["seed"]) <= np.uint64(bound["tie"])
-    passed: Bools = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
-    return passed
+                score_B = batch.column(threshold["column"]).to_numpy(zero_copy_only=False)
+                passed_B = Bound(**threshold["bound"]).passes(ids_B, score_B)
+            rows = ScoredRows(row_ids_N=ids_B, raw_N=raw_B, trust_N=function.score(batch), selected_N=passed_B)
+            yield _only(rows, np.isfinite(raw_B))
 
 
 def texts_of(origin: Origin, row_ids_M: Int64s) -> pa.Table:

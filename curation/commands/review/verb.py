@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from curation.storage.paths import place
 
 if TYPE_CHECKING:
     from curation.commands.review import actions, words
+    from curation.commands.review.folder import Review
 else:
     actions, words = Lazy("curation.commands.review.actions"), Lazy("curation.commands.review.words")
 
@@ -50,6 +52,12 @@ def _review(function: F) -> F:
     return RUN_DIR(NAME(FOLDER(function)))
 
 
+def _opened(run_dir: str, folder: str | None, name: str | None) -> "Review":
+    from curation.commands.review.folder import open_review
+
+    return open_review(actions.home_of(place(run_dir), folder), name)
+
+
 @review.command()
 @_review
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
@@ -67,7 +75,11 @@ def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> No
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
     """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
-    actions.serve_page(actions.home_of(place(run_dir), folder), name, port=port, person=person, say=echo)
+    from curation.commands.review import server
+
+    drawn = _opened(run_dir, folder, name)
+    server.serve(drawn, port, person or actions.user(), echo)
+    echo(words.standing_lines(drawn)[1])
 
 
 @review.command("export")
@@ -76,7 +88,9 @@ def serve(run_dir: str, folder: str | None, name: str | None, port: int, person:
 @FILE
 def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
-    echo(actions.export_rows(actions.home_of(place(run_dir), folder), name, program, path))
+    from curation.commands.review.exchange import export
+
+    echo(export(_opened(run_dir, folder, name), program, Path(path)))
 
 
 @review.command("import")
@@ -91,9 +105,14 @@ def import_verdicts(
 
     A verdict is right, wrong or unsure. The same file again changes nothing.
     """
-    home = actions.home_of(place(run_dir), folder)
-    exchange = None if program == "csv" else program
-    echo("\n".join(actions.take_verdicts(home, name, path, program=exchange, person=person)))
+    from curation.commands.review.exchange import EXCHANGES
+    from curation.commands.review.intake import read_csv, take
+
+    drawn, read = _opened(run_dir, folder, name), read_csv if program == "csv" else EXCHANGES[program].read
+    taken = take(drawn, Path(path), read, via=program, person=person or actions.user())
+    known = f", {taken.num_known:,} were known already" if taken.num_known else ""
+    echo(f"{path}: {taken.num_new:,} verdicts taken{known}")
+    echo(words.standing_lines(drawn)[1])
 
 
 @review.command()
@@ -105,7 +124,9 @@ def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
 ) -> None:
     """Print what the verdicts give, and write it to review.json."""
-    home = actions.home_of(place(run_dir), folder)
-    drawn, found = actions.conclude(home, name, alpha=alpha, delta=delta)
+    from curation.commands.review.result import conclude
+
+    drawn = _opened(run_dir, folder, name)
+    found = conclude(drawn, alpha=alpha, delta=delta)
     echo(json.dumps(found, indent=1) if as_json else "\n".join(words.result_lines(found)))
     echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)

@@ -1,21 +1,28 @@
-"""Compares files with the digests of when they were written, and tables with their rows."""
+"""Compares the files of a run directory, a filter's output or a trust package with what was written."""
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
-from curation.errors import RunDirError, TableError
+from curation.config.filter import WORK
+from curation.errors import PackageError, RunDirError, TableError
+from curation.filter.output import MANIFEST, load_content
+from curation.filter.package import check_content, load
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import Listing, Sealed, SealedTable
-from curation.storage.digest import Content
-from curation.storage.paths import Place, Remote
-from curation.tables import sums, torn
-from curation.tables.contents import VERSIONS, VersionRows, files_of, id_files, rows_of
+from curation.rundir.sealed import Listing
+from curation.rundir.sealed import load as load_seal
+from curation.storage.cache import fetched
+from curation.storage.digest import SHA256, Content
+from curation.storage.paths import Place, Remote, place, require_reachable
+from curation.tables import io
+from curation.tables.digests import digest_in
+from curation.tables.versions import VERSIONS, files_of, find_torn
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -44,158 +51,141 @@ class Verified:
     rows: int = 0
     seconds: float = 0.0
     unsealed: list[str] = field(default_factory=list)
-    """Stages that were recorded by a version that took no digests."""
+    """Stages that were recorded without a list of their files."""
     damage: list[Damage] = field(default_factory=list)
 
     def to_json(self) -> Json:
-        """The result as JSON."""
+        """Return the result as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class _FileToRead:
-    """A file to read."""
-
-    stage: str
-    path: str
-    content: Content
-
-
-Redo = Callable[[str], str]
-
-
 class Checker:
-    """Checks one run directory."""
+    """Reads what is in a directory, and notes in ``found`` what is damaged; ``redo`` says how to make a stage again."""
 
-    def __init__(self, home: Place, found: Verified, redo: Redo) -> None:
-        self._home, self._found, self._redo = home, found, redo
-        self._listing = Listing(home)
-        self._known: set[str] = set()
-        self._rows: dict[tuple[str, str], VersionRows | None] = {}
+    home: Place
+    found: Verified
+    redo: Callable[[str | None], str]
+    update: Update
 
-    def check(self, stages: Mapping[str, Sealed], update: Update) -> None:
-        """Read all files of the stages, and the ids of their tables."""
-        asked = [item for name, sealed in stages.items() for item in self._asked(name, sealed)]
-        tables = [(name, table) for name, sealed in stages.items() for table in sealed.tables]
-        of_table: dict[str, int] = {}
-        for _, table in tables:
-            of_table[table.path] = max(of_table.get(table.path, 0), table.rows.num if table.rows else 0)
-        total, num_bytes = sum(of_table.values()), max(1, sum(item.content.size for item in asked))
-        workers = READ_AT_ONCE if isinstance(self._home, Remote) else os.cpu_count() or 1
-        largest_first = sorted(asked, key=lambda item: -item.content.size)
+    def add(self, stage: str | None, path: str, problem: str) -> None:
+        """Note a damage."""
+        self.found.damage.append(Damage(stage=stage, path=path, problem=problem, redo=self.redo(stage)))
+
+    def check(self, files: Mapping[str, tuple[str | None, Content]], num_rows: int) -> None:
+        """Read files, which are given with their stages and hold so many rows."""
+        listing, num_bytes = Listing(self.home), sum(content.size for _, content in files.values())
+        num_read = 0
+        workers = READ_AT_ONCE if isinstance(self.home, Remote) else os.cpu_count() or 1
+        largest_first = sorted(files, key=lambda path: -files[path][1].size)
         with ThreadPoolExecutor(workers) as pool:
-            waiting = {pool.submit(self._problem, item): item for item in largest_first}
+            waiting = {pool.submit(listing.problem, path, files[path][1]): path for path in largest_first}
             for done in as_completed(waiting):
-                item = waiting[done]
-                self._found.files += 1
-                self._found.bytes += item.content.size
-                self._found.rows = int(total * self._found.bytes / num_bytes)
+                stage, content = files[waiting[done]]
                 if (problem := done.result()) is not None:
-                    self._add(item.stage, item.path, problem)
-                update(Standing(rows=self._found.rows, total=total))
-        self._found.rows = total
-        for name, table in tables:
-            self._check_rows(name, table)
-        self._check_newest(table.path for _, table in tables)
-
-    def _asked(self, name: str, sealed: Sealed) -> Iterator[_FileToRead]:
-        """The files of a stage that no earlier stage has."""
-        for path, content in self._contents(name, sealed):
-            if path not in self._known:
-                self._known.add(path)
-                yield _FileToRead(name, path, content)
-
-    def _contents(self, name: str, sealed: Sealed) -> Iterator[tuple[str, Content]]:
-        yield from sealed.files.items()
-        for table in sealed.tables:
-            manifest = _FileToRead(name, f"{table.path}/{table.manifest}", table.content)
-            yield manifest.path, table.content
-            if self._problem(manifest) is not None:
-                continue  # what it says of files is not to be believed
-            if sums.head(str(self._home / table.path), table.sums.size) != table.sums:
-                self._add(name, f"{table.path}.sums", "the digests of the table's files changed")
-            digests = sums.read(str(self._home / table.path))
-            with suppress(TableError):  # its rows cannot be read then, which is told
-                for file in files_of(self._ref(table)):
-                    if (content := digests.get(file.name)) is not None:
-                        yield f"{table.path}/{file.name}", content
-                    else:
-                        self._add(name, f"{table.path}/{file.name}", "its digest is missing")
-
-    def _problem(self, item: _FileToRead) -> str | None:
-        """The damage of a file."""
-        size = self._listing.size(item.path)
-        if size is None:
-            return "is missing"
-        if size != item.content.size:
-            return f"has {size:,} bytes, and had {item.content.size:,} when it was written"
-        try:
-            return None if self._listing.has(item.path, item.content) else "its content changed"
-        except OSError as error:
-            return f"cannot be read ({error.strerror or error})"
-
-    def _check_rows(self, name: str, table: SealedTable) -> None:
-        """Compare the rows of a table, and their ids, with those that were recorded."""
-        # reading the rows of a damaged file may end the process
-        if table.rows is None or any(item.path.startswith(f"{table.path}/") for item in self._found.damage):
-            return
-        ref = self._ref(table)
-        try:
-            key = (table.path, id_files(ref))  # added columns leave the ids where they are
-            if key not in self._rows:
-                self._rows[key] = rows_of(ref)
-            now = self._rows[key]
-        except TableError as error:
-            self._add(name, table.path, f"its rows cannot be read ({str(error).removeprefix(f'{ref.uri}: ')})")
-            return
-        if now is None or now.num != table.rows.num:
-            num = 0 if now is None else now.num
-            self._add(name, table.path, f"has {num:,} rows, and had {table.rows.num:,} when it was recorded")
-        elif now.num_ids != now.num:
-            self._add(name, table.path, f"repeats {now.num - now.num_ids:,} row ids")
-        elif now.ids != table.rows.ids:
-            self._add(name, table.path, "has other row ids than were committed")
-
-    def _check_newest(self, recorded: Iterable[str]) -> None:
-        """Look for versions that a power cut tore, of tables that are being filled."""
-        if isinstance(self._home, Remote):
-            return
-        recorded = set(recorded)
-        for versions in sorted(self._home.rglob(VERSIONS)):
-            table = str(versions.parent.relative_to(self._home))
-            for path in torn.find(versions.parent) if table not in recorded else ():
-                self._found.damage.append(
-                    Damage(
-                        stage=None,
-                        path=str(path.relative_to(self._home)),
-                        problem="is a version that was cut off while it was written",
-                        redo="`curate run` goes on from the version before it",
-                    )
-                )
-
-    def _ref(self, table: SealedTable) -> TableRef:
-        return TableRef(uri=str(self._home / table.path), version=table.version)
-
-    def _add(self, stage: str, path: str, problem: str) -> None:
-        damage = Damage(stage=stage, path=path, problem=problem, redo=self._redo(stage))
-        if damage not in self._found.damage:
-            self._found.damage.append(damage)
+                    self.add(stage, waiting[done], problem)
+                self.found.files += 1
+                num_read += content.size
+                self.update(Standing(rows=num_rows * num_read // max(1, num_bytes), total=num_rows))
+        self.found.bytes += num_bytes
+        self.found.rows += num_rows
 
 
-def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None = None) -> Verified:
+def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Verified:
+    """Read all that is at a path or URL, and compare it with what was written.
+
+    ``allow_code``: of a package, what it may name besides registered parts.
+
+    Raises:
+        RunDirError: it is no run directory, no output of a filter and no trust package.
+    """
+    home, begun = place(target).absolute(), time.monotonic()
+    require_reachable(home)
+    found = Verified(target=str(home))
+    if (home / MANIFEST).is_file():
+        again = "give `curate filter` another output, which labels again, or restore the file"
+        _check_filter(Checker(home, found, lambda _: again, update))
+        _check_run(Checker(home / WORK, found, lambda _: again, update))
+    elif (home / "package.json").is_file():
+        again = "copy it again, or `curate export-trust RUN_DIR`"
+        _check_package(Checker(home, found, lambda _: again, update), allow_code)
+    elif (home / "manifest.json").is_file():
+        _check_run(Checker(home, found, lambda stage: f"curate run {home} --redo {stage}", update))
+    else:
+        raise RunDirError(
+            f"{target}: is not a run directory (no manifest.json), the output of `curate filter` (no {MANIFEST}) or a "
+            "trust package (no package.json); give one of them"
+        )
+    found.seconds = time.monotonic() - begun
+    return found
+
+
+def _check_run(checker: Checker) -> None:
     """Read everything that the records of a run directory name."""
-    begun = time.monotonic()
-    found = Verified(target=str(home)) if found is None else found
+    home, found = checker.home, checker.found
     try:
-        manifest = Manifest.load(home)
+        stages = Manifest.load(home).stages
     except RunDirError as error:
         text = str(error).removeprefix(f"{home / 'manifest.json'}: ")
         found.damage.append(Damage(stage=None, path="manifest.json", problem=text, redo="restore it from a copy"))
-        return found
-    found.unsealed += [name for name, record in manifest.stages.items() if not record.sealed and not record.released]
+        return
     found.files += 1
-    Checker(home, found, redo).check(
-        {name: Sealed.from_json(record.sealed) for name, record in manifest.stages.items()}, update
-    )
-    found.seconds += time.monotonic() - begun
-    return found
+    found.unsealed += [name for name, record in stages.items() if "sums" not in record.sealed and not record.released]
+    files: dict[str, tuple[str | None, Content]] = {}
+    for name, record in stages.items():
+        sealed = load_seal(home, record.sealed)
+        if sealed is None:
+            checker.add(name, record.sealed["sums"], "the list of the stage's files is missing, or its content changed")
+        found.files += "sums" in record.sealed
+        files = {path: (name, content) for path, content in (sealed or {}).items()} | files
+    checker.check(files, sum(record.rows for record in stages.values()))
+    if isinstance(home, Remote):
+        return
+    for versions in sorted(home.rglob(VERSIONS)):
+        for path in (os.path.relpath(path, home) for path in find_torn(versions.parent)):
+            if path not in files:  # of a table that is being filled
+                problem = "is a version that was cut off while it was written"
+                redo = "`curate run` goes on from the version before it"
+                found.damage.append(Damage(stage=None, path=path, problem=problem, redo=redo))
+
+
+def _check_filter(checker: Checker) -> None:
+    """Read the files that the manifest of a filter's output names."""
+    home = checker.home
+    try:
+        content = load_content(home)
+    except (RunDirError, UnicodeDecodeError) as error:
+        checker.add(None, MANIFEST, str(error))
+        return
+    if content is None:
+        return
+    files: dict[str, tuple[str | None, Content]] = {}
+    for file in content["files"]:
+        path, num_rows = file["path"], int(file["rows"])
+        if not path.endswith(".lance"):
+            files[path] = None, Content(file["bytes"], SHA256 + file["sha256"])
+            continue
+        ref = TableRef(uri=str(home / path), version=int(file["version"]))
+        try:
+            named, now = files_of(ref), io.count(ref)
+        except TableError as error:
+            checker.add(None, path, str(error))
+            continue
+        if now != num_rows:
+            checker.add(None, path, f"has {now:,} rows, and {MANIFEST} names {num_rows:,}")
+        for name, size in named.items():
+            if size is not None and (digest := digest_in(name)) is not None:
+                files[f"{path}/{name}"] = None, Content(size, digest)
+    checker.check(files, sum(file["rows"] for file in content["files"]))
+
+
+def _check_package(checker: Checker, allow_code: Collection[str]) -> None:
+    """Read a trust package as `curate filter` does, and compare its files with their digests."""
+    home, found = checker.home, checker.found
+    try:
+        package = load(home, allow_code=allow_code)
+        check_content(package)
+        files = json.loads((Path(fetched(package.uri)) / "package.json").read_text())["files"].values()
+        found.files, found.bytes = len(files) + 1, sum(file["bytes"] for file in files)
+    except PackageError as error:
+        checker.add(None, "package.json", str(error).removeprefix(f"{home}: "))

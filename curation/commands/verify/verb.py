@@ -24,11 +24,10 @@ NUM_SHOWN = 50
 def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
     """Read all files of a run, and say which are damaged and how to make them again.
 
-    It compares sizes and digests with those of when the files were written, counts the rows of each table, and looks
-    for row ids that are missing or there twice. It writes nothing. It reads the output of `curate filter` and trust
-    packages too. The exit code is 1 if anything is damaged.
+    It compares sizes and digests with those of when the files were written. It writes nothing. It reads the output of
+    `curate filter` and trust packages too. The exit code is 1 if anything is damaged.
     """
-    from curation.commands.verify.kinds import verify as verify_target
+    from curation.commands.verify.check import verify as verify_target
 
     with progress("verify") as update:
         found = verify_target(target, update, allow_code)

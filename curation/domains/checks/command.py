@@ -42,6 +42,8 @@ LINE_BYTES, MORE_BYTES = 1_000, 100_000
 """Bytes that a command may print: so many a row, and so many more."""
 LEAST_ALONE, SHARE_ALONE = 10.0, 10
 """A row alone has ten times its share of the batch's time, and at least ten seconds where a batch has more."""
+SCRIPTS = (".py", ".sh", ".js", ".rb", ".pl", ".R")
+"""Endings of words that name a program's file."""
 MOST_FAILED = 20
 """Rows at the beginning of a batch that fail alone before the command itself is called broken."""
 _LAUNCH = Path(__file__).with_name("launch.py")
@@ -114,7 +116,7 @@ class CommandCheck:
                 raise ConfigError(
                     f"check.command: {word!r} is no program that is found here; correct it, or install it"
                 )
-            if place and not is_file and _is_script(word):
+            if place and not is_file and (path.is_absolute() or path.suffix in SCRIPTS):
                 raise ConfigError(f"check.command: the file {word!r} is not there; correct the path")
             data = path.read_bytes() if is_file else word.encode()
             content.update(f"{len(data)}:".encode() + data)
@@ -188,7 +190,8 @@ class CommandCheck:
             lines = (json.dumps({"id": place, **json.loads(item)}) for place, item in enumerate(items))
             (folder / "in").write_text("".join(f"{line}\n" for line in lines))
             code, is_late = self._launched(folder, seconds)
-            facts = _facts(folder / "status")
+            written = (folder / "status").read_text().splitlines()
+            facts: Json = dict(fact for line in written for fact in json.loads(line).items())
             if "cannot_start" in facts:
                 raise ConfigError(f"check.command: {self.command[0]!r} cannot be started: {facts['cannot_start']}")
             if not self._is_boxed:
@@ -294,19 +297,6 @@ class Removed:
 def _path() -> str:
     """The search path of commands: ``python`` is the one that runs this."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def _is_script(word: str) -> bool:
-    """Whether a word looks like a program's file."""
-    return Path(word).is_absolute() or Path(word).suffix in (".py", ".sh", ".js", ".rb", ".pl", ".R")
-
-
-def _facts(path: Path) -> JsonView:
-    """The facts that the launcher tells."""
-    found: Json = {}
-    for line in path.read_text().splitlines():
-        found |= json.loads(line)
-    return found
 
 
 def _ending(code: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -55,11 +56,11 @@ class _Rule(ABC):
 
 
 class Equal(_Rule):
-    """The texts are equal, without white space around them."""
+    """The texts are equal, without white space around them, and in one form of Unicode (NFC)."""
 
     def right(self, completion: str, reference: str) -> bool:
         """Whether they are."""
-        return completion.strip() == reference.strip()
+        return unicodedata.normalize("NFC", completion.strip()) == unicodedata.normalize("NFC", reference.strip())
 
 
 class Normalised(_Rule):

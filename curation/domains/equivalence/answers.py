@@ -33,6 +33,9 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
     (gold, unit), (label, other_unit) = measured(gold), measured(label)
     if not gold or not label:
         return False
+    sums = _SUM.fullmatch(gold), _SUM.fullmatch(label)
+    if sums.count(None) == 1:  # the result of the one that is written out, as 48 + 24 = 72
+        gold, label = (grouped(found[1]) if found else text for found, text in zip(sums, (gold, label), strict=True))
     if unit and other_unit and unit != other_unit:
         return _same_measure(gold, unit, label, other_unit)
     if _squeezed(gold) == _squeezed(label):
@@ -196,6 +199,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold()
 
 
+_SUM = re.compile(r"(?:[-+*/^(){}\d\s.,÷]|\\(?:times|cdot|frac|div))+=\s*([-+]?\d[\d.,/]*)")
 _TUPLES = re.compile(r"(?:\([^(),]*,[^()]*\) *)+")
 _BASED = re.compile(r"-?[\dA-F.]+_\{\d+\}")
 _WORDS = re.compile(r"\\text\{|\\gcd|(?<![a-zA-Z\\])(?<!\\begin\{)(?<!\\end\{)[a-zA-Z]{4,}")

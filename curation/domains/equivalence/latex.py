@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from curation.domains.equivalence.units import NOT_COUNTED, MeasuredAnswer, money_in, without_unit
+from curation.domains.equivalence.units import NOT_COUNTED, MeasuredAnswer, money_in, with_signs, without_unit
 
 MAX_DEPTH = 50
 """The maximum depth of nested brackets."""
@@ -27,12 +27,12 @@ def measured(text: str) -> MeasuredAnswer:
     Raises:
         Exploded: the brackets are nested too deep.
     """
-    text = unmarked(text)
+    text = with_signs(unmarked(text))
     money, text = money_in(text), _as_latex(text)
     text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
-    depths = depths_in(_THOUSANDS.sub("", text))
+    depths = depths_in(_THOUSANDS.sub("", _DECIMAL_COMMA.sub(".", text)))
     if any(abs(depth) > MAX_DEPTH for _, depth in depths):
         raise Exploded
     text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(" =").rstrip(_ENDS)
@@ -44,7 +44,7 @@ def measured(text: str) -> MeasuredAnswer:
     text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
     text = _SYMBOLS.sub(r"\1", _WORDS_AFTER.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
     text = _REPEATING.sub(_fraction, text)
-    text = grouped(text)
+    text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", grouped(text))
     return MeasuredAnswer(re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset")), unit or money)
 
 
@@ -57,14 +57,15 @@ def unmarked(text: str) -> str:
 
 def grouped(text: str) -> str:
     """A number without separators between groups of three digits; another text as it is."""
-    return _GROUPED.sub(lambda found: re.sub("[, ]", "", found[0]), text)
+    return _GROUPED.sub(lambda found: re.sub("[, '\u2019]", "", found[0]), text)
 
 
 def _as_latex(text: str) -> str:
-    """Numbers as programs and people write them, in LaTeX: ``1_000``, ``2**3``, ``1½``, ``10³``."""
+    """Numbers as programs and people write them, in LaTeX: ``1_000``, ``2**3``, ``1½``, ``10³``, ``sqrt(2)``."""
     if _UNDERSCORED.fullmatch(text.strip()):
         text = text.replace("_", "")
-    text = text.replace("**", "^")
+    text = _ROOT.sub(r"\\sqrt{\1}", text.replace("**", "^"))
+    text = _NAMED.sub(lambda found: _NAMES[found[0].lower()], text)
     if text.isascii():
         return text
     text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
@@ -161,7 +162,7 @@ _FONTS = {
 }
 """Commands that set words; the value says whether a single letter in them is a symbol and not a unit."""
 _SPELLINGS = {
-    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx \! \( \) \[ \] $ \$ € £ ¥ ₹ ¢ “ ” \big \Big",
+    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx ≈ \! \( \) \[ \] $ \$ € £ ¥ ₹ ¢ “ ” \big \Big",
     " ": r"\, \; \: \> ~ \quad \qquad",
     r"\frac": r"\dfrac \tfrac \cfrac",
     r"\binom": r"\dbinom \tbinom",
@@ -191,7 +192,12 @@ _MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
 """Commands whose backslash was read as an escape; twelve rows of Omni-MATH have these."""
 _MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\\x0c])rac(?=\{)")
 _THOUSANDS = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})")
-_GROUPED = re.compile(r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)")
+_DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)(?!\d{3}(?!\d))")
+"""The comma of ``1{,}5``, which no group of three digits follows."""
+_GROUPED = re.compile(
+    r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)|^-?\d{1,3}(?:['\u2019]\d{3})+(?=$|\.)"
+)
+_SCIENTIFIC = re.compile(r"^([+-]?\d{1,300}(?:\.\d{0,300})?)[eE]\+?(-?\d{1,3})$")
 _REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _PERCENT = re.compile(r"\\text\{ ?percent ?\}|\bpercent\b")
@@ -199,8 +205,11 @@ _AND = re.compile(r"\\text\{[ ,]*(?:and|or|AND|OR) ?\}|\b(?:and|or|AND|OR)\b")
 _SYMBOLS = re.compile(r"\\text\{((?:[^\W\d_]?[^{}\w]|\d)*[^\W\d_]?)\}")
 _WORDS_AFTER = re.compile(rf"^(.*(?:[\d)}}]|\\pi)) ?\\text\{{(?![^{{}}]*{NOT_COUNTED})[^{{}}]*\}}(?:\^\{{[23]\}})?$")
 """Words behind a number, which say what it counts."""
-_MARKED = re.compile(r"\s*(?P<mark>\*\*|__|\*|`)(?P<text>[^*`]+)(?P=mark)[.\s]*", re.DOTALL)
-"""Bold, italic and code of Markdown around a whole answer."""
+_MARKED = re.compile(r"""\s*(?P<mark>\*{1,3}|__|[`"'])(?P<text>[^*`"']+)(?P=mark)[.\s]*""", re.DOTALL)
+"""Bold, italic and code of Markdown, or quotes, around a whole answer."""
+_ROOT = re.compile(r"(?:√|(?<![a-zA-Z\\])sqrt) ?\(([^()]*)\)")
+_NAMES = {"pi": r"\pi ", **dict.fromkeys(("inf", "infinity", "oo"), r"\infty ")}
+_NAMED = re.compile(r"(?<![a-zA-Z\\])(?:pi|inf|infinity|oo)(?![a-zA-Z])", re.IGNORECASE)
 _UNDERSCORED = re.compile(r"[+-]?\d{1,3}(?:_\d{3})+(?:\.\d*)?")
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("[¼-¾⅐-⅞]")

@@ -45,6 +45,11 @@ _SIZES = {
         "1397/3125": "mph mi/h mile/hour",
         "381/1250": "ft/s feet/second foot/second",
     },
+    "frequency": {"1": "hz hertz", "1000": "khz", "1000000": "mhz", "1000000000": "ghz"},
+    "power": {"1": "watt", "1000": "kw kilowatt"},
+    "energy": {"1": "joule", "1000": "kj kilojoule", "3600000": "kwh"},
+    "memory": {"1": "byte", "1000": "kb", "1000000": "mb", "1000000000": "gb"},
+    "memory, binary": {"1": "byte", "1024": "kb", "1048576": "mb", "1073741824": "gb"},
     "dollars": {"1": "$ dollar usd", "1/100": "¢ cent"},
     "euros": {"1": "€ euro eur", "1/100": "cent"},
     "pounds": {"1": "£ pound gbp", "1/100": "penny pence"},
@@ -57,21 +62,16 @@ _SIZES = {
 }
 
 
-def _meanings() -> Iterator[tuple[str, tuple[str, Fraction]]]:
-    for dimension, names in _SIZES.items():
-        for size, listed in names.items():
-            for name in listed.split():
-                yield name, (dimension, Fraction(size))
-
-
 _MEANINGS: dict[str, list[tuple[str, Fraction]]] = {}
-for _name, _meaning in _meanings():
-    _MEANINGS.setdefault(_name, []).append(_meaning)
+for _dimension, _sizes_of in _SIZES.items():
+    for _size, _listed in _sizes_of.items():
+        for _name in _listed.split():
+            _MEANINGS.setdefault(_name, []).append((_dimension, Fraction(_size)))
 
 NO_UNIT: Unit = frozenset()
 NOT_COUNTED = (
     r"(?:[\d=]|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm]|hundred|thousand|million|billion"
-    r"|trillion|dozen|half|halves|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?\b)"
+    r"|trillion|(?i:lakh|crore|tausend|million[ei]n?|milliard\w*|mille|mil|mill[oó]n|millones|тысяч\w*|милли\w*)|dozen|half|halves|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?\b)"
 )
 """Words after a number that say something else than what is counted."""
 _UNNAMED = ("unit",)
@@ -85,10 +85,14 @@ _TRAILING = re.compile(
     r"(?:\^\{(?P<power>[23])\})?$"
 )
 _JOINED = r"\b(?:and|or|to|times|plus|minus|over|by|mod|base|squared|cubed)\b"
+_IDEOGRAPH = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]"
+_MANY = "十百千万亿萬億兆半만억천백조"
+"""Signs after a number that multiply it."""
 _COUNTED = re.compile(
-    rf"(?P<number>[^a-zA-Z]*\d) (?:(?P<letter>[{''.join(_LETTERS)}])|(?!.*{NOT_COUNTED})(?!.*{_JOINED})"
-    r"(?=.*[a-z]{3})[A-Za-z][A-Za-z ]*)"
+    rf"(?P<number>[\W\d_]*\d)(?: (?P<letter>[{''.join(_LETTERS)}])| (?!.*{NOT_COUNTED})(?!.*{_JOINED})"
+    rf"(?=.*(?:[^\WA-Z\d_]{{3}}|[\u0400-\u04ff]{{2}}))[^\W\d_](?:[^\W\d_]| )*| ?(?!.*[{_MANY}]){_IDEOGRAPH}+)"
 )
+_CODES = re.compile(r"(?:(US ?\\?\$|USD)|(EUR)|(GBP)|(INR|Rs\b\.?)) ?(?=\.?\d)")
 _MONEY = re.compile(r"\\\$|[€£¥₹](?= ?\.?\d)|(?<=\d)[€£¥₹¢]|(?<=\d )[€£¥₹¢]")
 
 
@@ -127,6 +131,11 @@ def counted(text: str) -> MeasuredAnswer | None:
 
 def _unit(name: str, power: int) -> Unit:
     return frozenset((kind, power, size**power) for kind, size in _MEANINGS.get(name, []))
+
+
+def with_signs(text: str) -> str:
+    """An answer with signs of money in place of codes before a number, as ``US$5``, ``EUR 5`` and ``Rs. 5``."""
+    return _CODES.sub(lambda found: (r"\$", "€", "£", "₹")[(found.lastindex or 1) - 1], text)
 
 
 def money_in(text: str) -> Unit:

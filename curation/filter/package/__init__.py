@@ -18,6 +18,7 @@ that it names is registered, of this version or of an installed package, or allo
 (``curation.filter.package.code``).
 """
 
+from curation.filter.package.checks import UNJUDGED, check_fits, check_runs, check_verdict, digests_of, teacher_of
 from curation.filter.package.content import check_content
 from curation.filter.package.description import (
     CalibrationRows,
@@ -30,12 +31,9 @@ from curation.filter.package.description import (
     RunVerdict,
     Sample,
 )
-from curation.filter.package.fits import check_fits
 from curation.filter.package.folder import FORMAT, PACKAGE, SCORES, TrustPackage, copied, load, write
-from curation.filter.package.judged import UNJUDGED, check_verdict
 from curation.filter.package.questions import asked, differs
-from curation.filter.package.teacher import check_runs, digests_of, teacher_of
-from curation.filter.package.words import pack_words
+from curation.filter.package.tables import pack_words
 
 __all__ = [
     "FORMAT",

@@ -21,8 +21,16 @@ from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
 from curation.filter.package.code import refuse_code, refuse_maker
 from curation.filter.package.description import Description
-from curation.filter.package.tables import CALIBRATED, CASCADED, LABELLED, floats_of, read_rows, write_held_out
-from curation.filter.package.words import WORDS, unpack_words
+from curation.filter.package.tables import (
+    CALIBRATED,
+    CASCADED,
+    LABELLED,
+    WORDS,
+    floats_of,
+    read_rows,
+    unpack_words,
+    write_held_out,
+)
 from curation.metrics.text_shift import Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores

@@ -4,15 +4,14 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.arrays import Float32s
 from curation.config.filter import CertifiedConfig
 from curation.domains import get_domain
 from curation.errors import PackageError, SourceError
 from curation.filter.package import TrustPackage
+from curation.filter.package.tables import floats_of
 from curation.selection.budget import GradedScores
 from curation.sources.paths import filesystem
 
@@ -82,7 +81,7 @@ def read_calibration(path: str) -> CertifyingRows:
                 f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
                 f"{name} as {wanted}"
             )
-    raw_M, trust_M = (floats(table[name].combine_chunks()) for name in ("raw", "trust"))
+    raw_M, trust_M = (floats_of(table[name]) for name in ("raw", "trust"))
     label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
     floor = (table.schema.metadata or {}).get(b"floor")
     return CertifyingRows(
@@ -102,8 +101,3 @@ def calibration_digest(path: str) -> str:
             return hashlib.sha256(file.read()).hexdigest()[:16]
     except OSError as error:
         raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
-
-
-def floats(values: pa.Array) -> Float32s:
-    """The numbers of a column, float32 [N]; NaN for null."""
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32)

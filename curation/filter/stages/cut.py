@@ -20,7 +20,8 @@ from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.domains.class_counts import places
 from curation.errors import BudgetError
 from curation.filter.package import TrustPackage
-from curation.filter.stages.certifying import CertifyingRows, certifying_rows, floats
+from curation.filter.package.tables import floats_of
+from curation.filter.stages.certifying import CertifyingRows, certifying_rows
 from curation.filter.stages.packaged import Packaged
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
@@ -29,7 +30,7 @@ from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.selection.bound import Bound, CountingPass, PassCounts, exact_bound, merged, tally
 from curation.selection.budget import GradedScores
-from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassScores
 from curation.selection.risk import calibrate
 from curation.selection.risk.by_class import calibrate_classes
 from curation.stages.pool_scores import SAMPLE_ROWS, Batch, PoolScores
@@ -141,7 +142,8 @@ class MakeCut(Stage, Packaged):
         if keep.certified is not None:
             given = certifying_rows(keep.certified, self.loaded())
         found = decide(list(self.tables.values()), self.function, keep, *given, seed=self.seed)
-        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{_by_class(found)}")
+        by_class = "" if found.threshold.by_label is None else ", by class from there on"
+        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
         if found.num_short:
             left = "the first cut left no more with a readable label"
             task.say(f"{found.num_short:,} rows fewer than asked for: {left}")
@@ -153,11 +155,6 @@ class MakeCut(Stage, Packaged):
             **{**vars(found), "threshold": threshold},
         )
         return Done(outputs=made, rows=found.num_labelled)
-
-
-def _by_class(found: Decision) -> str:
-    """Words on cuts that differ by class."""
-    return "" if found.threshold.by_label is None else ", by class from there on"
 
 
 def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
@@ -307,7 +304,7 @@ def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust
     for ref in tables:
         columns = list(dict.fromkeys([*threshold.columns, trust]))
         for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():
-            passing_N = floats(batch.column(trust))[threshold.passes(batch)]
+            passing_N = floats_of(batch.column(trust))[threshold.passes(batch)]
             if len(passing_N):
                 yield float(passing_N.min())
 
@@ -316,4 +313,4 @@ def _scores(labels: pa.RecordBatch, column: str) -> Float32s:
     """A column of scores, float32 [N]; NaN where it is null, or the row has no label."""
     usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
     usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
-    return np.where(usable_N, floats(labels.column(column)), np.float32(np.nan))
+    return np.where(usable_N, floats_of(labels.column(column)), np.float32(np.nan))

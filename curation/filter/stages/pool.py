@@ -5,8 +5,6 @@ their order, a row's position in the table follows from its id (:meth:`PoolRows.
 without a search.
 """
 
-import itertools
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,8 +16,8 @@ import ray.exceptions
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import attempt, get_domain
-from curation.errors import CommitError, SourceError, kind_of
+from curation.domains import Domain, attempt, get_domain
+from curation.errors import CommitError, SourceError
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
@@ -37,7 +35,7 @@ from curation.sources import (
     stretches,
 )
 from curation.stages.deal import schema_problem
-from curation.stages.usable import SplitCounts, check_share
+from curation.stages.usable import SplitCounts, check_share, count_split
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io, schemas
 from curation.tables.compaction import compact
@@ -119,26 +117,18 @@ class ReadPool(Stage):
     def run(self, task: Task) -> Done:
         """Read the rows."""
         files = tuple(SourceFile.with_contents(self.files, self.contents))
+        rows = PoolRows(files=files, domain=self.domain, columns=tuple(self.columns))
         with task.progress() as update:
-            found = read_pool(
-                PoolRows(files=files, domain=self.domain, columns=tuple(self.columns)),
+            made = read_pool(
+                rows,
                 str(task.directory / "pool.lance"),
                 commit_seconds=self.commit_seconds,
                 fragment_mb=self.fragment_mb,
                 guard=task.guard,
                 progress=update,
             )
-        check_share("pool", found.table, SplitCounts(rows=found.rows, errors=found.errors), self.max_error_rate)
-        return Done(outputs=self.Made(pool=found.table, errors=found.errors), rows=found.rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolTable:
-    """The table, and its error rows by kind."""
-
-    table: TableRef
-    rows: int
-    errors: dict[str, int]
+        check_share("pool", made.pool, SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate)
+        return Done(outputs=made, rows=rows.num_rows)
 
 
 def read_pool(
@@ -150,8 +140,8 @@ def read_pool(
     chunk_rows: int = CHUNK_ROWS,
     guard: Guard = unguarded,
     progress: Update | None = None,
-) -> PoolTable:
-    """Write the rows that the table does not have yet.
+) -> ReadPool.Made:
+    """Write the rows that the table does not have yet; the table, and its error rows by kind.
 
     Raises:
         SourceError: a column is missing, a file cannot be read, or no row is usable.
@@ -168,51 +158,39 @@ def read_pool(
         if progress is not None:
             progress(Standing(rows=num_done + sum(done.rows.values()), total=total))
 
-    missing = (part for part in stretches(rows.files, chunk_rows) if _first(part) not in committer.done)
+    missing = (
+        part
+        for part in stretches(rows.files, chunk_rows)  # each is committed as a whole
+        if (part.file.index << schemas.FILE_SHIFT) + part.start not in committer.done
+    )
     left = list(grouped(missing, chunk_rows))
-    job = _Job(domain=rows.domain, columns=rows.columns, schema=schema, uri=uri)
     committed(CommitRound({}, 0.0))
     try:
         if left:
-            written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put(job))))
+            domain = ray.put(rows.domain)
+            written = in_tasks(_read_chunk, ((parts, domain, schema, uri) for parts in left))
             commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
     except ray.exceptions.RayError as error:
         raise cause(error, "reading the pool") from error
     ref = io.latest(uri)
     if (found := io.count(ref)) != total:
         raise CommitError(f"{uri}: {total} rows in, {found} rows out")
-    errors = _errors(ref)
+    errors = count_split(ref, "pool").errors
     if total and sum(errors.values()) == total:
         kind, number = next(iter(errors.items()))
         raise SourceError(f"{rows.files[0].path}: none of {total:,} rows is usable ({number:,} of them {kind})")
-    return PoolTable(table=compact(ref, fragment_mb, guard=guard), rows=total, errors=errors)
+    return ReadPool.Made(compact(ref, fragment_mb, guard=guard), errors)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """The settings of a task; pickled to every task."""
-
-    domain: DomainConfig
-    columns: tuple[str, ...]
-    schema: pa.Schema
-    uri: str
-
-
-def _first(part: Stretch) -> int:
-    """The id of a stretch's first row: it is committed as a whole."""
-    return (part.file.index << schemas.FILE_SHIFT) + part.start
-
-
-def _read_chunk(parts: tuple[Stretch, ...], job: _Job) -> pa.Table:
+def _read_chunk(parts: tuple[Stretch, ...], domain: DomainConfig, schema: pa.Schema, uri: str) -> pa.Table:
     """Write a chunk's rows as a fragment; the row of ``commits.WRITTEN`` that names it."""
-    batches = [batch for part in parts for batch in _batches(part, job)]
-    return commits.write_fragment(pa.Table.from_batches(batches, job.schema), job.uri, job.schema)
+    batches = [batch for part in parts for batch in _batches(part, get_domain(domain), schema)]
+    return commits.write_fragment(pa.Table.from_batches(batches, schema), uri, schema)
 
 
-def _batches(part: Stretch, job: _Job) -> Iterator[pa.RecordBatch]:
-    domain = get_domain(job.domain)
+def _batches(part: Stretch, domain: Domain, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     own, nothing = domain.columns, dict.fromkeys(domain.columns.names)
-    kept = [field for field in job.schema if field.name in job.columns and field.name not in own.names]
+    kept = [field for field in schema if field.name not in ("row_id", *own.names, "error")]
     start = part.start
     for batch in read_rows(part.file, part.start, part.stop):
         examples, problems = [], []
@@ -227,13 +205,5 @@ def _batches(part: Stretch, job: _Job) -> Iterator[pa.RecordBatch]:
             *(as_kept(batch.column(field.name), field.type) for field in kept),
             pa.array(problems, pa.string()),
         ]
-        yield pa.RecordBatch.from_arrays(columns, schema=job.schema)
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
         start += batch.num_rows
-
-
-def _errors(ref: TableRef) -> dict[str, int]:
-    """Error rows by kind, the most frequent first."""
-    counts: Counter[str] = Counter()
-    for batch in io.open_table(ref).scanner(columns=["error"]).to_batches():
-        counts.update(map(kind_of, batch.column("error").drop_null().to_pylist()))
-    return dict(counts.most_common())

@@ -10,7 +10,7 @@ again, and a driver that resumes skips parts with a note. A Lance table is fille
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -129,7 +129,11 @@ def write_rows(
         totals = [found.total() for found in counts]
         starts = itertools.accumulate([first_rank, *totals])
         job = replace(job, starts=dict(zip(fragments, starts, strict=False)))
-        update = _WriteProgress(progress, total=sum(totals))
+
+        def update(rows: int) -> None:
+            if progress is not None:
+                progress(Standing(rows=rows, total=sum(totals)))
+
         if not parts:
             return []
         if job.form == "lance":
@@ -139,52 +143,42 @@ def write_rows(
         raise cause(error, "writing") from error
 
 
-class _WriteProgress:
-    """Rows written so far."""
-
-    def __init__(self, update: Update | None, total: int) -> None:
-        self._update, self._total, self._rows = update, total, 0
-
-    def add(self, rows: int) -> None:
-        self._rows += rows
-        if self._update is not None:
-            self._update(Standing(rows=self._rows, total=self._total))
-
-
 def _files(
-    job: WriteJob, parts: Sequence[FilePart], notes: Place, update: _WriteProgress, *, guard: Guard
+    job: WriteJob, parts: Sequence[FilePart], notes: Place, update: Callable[[int], None], *, guard: Guard
 ) -> list[Json]:
     noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
     there = set(data_files(place(job.output)))  # a file that a later cut removed has a note still
-    parts_noted = {part.number: _note(notes, part) for part in parts if _name(part) in noted}
-    done = {number: written for number, written in parts_noted.items() if written.path in there}
-    update.add(sum(written.rows for written in done.values()))
+    done: dict[int, WrittenFile] = {}
+    for part in parts:
+        if (name := f"{part.number:05}.json") in noted:
+            written = WrittenFile(**json.loads((notes / name).read_text()))
+            if written.path in there:
+                done[part.number] = written
+    num_written = sum(written.rows for written in done.values())
+    update(num_written)
     left = [part for part in parts if part.number not in done]
     for part, written in zip(left, in_tasks(write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
         if written.rows != part.num_rows:
             raise CommitError(f"{job.output}/{written.path}: {part.num_rows} rows in, {written.rows} rows out")
         guard()
-        write_atomically(notes / _name(part), json.dumps(written.to_json()))
+        write_atomically(notes / f"{part.number:05}.json", json.dumps(written.to_json()))
         done[part.number] = written
-        update.add(written.rows)
+        num_written += written.rows
+        update(num_written)
     return [done[part.number].to_json() for part in parts]
 
 
 def _table(
-    job: WriteJob, parts: Sequence[FilePart], update: _WriteProgress, *, commit_seconds: float, guard: Guard
+    job: WriteJob, parts: Sequence[FilePart], update: Callable[[int], None], *, commit_seconds: float, guard: Guard
 ) -> Json:
     io.create(job.table_uri, job.schema)
     committer = commits.Committer(job.table_uri, guard)
     done = ray.put(committer.done.serialize())
     before, total = _of_round(job), sum(part.num_rows for part in parts)
-    update.add(before)
-    added = 0
+    update(before)
 
     def committed(done: CommitRound) -> None:
-        nonlocal added
-        rows = sum(done.rows.values())
-        update.add(rows - added)
-        added = rows
+        update(before + sum(done.rows.values()))
 
     written = in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
     commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
@@ -207,11 +201,3 @@ def data_files(folder: Place, within: str = "") -> Iterator[str]:
             yield from data_files(path, f"{within}{path.name}/")
         else:
             yield f"{within}{path.name}"
-
-
-def _name(part: FilePart) -> str:
-    return f"{part.number:05}.json"
-
-
-def _note(notes: Place, part: FilePart) -> WrittenFile:
-    return WrittenFile(**json.loads((notes / _name(part)).read_text()))

@@ -42,7 +42,7 @@ from curation.arrays import Floats
 from curation.errors import ConfigError, UserError
 from curation.hashing import derive
 from curation.selection.budget import Count, Pool
-from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassScores
 from curation.selection.order import Ordered, Sorted, Streamed
 from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence

@@ -19,8 +19,7 @@ from curation.arrays import Int64s
 from curation.errors import UserError
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.selection.class_scores import ClassScores
-from curation.selection.class_shares import ClassShares
+from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.risk import RiskCut, calibrate
 
 MOST_NAMED = 8

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,3 +198,17 @@ def test_ray_holds_what_a_task_needs(local_ray, resources):
         return local_ray.get_runtime_context().get_assigned_resources()
 
     assert local_ray.get(local_ray.remote(holds).options(**nodes.held(resources)).remote()) == resources
+
+
+def test_the_nodes_are_told_at_the_start_and_again_now_and_then(local_ray, monkeypatch):
+    monkeypatch.setattr(nodes, "AGAIN_SECONDS", 0.1)
+    told = []
+    with nodes.follow(lambda **event: told.append(tuple(event.values())), seconds=0.02):
+        assert told == [(1, [nodes.name(nodes.living()[0])], [])]
+        end = time.monotonic() + 30
+        while len(told) < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+    assert told[1:3] == [(1, [], []), (1, [], [])]
+    number = len(told)
+    time.sleep(0.3)
+    assert len(told) == number

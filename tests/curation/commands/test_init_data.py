@@ -17,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from curation.cli import main
+from curation.commands.init import Wishes, look, task_of
 from curation.config.load import load_config
+from curation.errors import ConfigError, SourceError
 
 Row = dict[str, Any]
 MODEL = Path(__file__).parents[3] / "examples" / "bases" / "sums_teacher"
@@ -279,3 +281,18 @@ def test_what_people_chose_is_the_label() -> None:
     Path("export.json").write_text(json.dumps(tasks))
     init("export.json", "--text", "text")
     assert load_config("curation.yaml").domain.options["label"] == "mood"
+
+
+def test_prodigys_tasks_in_a_csv_are_named() -> None:
+    rows = "".join(f't{n},"[""{("pos", "neg")[n % 2]}""]",{("accept", "reject")[n % 3 > 1]}\n' for n in range(40))
+    Path("export.csv").write_text(f"text,accept,answer\n{rows}")
+    with pytest.raises(ConfigError, match=r"accept and answer are those of Prodigy's tasks.*prodigy db-out"):
+        task_of([look("export.csv")], Wishes(), None)
+
+
+def test_the_delimiter_that_fits_the_header_says_why_a_file_cannot_be_read() -> None:
+    Path("quotes.csv").write_text('text\tlabel\n"one\tpos\ntwo"\tneg\n')
+    with pytest.raises(SourceError, match=r"record 1 is one row of 2 lines .*set quoting: none"):
+        look("quotes.csv")
+    Path("excel.csv").write_text("text;label;;\n" + "".join(f"t{n};{n % 2};;\n" for n in range(40)))
+    assert look("excel.csv").columns == ("text", "label")

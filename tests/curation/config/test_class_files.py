@@ -11,8 +11,7 @@ from curation.config.load import config_of, load_config
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
-from curation.rundir.graph import plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import plain, with_outs
 from curation.sources import discover
 
 RUN = {
@@ -45,6 +44,8 @@ def test_labels_words_and_descriptions_of_both_kinds_of_files(tmp_path: Path):
         assert domain.closed_labels() == ("1", "2") and domain.options({"text": "x"}) == (" a bug report", " 2")
         told = "a bug report: Something is broken.\n2\n\nText: x\nLabel:"
         assert domain.prompt({"text": "x"}) == told
+    (tmp_path / "spaced.csv").write_text('label, words,\n1, "a bug, report",\n2, ok,\n')
+    assert load(tmp_path, "spaced.csv").domain.options["classes"] == {"1": "a bug, report", "2": "ok"}
     own = {"classes": {"1": "a bug report", "2": "2"}, "descriptions": {"1": "Something is broken."}}
     by_hand = load(tmp_path, own["classes"], descriptions=own["descriptions"], guidelines="Which?")
     assert get_domain(by_hand.domain).prompt({"text": "x"}) == f"Which?\n\n{told}"
@@ -99,6 +100,9 @@ def test_the_file_lies_beside_the_file_that_names_it(tmp_path: Path, monkeypatch
         ("kinds.csv", "label,words\na,x\na,y\n", "line 3: 'a' has other words"),
         ("kinds.csv", "label\n" + "".join(f"{n}\n" for n in range(10_001)), "more than 10,000 different labels"),
         ("kinds.csv", 'label\n"a\n', "cannot be read as csv .*mend the file"),
+        ("kinds.csv", "label,words\na,x,y\nb,z\n", "line 2 has another number of fields than the header"),
+        ("kinds.csv", "label,words\na,x\nb\n", "line 3 has another number of fields than the header"),
+        ("kinds.jsonl", '{"label": ["a"]}\n', "line 1 has a list or an object for a text"),
         ("kinds.jsonl", "[1]\n", "line 1 is no object"),
         ("kinds.jsonl", "{1}\n", "cannot be read as jsonl"),
         ("kinds.csv", b"label\n\xff\xfe\n", "cannot be read as csv"),

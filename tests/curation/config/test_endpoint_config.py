@@ -11,7 +11,7 @@ from curation.config.load import config_of
 from curation.config.resolved import resolved, warnings
 from curation.errors import ConfigError, PackageError
 from curation.filter import scorer
-from curation.filter.package.teacher import check_runs
+from curation.filter.package.checks import check_runs
 from curation.rundir.graph import plain
 
 SERVER: dict[str, Any] = {"url": "http://localhost:8000/v1/", "model": "m"}

@@ -47,6 +47,7 @@ def test_the_first_move_is_played_and_the_second_is_gold(puzzles):
 
 def test_rows_as_lichess_publishes_them_read_as_ours(puzzles):
     raw = puzzles[0]
+    assert DOMAIN.gold({**raw, "moves": raw["moves"].split()}) == DOMAIN.gold(raw)
     published = {"PuzzleId": "0009B", "FEN": raw["fen"], "Moves": raw["moves"], "Rating": raw["rating"], "Themes": ""}
     assert set(DOMAIN.forms[1]) <= set(published)
     assert DOMAIN.read(published) == DOMAIN.read(raw) and DOMAIN.gold(published) == DOMAIN.gold(raw)

@@ -5,8 +5,7 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.chess import Chess
-from curation.domains.chess_mate import ChessMate, mating_moves
+from curation.domains.chess import Chess, ChessMate, mating_moves
 from curation.errors import RowError
 
 DOMAIN = ChessMate()

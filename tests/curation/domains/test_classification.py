@@ -1,5 +1,7 @@
 """Classification: labels are classes of a column, their words are scored; and options and problems in named columns."""
 
+import json
+
 import pytest
 
 from curation.config import DomainConfig
@@ -42,6 +44,8 @@ def test_messages_are_read_as_turns():
         domain = made(classes=["a", "b"], text=text)
         assert domain.read({"text": messages})["text"] == "user: Is it on?\nassistant: Yes."
         assert domain.read({"text": shared})["text"] == "human: Is it on?\ngpt: Yes."
+    for text in (json.dumps(messages), str(messages)):  # as CSV holds them
+        assert made(classes=["a", "b"]).read({"text": text})["text"] == "user: Is it on?\nassistant: Yes."
     last = made(classes=["a", "b"], text="{{ text[-1].content | upper }}")
     assert last.read({"text": messages})["text"] == "YES."
     seen = [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
@@ -133,6 +137,9 @@ def test_a_problem_and_its_answer_in_named_columns():
     [
         ("caf\xe9", "cafe\u0301", r"U\+00E9 LATIN SMALL LETTER E WITH ACUTE, U\+0301 COMBINING ACUTE ACCENT"),
         ("bar", "b\u200bar", r"U\+200B ZERO WIDTH SPACE"),
+        ("bar", "b\u034far", r"U\+034F COMBINING GRAPHEME JOINER"),
+        ("\u2764", "\u2764\ufe0f", r"U\+FE0F VARIATION SELECTOR-16"),
+        ("bar", "bar\u3164", r"U\+3164 HANGUL FILLER"),
         ("pay", "p\u0430y", r"U\+0061 LATIN SMALL LETTER A, U\+0430 CYRILLIC SMALL LETTER A"),
         ("alpha", "\u03b1lpha", r"U\+03B1 GREEK SMALL LETTER ALPHA"),
         ("a-b", "a\u2010b", r"U\+002D HYPHEN-MINUS, U\+2010 HYPHEN"),

@@ -29,6 +29,18 @@ def domain(of: dict[str, Any], **given: Any) -> Domain:
         (MCQA, {"question": "Which?", "choices": ["red", "blue"]}, "B", " B", "B"),
         (MATH, {"problem": "1 + 1"}, "It is \\boxed{2}.", "It is \\boxed{2}.", "2"),
         (MATH, {"problem": "1 + 1"}, 2, None, "2"),
+        (MATH, {"problem": "1 + 1"}, "**2**", None, "2"),
+        (MATH, {"problem": "1 + 1"}, "#### 2", None, "2"),
+        (MATH, {"problem": "1 + 1"}, "1 + 1 is\n#### 2", " 1 + 1 is The final answer is \\boxed{2}.", "2"),
+        (
+            MATH,
+            {"problem": "1 + 1"},
+            "So the answer is 2.",
+            " So the answer is 2. The final answer is \\boxed{2}.",
+            "2",
+        ),
+        (MATH, {"problem": "1 + 1"}, "It is \\boxed{2", "It is \\boxed{2", None),
+        (MATH, {"problem": "1 + 1"}, "I would say it is two or more", "I would say it is two or more", None),
     ],
 )
 def test_a_given_label_becomes_the_domains_completion(

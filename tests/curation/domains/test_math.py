@@ -268,6 +268,25 @@ def test_math_solutions_are_completions_that_state_the_gold_answer(raw, solution
         assert DOMAIN.parse(solution, example) == DOMAIN.gold(raw)
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("**Answer:** 5", "5"),
+        ("**Final answer: 5**", "5"),
+        ("Ans: 5", "5"),
+        ("Die Antwort ist 5.", "5"),
+        ("La réponse est 5.", "5"),
+        ("Ответ: 5", "5"),
+        ("所以答案是5。", "5"),
+        ("答え\uff1a5", "5"),
+        ("因为小明有三个苹果\uff0c又买了两个苹果\uff0c所以他一共有五个苹果\uff0c也就是5个。", None),
+        ("偶函数", "偶函数"),
+    ],
+)
+def test_an_answer_that_states_the_gold_label_in_words_of_several_languages(answer: str, gold: str | None) -> None:
+    assert gold_of({"problem": "How many?", "answer": answer}) == gold
+
+
 @needs_data
 @pytest.mark.parametrize("name", FILES)
 def test_math_files_with_worked_solutions_give_them_as_right_completions(name):

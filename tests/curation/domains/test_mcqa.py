@@ -324,6 +324,12 @@ def test_mcqa_answers_out_of_range_are_refused_where_gold_is_read(form: str, cha
         Mcqa().gold(raw)
 
 
+@pytest.mark.parametrize("choices", [["chair", "plum"], {"text": ["chair", "plum"], "label": ["A", "B"]}])
+@pytest.mark.parametrize("key", ["answer", "answerKey"])
+def test_the_answer_of_listed_options_has_either_name(choices: object, key: str):
+    assert Mcqa().gold({"question": "Which?", "choices": choices, key: "B"}) == "B"
+
+
 @STYLES
 def test_mcqa_labels_are_right_by_equality_and_difficulty_is_unknown(domain: Mcqa):
     assert domain.is_correct("A", "A") and not domain.is_correct("A", "B") and not domain.is_correct(None, "A")

@@ -30,6 +30,7 @@ def test_a_row_becomes_a_prompt_and_its_reference() -> None:
     assert made.prompt(example) == "3 plus 4?" and json.loads(example["fields"]) == {"a": 3, "b": 4}
     assert made.gold(raw) == "7" and made.gold({**raw, "sum": None}) is None
     assert made.gold({"sum": {"k": [1]}}) == '{"k": [1]}' and made.gold({"sum": True}) == "true"
+    assert made.gold({"sum": {"ort": "K\xf6ln"}}) == '{"ort": "K\xf6ln"}'
     assert made.parse("  7 \n", example) == "7" and made.parse(" ", example) is None
     shot = {**made.read({"a": 1, "b": 2}), "gold": "3"}
     assert made.prompt(example, shots=[shot]) == "1 plus 2? 3\n\n3 plus 4?"
@@ -82,6 +83,8 @@ def test_a_wrong_option_is_named(options: dict[str, object], words: str) -> None
         ("number", "between 3-5", "5", True),
         ("number", "x=-5", "-5", True),
         ("number", "1,2,3", "3", True),
+        ("equal", "caf\xe9", "cafe\u0301", True),
+        ("equal", "cafe", "cafe\u0301", False),
         ("regex", " yes, it is ", "yes.*|no", True),
         ("regex", "oh yes", "yes", False),
         ({"regex": {"pattern": r"\d{4}-\d\d"}}, "2024-05", "anything", True),

@@ -10,15 +10,13 @@ from curation.config import AskConfig
 from curation.config.load import parse_config
 from curation.config.teacher import AnswersConfig
 from curation.errors import ModelError
-from curation.models.dtypes import own_dtype, settle_cpus, settled, taken
-from curation.models.processors import bfloat16_flag
+from curation.models.dtypes import bfloat16_flag, own_dtype, settle_cpus, settled, taken
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import describe
-from curation.pipeline.model_types import types_taken
 from curation.pipeline.opened import open_run
+from curation.pipeline.outlook import types_taken
 from curation.refs import ModelRef, fingerprint
-from curation.rundir.graph import ordered, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import ordered, plain, with_outs
 from curation.sources import discover
 
 ROOT = Path(__file__).parents[3]
@@ -206,8 +204,8 @@ def test_bfloat16_on_a_processor_without_it_is_a_line(
 ) -> None:
     bfloat16_teacher["teacher"]["dtype"] = "bfloat16"
     config = parse_config(bfloat16_teacher)
-    monkeypatch.setattr("curation.pipeline.model_types.bfloat16_flag", lambda: "amx_bf16")
+    monkeypatch.setattr("curation.pipeline.outlook.bfloat16_flag", lambda: "amx_bf16")
     assert not any("takes several times as long" in line for line in types_taken(config))
-    monkeypatch.setattr("curation.pipeline.model_types.bfloat16_flag", lambda: None)
+    monkeypatch.setattr("curation.pipeline.outlook.bfloat16_flag", lambda: None)
     (line,) = [line for line in types_taken(config) if "takes several times as long" in line]
     assert line.startswith("teacher.dtype: bfloat16 ") and line.endswith("set auto, or actors.num_gpus")

@@ -204,7 +204,7 @@ def look_at_the_dashboard(examples: TableRef, directory: Path) -> None:
     (dataset,) = found
     assert dataset["dataset"].startswith("scripted_")
     names = [operator["name"] for operator in dataset["operators"]]
-    assert names == ["Input", "ReadHandouts", "MapBatches(ModelActor)"]
+    assert names == ["Input", "ReadCalls", "MapBatches(ModelActor)"]
 
 
 def test_rays_dashboard_lists_the_dataset_with_its_operators(examples, tmp_path, monkeypatch):

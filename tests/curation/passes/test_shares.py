@@ -2,13 +2,13 @@
 
 import pytest
 
-from curation.passes import shares
-from curation.passes.shares import Shares
+from curation.passes import actor
+from curation.passes.actor import Shares
 
 
 def test_a_moment_is_shared_by_the_calls_that_work(monkeypatch: pytest.MonkeyPatch):
     clock = [100.0]
-    monkeypatch.setattr(shares.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(actor.time, "monotonic", lambda: clock[0])
     measure = Shares()
     clock[0] = 107.0  # nothing works
     with measure.measured() as first:

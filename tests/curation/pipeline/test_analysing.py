@@ -13,8 +13,7 @@ from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.pipeline.analysing import check_analysis, describe_analysis
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import ordered, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import ordered, plain, with_outs
 
 
 @pytest.fixture

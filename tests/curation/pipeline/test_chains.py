@@ -16,9 +16,8 @@ from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
-from curation.rundir.graph import Done, Skipped, Stage, ordered, plain
+from curation.rundir.graph import Done, Skipped, Stage, ordered, plain, with_outs
 from curation.rundir.manifest import Manifest
-from curation.rundir.merging import with_outs
 from curation.rundir.run import Run
 from curation.rundir.status import statuses
 from curation.sources import discover

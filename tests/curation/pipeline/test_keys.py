@@ -16,8 +16,7 @@ from curation.config.load import load_config
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import describe
 from curation.refs import fingerprint
-from curation.rundir.graph import Stage, ordered, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import Stage, ordered, plain, with_outs
 from curation.sources import SourceFile, discover
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from curation.config import DomainConfig, SftConfig
 from curation.refs import ModelRef
 from curation.rundir.manifest import Manifest
 from curation.stages import training
-from curation.stages.adapt import Adapt
+from curation.stages.training import Adapt
 from curation.tables import io, schemas
 
 ROWS = [("What is 1 + 1?", "2"), (None, None), ("What is 2 + 2?", "4"), ("What is 3 + 3?", "6"), (None, None)]

@@ -17,7 +17,7 @@ from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.search import Search
 from curation.stages.select import Select
-from curation.stages.student import TrainStudent
+from curation.stages.training import TrainStudent
 
 FOUND_BY_POSITION = (Label, Score, Grade, Judge, Select, FitTrust, Search, TrainStudent)
 

@@ -6,7 +6,7 @@ import pytest
 
 from curation.config import RunConfig
 from curation.models import load_tokenizer
-from curation.pipeline.prompt_lengths import long_prompts
+from curation.pipeline.outlook import long_prompts
 from curation.refs import ModelRef
 
 

@@ -12,8 +12,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import plain, with_outs
 from curation.sources import discover
 from curation.stages.class_quota import in_words
 

@@ -18,8 +18,8 @@ from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
 from curation.pipeline.opened import open_run
 from curation.pipeline.settling import settle
+from curation.rundir.graph import with_outs
 from curation.rundir.manifest import Manifest
-from curation.rundir.merging import with_outs
 
 Answer = Callable[[list[str], int], Any]
 """The answer of a row with these options, of which the one at the place is right."""
@@ -74,6 +74,16 @@ def test_one_reading_for_options_in_columns(names: tuple[str, ...], first: int):
     assert found == [row["place"] for row in labelled]
     named = {"column"} if first and names[0] == "option1" else {f"number_from_{first}"}
     assert {*options.values()} == named
+
+
+@pytest.mark.parametrize("names", [("opt_a", "opt_b", "opt_c", "opt_d"), ("optA", "optB", "optC", "optD")])
+def test_letters_at_the_end_of_columns_that_stand_in_another_order_are_refused(names: tuple[str, ...]):
+    labelled = in_columns(rows(lambda choices, place: LETTERS[place]), names)
+    assert golds(Mcqa(choices=names), labelled, choices=names)[:2] == ([row["place"] for row in labelled], {})
+    turned = names[::-1]
+    with pytest.raises(ConfigError, match="read in two ways: as column in 60 of 60 rows, as letter in 60"):
+        Mcqa(choices=turned).settle(labelled, "source x")
+    assert Mcqa(choices=turned, answer_is="column").gold(labelled[0] | {"answer": "A"}) == "D"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from curation.domains import get_domain
 from curation.domains.classification import Classification
 from curation.errors import ConfigError, SourceError
 from curation.pipeline.opened import open_run
-from curation.pipeline.split_classes import MOST_CLASSES, with_split_classes
-from curation.rundir.graph import plain
-from curation.rundir.merging import with_outs
+from curation.pipeline.settling import MOST_CLASSES, with_split_classes
+from curation.rundir.graph import plain, with_outs
 
 
 def configured(folder: Path, labels: list[str], name: str = "run", test: str = "", **domain: Any) -> RunConfig:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from curation.config import RunConfig
-from curation.pipeline.student_steps import student_steps
+from curation.pipeline.outlook import student_steps
 from train.models import warm_up
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"

@@ -12,10 +12,9 @@ from curation.config import RunConfig
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError
 from curation.pipeline.chain import Chain, describe
-from curation.pipeline.model_types import types_taken
-from curation.rundir.graph import Stage, ordered, plain
+from curation.pipeline.outlook import types_taken
+from curation.rundir.graph import Stage, ordered, plain, with_outs
 from curation.rundir.manifest import Manifest
-from curation.rundir.merging import with_outs
 from curation.sources import discover
 
 ROOT = Path(__file__).parents[3]

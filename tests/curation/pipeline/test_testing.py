@@ -14,8 +14,7 @@ from curation.config.resolved import resolved
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
 from curation.pipeline.roles import helper_models
-from curation.rundir.graph import Stage, plain
-from curation.rundir.merging import with_outs
+from curation.rundir.graph import Stage, plain, with_outs
 from curation.sources import discover
 from curation.stages.answer_once import AnswerOnce
 

@@ -20,14 +20,14 @@ from curation.errors import RunDirError
 from curation.filter.output import check_home, load_content, publish
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest, signed
-from curation.rundir.sealed import Sealed, clear_damaged
+from curation.rundir.sealed import find_lost, load
 from curation.storage import lease
+from curation.storage.digest import content_of
 from curation.storage.inside import inside
 from curation.storage.paths import place
 from curation.tables import io
 
 STAGE = "gen-0/label-pool"
-TABLE = {"path": "labels.lance", "version": 1, "manifest": "_versions/1.manifest", "content": [1, ""], "sums": [0, ""]}
 OUTSIDE = ["../victim", "gen-0/../../victim", "/victim", "..", "", "gen-0//x", "gen-0\\..\\victim", "./x", "a\nb", None]
 
 
@@ -59,13 +59,7 @@ def rename_stage(content: Any, name: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "stage": rename_stage,
-    "table": lambda content, name: content["stages"][STAGE].update(
-        sealed={"tables": [{**TABLE, "rows": None, "path": name}]}
-    ),
-    "version": lambda content, name: content["stages"][STAGE].update(
-        sealed={"tables": [{**TABLE, "rows": None, "manifest": name}]}
-    ),
-    "file": lambda content, name: content["stages"][STAGE].update(sealed={"files": {str(name): [1, ""]}}),
+    "list": lambda content, name: content["stages"][STAGE].update(sealed={"sums": name, "content": [1, ""]}),
     "attempts": lambda content, name: content.update(attempts={str(name): 1}),
     "made": lambda content, name: content.update(made=[name]),
 }
@@ -77,7 +71,7 @@ def test_a_manifest_that_names_a_path_outside_is_refused_when_it_is_read(tmp_pat
     text = (tmp_path / "manifest.json").read_text()
     for name in OUTSIDE:
         (tmp_path / "manifest.json").write_text(text)
-        if name is None and where != "table":
+        if name is None and where != "list":
             continue  # it becomes a text
         rewrite(tmp_path, lambda content, name=name: CHANGES[where](content, name))
         with pytest.raises(RunDirError, match=r"manifest\.json|must lie in the directory") as refused:
@@ -87,7 +81,7 @@ def test_a_manifest_that_names_a_path_outside_is_refused_when_it_is_read(tmp_pat
 
 def test_the_refusal_names_the_record_and_the_path(tmp_path: Path) -> None:
     record_stage(tmp_path)
-    rewrite(tmp_path, lambda content: CHANGES["table"](content, "../victim"))
+    rewrite(tmp_path, lambda content: CHANGES["list"](content, "../victim"))
     with pytest.raises(RunDirError, match=f"record of stage {STAGE} in manifest.json names '../victim', and a path"):
         Manifest.load(tmp_path)
 
@@ -157,7 +151,7 @@ def test_a_link_that_leads_out_stops_whoever_would_work_there(tmp_path: Path, li
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["config.yaml", "gen-0/labels.lance.suspects", "labels.lance.sums", "draw.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "gen-0/labels.lance.suspects", "gen-0/x.sums.json", "draw.json"])
 def test_a_pipe_in_a_run_directory_stops_whoever_would_read_it(tmp_path: Path, name: str) -> None:
     record_stage(tmp_path)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -184,17 +178,19 @@ def test_a_stage_is_begun_only_inside(tmp_path: Path) -> None:
     assert Manifest.load(tmp_path / "run").made == [f"{STAGE}-{manifest.directory_of(STAGE, {}).name[-8:]}"]
 
 
-def test_a_damaged_version_outside_is_not_cleared(tmp_path: Path) -> None:
-    ref = make_table(tmp_path / "victim.lance")
-    version = next((tmp_path / "victim.lance" / "_versions").glob("*.manifest"))
-    for path in ("../victim.lance", str(tmp_path / "victim.lance"), "linked.lance"):
-        table = {**TABLE, "path": path, "manifest": f"_versions/{version.name}", "rows": None}
-        (tmp_path / "run").mkdir(exist_ok=True)
-        if not (tmp_path / "run" / "linked.lance").is_symlink():
-            (tmp_path / "run" / "linked.lance").symlink_to(tmp_path / "victim.lance")
-        with pytest.raises(RunDirError, match="names"):
-            clear_damaged(tmp_path / "run", "gen-0/score", Sealed.from_json({"tables": [table]}))
-    assert io.count(ref) == 10
+def test_a_list_that_names_files_outside_is_not_what_a_stage_wrote(tmp_path: Path) -> None:
+    """Anyone can compute its digest; nothing outside is read."""
+    os.mkfifo(tmp_path / "victim")
+    manifest = record_stage(tmp_path / "run")
+    for name in OUTSIDE:
+        text = json.dumps({str(name): [0, "xxh3:"]})
+        (tmp_path / "run" / "sums.json").write_text(text)
+        found = {"sums": "sums.json", "content": content_of(text.encode())}
+        listed = load(tmp_path / "run", found)
+        assert listed is None or name in (None, "gen-0\\..\\victim", "a\nb"), name
+        assert find_lost(tmp_path / "run", {STAGE: found}).keys() == {STAGE}
+    for content in (None, [1], [1, 2, 3], "x"):
+        assert load(manifest.directory, {"sums": "sums.json", "content": content}) is None
 
 
 def test_a_table_on_record_is_resolved_before_it_is_taken_as_the_runs_own(tmp_path: Path) -> None:

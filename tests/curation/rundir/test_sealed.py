@@ -11,17 +11,18 @@ import pytest
 from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
-from curation.commands.verify.kinds import verify
+from curation.commands.verify.check import verify
 from curation.errors import RunDirError, TableError, of_lance
 from curation.refs import TableRef
 from curation.rundir.graph import dependents
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import Sealed
+from curation.rundir.sealed import list_of, load
 from curation.rundir.status import statuses
 from curation.storage.digest import quick_content
 from curation.storage.paths import place
-from curation.tables import columns, io, sums
-from curation.tables.contents import files_of, rows_of
+from curation.tables import columns, commits, io
+from curation.tables.digests import digest_in, find_changed
+from curation.tables.versions import files_of, manifest_names
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,8 @@ def test_a_lost_export_is_made_again_with_a_word(copy: Path, name: str):
     run(copy)
     assert path.exists() and (content is None or path.read_bytes() == content)
     (word,) = started(copy)[before:]
-    assert word.startswith("gen-0/select: to be made again: 1 of its files is missing or cut off (gen-0/select-")
+    lost = "2 of its files are" if content is None else "1 of its files is"
+    assert word.startswith(f"gen-0/select: to be made again: {lost} missing or cut off (gen-0/select-")
     assert set(states(copy).values()) == {"done"} and not verify(str(copy), lambda _: None).damage
 
 
@@ -86,8 +88,8 @@ def test_a_whole_table_that_is_gone_is_made_again(copy: Path):
 
 @pytest.mark.parametrize("lost", ["data", "_versions"])
 def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy: Path, lost: str):
-    sealed = Sealed.from_json(Manifest.load(copy).stages["gen-0/label"].sealed).tables[0]
-    named = files_of(io.latest(str(labels(copy))))[0].name if lost == "data" else sealed.manifest
+    ref = io.latest(str(labels(copy)))
+    named = next(iter(files_of(ref))) if lost == "data" else manifest_names(ref.version)[0]
     (labels(copy) / named).unlink()
     with pytest.raises(
         RunDirError, match="stage gen-0/label is damaged: 1 of its files is missing or cut off"
@@ -107,7 +109,7 @@ def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy:
 def test_without_that_command_the_folder_to_remove_is_named_and_removing_it_helps(copy: Path):
     from curation.rundir.run import Run
 
-    (labels(copy) / files_of(io.latest(str(labels(copy))))[0].name).unlink()
+    (labels(copy) / next(iter(files_of(io.latest(str(labels(copy))))))).unlink()
     with pytest.raises(RunDirError, match=f"or remove {labels(copy).parent}: the same command then makes it again"):
         Run("test", Manifest.load(copy), room=lambda: {"CPU": 1.0}).do(stages())
     shutil.rmtree(labels(copy).parent)
@@ -121,24 +123,73 @@ def test_only_what_depends_on_a_stage_is_done_again():
 
 
 def test_digests_are_taken_by_the_writers_and_the_records_stay_small(made: Path):
-    """Of a table, a record holds two digests, however many fragments it has."""
+    """A record holds the digest of a list, however many files there are."""
     ref = io.latest(str(labels(made)))
-    found = sums.read(ref.uri)
-    named = [file.name for file in files_of(ref)]
-    assert len(found) > NUM_FRAGMENTS and set(named) <= found.keys() and any("_deletions" in name for name in named)
-    assert all(found[name] == quick_content(labels(made) / name) for name in named)
-    table = Manifest.load(made).stages["gen-0/label"].sealed["tables"][0]
-    assert len(json.dumps(table)) < 500
+    record = Manifest.load(made).stages["gen-0/label"]
+    listed = {made / path: content for path, content in (load(made, record.sealed) or {}).items()}
+    named = files_of(ref)
+    assert named and {labels(made) / name for name in named} < listed.keys()
+    assert all(content == quick_content(path) for path, content in listed.items())
+    data = list((labels(made) / "data").iterdir())
+    assert len(data) > NUM_FRAGMENTS and all(digest_in(path.name) == quick_content(path).digest for path in data)
+    assert len(json.dumps(record.sealed)) < 200
+    folder = Path(outputs(made, "gen-0/trust")["trust"]["uri"]).parent
+    assert [path.name for path in folder.iterdir()] == ["net"], "a list in it would change the digest of a model there"
 
 
-def test_a_line_that_a_kill_cut_off_costs_only_itself(tmp_path: Path):
-    uri = str(tmp_path / "t.lance")
-    one, two = (quick_content(Path(__file__)), quick_content(Path(pytest.__file__)))
-    sums.append(uri, {"data/a": one})
-    with (tmp_path / "t.lance.sums").open("a") as file:
-        file.write("data/b 12")
-    sums.append(uri, {"data/c": two})
-    assert sums.read(uri) == {"data/a": one, "data/c": two}
+@pytest.mark.parametrize("how", ["flip", "delete", "folder"])
+def test_a_list_that_is_not_what_was_written_is_told_and_made_again(copy: Path, how: str):
+    path = list_of(labels(copy).parent)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"xxh3", b"xxh4", 1)) if how == "flip" else path.unlink()
+    if how == "folder":
+        path.mkdir()
+    (damage,) = verify(str(copy), lambda _: None).damage
+    assert (damage.path, damage.stage) == (str(path.relative_to(copy)), "gen-0/label")
+    assert damage.problem == "the list of the stage's files is missing, or its content changed"
+    assert states(copy)["gen-0/label"] == "lost"
+    if how == "folder":
+        path.rmdir()
+    data = set((labels(copy) / "data").iterdir())
+    run(copy)
+    assert data <= set((labels(copy) / "data").iterdir()), "no row is made again"
+    assert not verify(str(copy), lambda _: None).damage and set(states(copy).values()) == {"done"}
+
+
+def test_a_byte_that_changes_between_its_writing_and_the_record_is_found(tmp_path: Path):
+    """What the record holds is the writer's digest, not one that is taken later."""
+    uri, schema = str(tmp_path / "run" / "t.lance"), pa.schema([("row_id", pa.int64())])
+    io.create(uri, schema)
+    committer = commits.Committer(uri)
+    (row,) = commits.write_fragment(pa.table({"row_id": np.arange(100)}), uri, schema).to_pylist()
+    committer.add(row["fragments"], row["row_ids"])
+    committer.flush()
+    (path,) = (tmp_path / "run" / "t.lance" / "data").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    fragments = [fragment.metadata for fragment in lance.dataset(uri).get_fragments()]
+    assert find_changed(uri, fragments) == [f"data/{path.name}"]
+    manifest, made = Manifest.load(tmp_path / "run"), {"table": io.latest(uri).to_json()}
+    manifest.record("label", {}, made, rows=100, seconds=1.0, sealed=manifest.seal("label", {}, made))
+    assert [(item.path, item.problem) for item in verify(str(tmp_path / "run"), lambda _: None).damage] == [
+        (f"t.lance/data/{path.name}", "its content changed")
+    ]
+
+
+def test_what_is_made_again_in_its_folder_gets_its_own_digest(tmp_path: Path):
+    """Another stage's record holds the digest of what was there before."""
+    manifest, path = Manifest.load(tmp_path), tmp_path / "fit-0" / "net"
+    path.parent.mkdir()
+    inputs: dict[str, object] = {}
+    path = Path(manifest.directory_of("fit", inputs)) / "net"
+    path.parent.mkdir()
+    for text in ("first", "other"):
+        path.write_text(text)
+        for name in ("fit", "copy") if text == "first" else ("fit",):
+            made = {"net": str(path)}
+            manifest.record(name, inputs, made, rows=1, seconds=1.0, sealed=manifest.seal(name, inputs, made))
+    listed = load(tmp_path, manifest.stages["fit"].sealed)
+    assert listed == {str(path.relative_to(tmp_path)): quick_content(path)}
 
 
 def test_added_columns_have_digests(tmp_path: Path, local_ray):
@@ -150,12 +201,15 @@ def test_added_columns_have_digests(tmp_path: Path, local_ray):
         return pa.record_batch([pa.array(2 * batch["row_id"].to_numpy())], schema=added)
 
     after = columns.add_columns(ref, ["row_id"], added, twice)
-    before, named = ({file.name for file in files_of(of)} for of in (ref, after))
-    (new,) = named - before
-    assert sums.read(ref.uri) == {new: quick_content(tmp_path / "t.lance" / new)}
-    assert rows_of(after) == rows_of(ref)
+    (new,) = files_of(after).keys() - files_of(ref).keys()
+    assert digest_in(new) == quick_content(tmp_path / "t.lance" / new).digest
+    assert files_of(ref).keys() < files_of(after).keys() and io.read(after, ["row_id"]).equals(io.read(ref))
     again = columns.add_columns(after, ["row_id"], added, twice)
     assert io.read(again).equals(io.read(after)) and again != after
+    newest = tmp_path / "t.lance" / manifest_names(again.version)[0]
+    newest.write_bytes(newest.read_bytes()[:-5])  # no version follows it
+    mended = columns.add_columns(after, ["row_id"], added, twice)
+    assert io.read(mended).equals(io.read(after)) and newest.with_name(f"{newest.name}.torn").exists()
 
 
 def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
@@ -166,8 +220,7 @@ def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
         manifest = Manifest.load(home)
         before = store.counts()["GET"]
         assert not manifest.lost
-        num_tables = sum(len(record.sealed["tables"]) for record in manifest.stages.values())
-        assert store.counts()["GET"] - before <= 1 + 4 * num_tables
+        assert store.counts()["GET"] - before <= 1 + len(manifest.stages)
         export = place(outputs(home, "gen-0/select")["jsonl"])
         content = export.read_bytes()
         export.unlink()
@@ -183,15 +236,10 @@ def test_a_version_that_cannot_be_read_says_what_is_wrong_with_it(tmp_path: Path
     lance.write_dataset(pa.table({"row_id": [1, 2, 3]}), uri)
     with pytest.raises(TableError, match=r"version 3: a file of a table is missing \(\S+3\.manifest\)$"):
         files_of(TableRef(uri=uri, version=3))
-    (file,) = (tmp_path / "t.lance" / "data").iterdir()
-    content = file.read_bytes()
-    for damaged in (content[:-20], b"", bytes(len(content))):
-        file.write_bytes(damaged)
-        with pytest.raises(TableError, match=r"version 1: a file of a table is damaged, and cannot be read$"):
-            rows_of(TableRef(uri=uri, version=1))
-    file.unlink()
-    with pytest.raises(TableError, match=rf"version 1: a file of a table is missing \(\S*{file.name}\)$"):
-        rows_of(TableRef(uri=uri, version=1))
+    (version,) = (tmp_path / "t.lance" / "_versions").glob("*.manifest")
+    version.write_bytes(version.read_bytes()[:-20])
+    with pytest.raises(TableError, match=r"version 1: a file of a table is damaged, and cannot be read$"):
+        files_of(TableRef(uri=uri, version=1))
 
 
 def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from curation.errors import BudgetError
 from curation.hashing import hash_unit
 from curation.selection import Candidates
-from curation.selection.quotas import Quotas, allocate, strata
+from curation.selection.quotas import ByStratum, allocate, strata
 from curation.selection.top_n import TopN
 
 STRATA = st.lists(
@@ -78,12 +78,20 @@ def test_strata_are_bins_of_equal_size_that_split_no_tie():
     assert strata(np.array([1.0, 2.0]), 1).tolist() == [0, 0]
 
 
+class Weighted(ByStratum):
+    def __init__(self, *weights: int) -> None:
+        self._weights = weights
+
+    def weights(self, candidates: Candidates, sizes_S: np.ndarray) -> tuple[int, ...]:
+        return self._weights
+
+
 def test_quotas_take_the_best_of_each_stratum_in_one_order():
     rng = np.random.default_rng(2)
     ids, stratum_N = rng.permutation(500), rng.integers(0, 4, 500)
     scores = hash_unit(ids, 3)
-    rows = Candidates(row_ids_N=ids, raw_score_N=scores, stratum_N=stratum_N)
-    cut = Quotas(quotas_S=(10, 0, 3, 27)).cut(rows, 40, 5)
+    rows = Candidates(row_ids_N=ids, raw_score_N=scores, stratum_N=stratum_N, num_strata=4)
+    cut = Weighted(10, 0, 3, 27).cut(rows, 40, 5)
     assert set(cut.row_ids_n) == {
         row
         for stratum, quota in enumerate((10, 0, 3, 27))
@@ -91,13 +99,12 @@ def test_quotas_take_the_best_of_each_stratum_in_one_order():
     }
     ranked = scores[[int(np.flatnonzero(ids == row)[0]) for row in cut.row_ids_n]]
     assert (np.diff(ranked) < 0).all() and cut.threshold == ranked[-1]
-    alone = Candidates(row_ids_N=ids, raw_score_N=scores, stratum_N=np.zeros(500, np.int64))
-    assert np.array_equal(Quotas(quotas_S=(40,)).cut(alone, 40, 5).row_ids_n, TopN().cut(rows, 40, 5).row_ids_n)
+    alone = Candidates(row_ids_N=ids, raw_score_N=scores, stratum_N=np.zeros(500, np.int64), num_strata=1)
+    assert np.array_equal(Weighted(1).cut(alone, 40, 5).row_ids_n, TopN().cut(rows, 40, 5).row_ids_n)
 
 
 def test_quotas_that_cannot_be_met_are_refused():
-    rows = Candidates(row_ids_N=np.arange(3), raw_score_N=np.ones(3), stratum_N=np.array([0, 0, 1]))
-    with pytest.raises(BudgetError, match="add up to 3, not to the budget 2"):
-        Quotas(quotas_S=(2, 1)).cut(rows, 2, 0)
-    with pytest.raises(BudgetError, match="n = 2 is more than the 1"):
-        Quotas(quotas_S=(1, 2)).cut(rows, 3, 0)
+    rows = Candidates(row_ids_N=np.arange(3), raw_score_N=np.ones(3), stratum_N=np.array([0, 0, 1]), num_strata=2)
+    assert sorted(Weighted(1, 2).cut(rows, 3, 0).row_ids_n) == [0, 1, 2]  # a full stratum's places go to the others
+    with pytest.raises(BudgetError, match="n = 4 is more than the 3 rows"):
+        Weighted(2, 1).cut(rows, 4, 0)

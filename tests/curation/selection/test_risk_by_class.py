@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from curation.errors import UserError
-from curation.selection.class_scores import ClassScores
+from curation.selection.class_shares import ClassScores
 from curation.selection.risk import calibrate
 from curation.selection.risk.by_class import calibrate_classes
 

@@ -1,4 +1,6 @@
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from curation.config import BudgetConfig
 from curation.errors import BudgetError
 from curation.hashing import hash64, hash_unit
 from curation.selection import Candidates
-from curation.selection.budget import check_pool, fit_purity_budget, oracle_budget, share_budget, threshold_budget
+from curation.selection.budget import FitPurity, GradedScores, Oracle, Pool, Share, Threshold, check_pool
 from curation.selection.top_n import TopN
 
 SCORES = st.one_of(st.sampled_from([0.0, -0.0, 1.0, 2.5, np.inf, -np.inf, np.nan]), st.floats(-3, 3, width=32))
@@ -109,11 +111,34 @@ def test_candidates_of_different_lengths_are_refused():
         Candidates(row_ids_N=np.arange(3), raw_score_N=np.zeros(2))
 
 
+def oracle(num_right: int) -> int:
+    return Oracle(cap=2000).count(Pool(num_rows=1, num_right=num_right, seed=0)).n
+
+
+def share(share: float, num_rows: int) -> int:
+    return Share(share=share).count(Pool(num_rows=num_rows, seed=0)).n
+
+
+def fit_purity(num_right_fit: int, num_fit: int, num_right: int) -> int:
+    """Of rows that the reference arm accepts at a trust of a half, beside as many right ones that it does not."""
+    trust_M = np.repeat([0.5, 0.49], num_fit).astype(np.float32)
+    correct_M = np.append(np.arange(num_fit) < num_right_fit, np.ones(num_fit, dtype=bool))
+    measured = GradedScores(trust_M, trust_M, correct_M)
+    return FitPurity().count(Pool(num_rows=1, num_right=num_right, measured=measured, seed=0)).n
+
+
+def threshold(num_above: int, least: float) -> int:
+    scores: Any = SimpleNamespace(num_trusted=lambda trust: num_above if trust == least else -1)
+    found = Threshold(threshold=least).count(Pool(num_rows=1, scores=scores, seed=0))
+    assert found.is_cut
+    return found.n
+
+
 def test_budgets():
-    assert oracle_budget(1500, 2000) == 1500 and oracle_budget(9000, 2000) == 2000
-    assert share_budget(0.25, 1003) == 250
-    assert fit_purity_budget(755, 1000, 1000) == 755 and fit_purity_budget(15, 22, 22) == 15
-    assert threshold_budget(7, 0.9) == 7
+    assert oracle(1500) == 1500 and oracle(9000) == 2000
+    assert share(0.25, 1003) == 250
+    assert fit_purity(755, 1000, 1000) == 755 and fit_purity(15, 22, 22) == 15
+    assert threshold(7, 0.9) == 7
     check_pool(BudgetConfig(n=70), 70)
     check_pool(BudgetConfig(share=0.5), 1)
 
@@ -122,15 +147,15 @@ def test_budgets():
     ("budget", "told"),
     [
         (
-            lambda: oracle_budget(0, 2000),
+            lambda: oracle(0),
             r"budget\.oracle: no weak label of the pool is right, which makes the budget 0",
         ),
-        (lambda: share_budget(0.01, 99), r"budget\.share: 0\.01 of 99 labelled rows is less than one"),
+        (lambda: share(0.01, 99), r"budget\.share: 0\.01 of 99 labelled rows is less than one"),
         (
-            lambda: fit_purity_budget(2, 5, 2),
+            lambda: fit_purity(2, 5, 2),
             r"budget\.fit_purity: purity 2/5 on the fit set times 2 right weak labels",
         ),
-        (lambda: threshold_budget(0, 0.9), r"budget\.threshold: no row has a trust of at least 0\.9"),
+        (lambda: threshold(0, 0.9), r"budget\.threshold: no row has a trust of at least 0\.9"),
         (lambda: check_pool(BudgetConfig(n=71), 70), r"n = 71 is more than the 70 rows of the pool"),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 from curation.config import RowsConfig, SourceConfig
 from curation.errors import SourceError
 from curation.sources import Assignment, GroupedPermutation, assign, assignment_of, cluster_of, discover
-from curation.sources.clusters import clusters_of
-from curation.stages.source_columns import check_columns
+from curation.sources.splits import clusters_of
+from curation.stages.prepare import check_columns
 from tests.curation.sources.test_sources import split
 
 

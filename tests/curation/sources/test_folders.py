@@ -32,6 +32,9 @@ def put(folder: Path, *names: str) -> None:
         (("train/a.jsonl", "eval/a.jsonl"), ["train, jsonl: train/a.jsonl", "test, jsonl: eval/a.jsonl"]),
         (("split=train/a.csv", "split=test/a.csv"), ["train, csv", "test, csv"]),
         (("trainData.csv", "testData.csv"), ["train, csv", "test, csv"]),
+        (("trainset.csv", "testset1.csv"), ["train, csv", "test, csv"]),
+        (("subset=train/a.csv", "subset=test/a.csv"), ["train, csv", "test, csv"]),
+        (("rows.csv", "rows_mini.csv"), ["no split named, csv: rows.csv", "sample, csv: rows_mini.csv"]),
         (("rows.csv", "rows.parquet", "rows.jsonl"), ["no split named, csv", "no split named, parquet"]),
         (("rows.jsonl", "sample.jsonl"), ["no split named, jsonl: rows.jsonl", "sample, jsonl: sample.jsonl"]),
         (("labelled.csv", "unlabelled.csv"), ["labelled, csv", "unlabelled, csv"]),
@@ -68,10 +71,32 @@ def test_shards_of_one_kind_are_one_source(tmp_path: Path, names: tuple[str, ...
 
 def test_a_compressed_copy_is_another_kind(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
-    with pa.CompressedOutputStream(str(tmp_path / "a.csv.gz"), "gzip") as file:
-        file.write(b"text\nrow 0\n")
-    with pytest.raises(SourceError, match=r"csv\.gz: a\.csv\.gz"):
+    for ending, name in (("gz", "gzip"), ("bz2", "bz2")):
+        with pa.CompressedOutputStream(str(tmp_path / f"a.csv.{ending}"), name) as file:
+            file.write(b"text\nrow 0\n")
+        with pytest.raises(SourceError, match=rf"csv\.{ending}: a\.csv\.{ending}"):
+            discover(SourceConfig(path=str(tmp_path)))
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(SourceError, match=r"csv\.bz2: a\.csv\.bz2.* csv\.gz: a\.csv\.gz"):
         discover(SourceConfig(path=str(tmp_path)))
+
+
+def test_files_of_rows_that_would_be_left_out_are_named(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    (tmp_path / "b.tsv").write_text("text\nb\n")
+    with pytest.raises(SourceError, match=r"b\.tsv would be left out: what ends in \.tsv.* is not read; convert it"):
+        discover(SourceConfig(path=str(tmp_path)))
+    assert len(discover(SourceConfig(path=str(tmp_path / "*.csv")))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("a.jsonl", "delimiter", ";"), ("a.parquet", "quoting", "none"), ("a.parquet", "form", "prodigy")],
+)
+def test_keys_of_text_that_no_file_reads_are_refused(tmp_path: Path, name: str, key: str, value: str) -> None:
+    put(tmp_path, name)
+    with pytest.raises(SourceError, match=rf"{key}: '{value}' is read of .*csv alone, and the source is {name[2:]}"):
+        discover(SourceConfig.model_validate({"path": str(tmp_path / name), key: value}))
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])

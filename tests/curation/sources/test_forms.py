@@ -70,6 +70,8 @@ def test_prodigy_with_several_choices_one_label_and_none(tmp_path: Path) -> None
 def test_answers_that_are_no_prodigys_are_rows(tmp_path: Path) -> None:
     plain = [{"text": f"t{n}", "answer": ("accept", "reject")[n % 2]} for n in range(6)]
     assert rows_of(found(put(tmp_path / "x.jsonl", plain))) == plain
+    bare = [{"text": "a", "accept": ["pos"], "answer": "accept"}, {"text": "b", "accept": ["neg"], "answer": "reject"}]
+    assert rows_of(found(put(tmp_path / "bare.jsonl", bare))) == [{"text": "a", "accept": "pos"}]
     tasks = [task(0, ["pos"], "reject"), task(1, ["neg"])]
     path = put(tmp_path / "y.jsonl", tasks)
     assert rows_of(found(path, form="rows")) == tasks
@@ -107,6 +109,9 @@ def test_label_studio_min_and_csv_where_several_choices_come_late(tmp_path: Path
         writer = csv.DictWriter(text, ["text", "mood"])
         writer.writeheader()
         writer.writerows(row | ({"mood": json.dumps(row["mood"])} if row["text"] == "late" else {}) for row in rows)
+    pandas = (tmp_path / "x.csv").read_text().replace('""', "'")
+    (tmp_path / "pandas.csv").write_text(pandas)
+    assert rows_of(found(tmp_path / "pandas.csv")) == wanted
     file = found(tmp_path / "x.csv")
     assert rows_of(file) == wanted and file.schema == {"text": "json", "mood": "choice"}
     assert rows_of(file, 1_499) == wanted[1_499:]
@@ -145,7 +150,7 @@ def test_json_lines_in_a_json_file_and_an_array_in_a_jsonl_file(tmp_path: Path) 
 
 
 def test_long_values_stand_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curation.sources.json_items._BLOCK_BYTES", 5)
+    monkeypatch.setattr("curation.sources.records.BLOCK_BYTES", 5)
     monkeypatch.setattr(readers, "MARK_ROWS", 2)
     rows = [{"text": "äö😀]}," * number, "n": number} for number in range(1, 9)]
     (tmp_path / "x.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1))

@@ -228,6 +228,9 @@ def test_quotes_are_csvs_or_part_of_the_text(tmp_path: Path) -> None:
     (file,) = found(path, delimiter="\t", quoting="quotes")
     assert rows_of(file) == [{"text": "A long\tneg\nends", "label": "pos"}]
     assert SourceFile.from_json(file.to_json()).dialect == file.dialect
+    path.write_text('text\tlabel\n"A long\tneg\nodd\tone\tneg\nends"\tpos\n')  # the second line has three fields
+    with pytest.raises(SourceError, match=r"record 1 is one row of 3 lines .*set quoting: none"):
+        found(path, delimiter="\t")
     path.write_text('text,label\n"Yes, but\nno, never",pos\n')  # a sentence's commas separate nothing
     assert rows_of(found(path)[0]) == [{"text": "Yes, but\nno, never", "label": "pos"}]
 
@@ -238,6 +241,8 @@ def test_spaces_after_delimiters_and_empty_last_columns_are_no_values(tmp_path: 
     (file,) = found(path)
     assert list(file.schema) == ["text", "label"]
     assert rows_of(file) == [{"text": "a, b", "label": "pos"}, {"text": "c", "label": "neg"}]
+    path.write_text('"text", "label"\n"a, b", "pos"\n')
+    assert rows_of(found(path)[0]) == [{"text": "a, b", "label": "pos"}]
     path.write_text("text,label\n a, pos\n")
     assert rows_of(found(path)[0]) == [{"text": " a", "label": " pos"}]  # the header has no such spaces
 
@@ -285,7 +290,14 @@ def test_a_key_that_first_stands_in_a_late_row_is_a_column(tmp_path: Path) -> No
             'sep=;. is Excel.s hint .* delete line 1, and set delimiter: ";"',
         ),
         ("x.csv", b"a,b,,\n1,2,,3\n", "record 1 has 4 fields, the header 2"),
-        ("x.csv", b'a,b\n"1,x\n2",y\n', "record 1 is one row of 2 lines .* has 2 fields .*set quoting: none"),
+        ("x.csv", b'a,b\n"1,x\n2",y\n', "record 1 is one row of 2 lines .* have 2 fields .*set quoting: none"),
+        ("x.csv", b'"a";"b"\r"1";"2"\r', "its line ends are carriage returns; convert them: tr"),
+        ("x.csv", b"SEP=,\r\na,b\r\n1,2\r\n", "is Excel.s hint"),
+        (
+            "x.csv",
+            b'a,b\n1, "2"\n',
+            """record 1 has a space before the quote that opens a field, near '1, "2"'; take""",
+        ),
         ("x.csv", b"a,b\n1,2\n3,caf\xe9\n", r"record 2 is not UTF-8 near '3,caf.xe9"),
         ("x.csv", b"a,\xff\n1,2\n", r"record 0 is not UTF-8 near 'a,.xff"),
         ("x.csv", b"a,b\n1,\x1b[2J,3\n", r"record 1 has 3 fields, the header 2, near '1,.u001b.2J,3'"),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curation.sources import SourceFile, grouped, stretches
-from curation.sources.stretches import MOST_FILES
+from curation.sources.source_file import MOST_FILES
 
 
 def file(index: int, num_rows: int) -> SourceFile:

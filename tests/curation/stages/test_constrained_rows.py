@@ -7,7 +7,7 @@ import pytest
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
 from curation.signals import Weak, get_signal, label_request

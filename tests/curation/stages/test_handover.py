@@ -1,8 +1,10 @@
 """Between two generations: the signs of a trust function, what they decide, and rows that trained the teacher."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +17,9 @@ from curation.errors import SourceError
 from curation.metrics import Estimate
 from curation.metrics.shift import two_sample
 from curation.refs import TableRef
-from curation.selection.chain_stop import Signs, reasons_to_stop
 from curation.selection.risk import calibrate
-from curation.stages.go_on import read_signs
-from curation.stages.held_out import check_held_out
+from curation.stages.handover import GoOn, HoldOut, Signs, reasons_to_stop
 from curation.stages.label import RowShare
-from curation.stages.pool_scores import PoolScores
 from curation.tables import io, schemas
 from curation.trust.parts import VALIDATION, part_of
 
@@ -90,33 +89,38 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
     }
     grades = save(tmp_path, "grades", graded, schemas.GRADES)
     pool_raw_N, pool_parsed_N = rng.normal(-2, 1, 3000).astype(np.float32), rng.random(3000) < 0.8
-    pool = PoolScores(
-        labels=labels(tmp_path, "pool", np.arange(3000), pool_raw_N, pool_parsed_N), trust="naive", seed=seed
-    )
     arguments = {
+        "name": "gen-0/go-on",
         "functions": ("trust", "internal_confidence"),  # the labels have no trust scores
         "source": source,
         "grades": grades,
         "trust": trust,
-        "pool": pool,
+        "pool": labels(tmp_path, "pool", np.arange(3000), pool_raw_N, pool_parsed_N),
+        "seed": seed,
+        "generation": 0,
         "shift": {"source": NONE_SHOWN | {"num_pool": 1}, "calibration": NONE_SHOWN | {"num_pool": 2}},
     }
-    signs = read_signs(**arguments, budget={"n": 60, "risk": {"alpha": 0.1}}, risk=None)
+
+    def read_signs(budget_risk: dict | None, risk: RiskConfig | None) -> Signs:
+        budget = {"n": 60, "risk": budget_risk}
+        return GoOn(**arguments, budget=budget, stop=StopConfig(risk=risk)).read_signs()
+
+    signs = read_signs({"alpha": 0.1}, None)
     held_N = part_of(ids_N, trust, seed) == VALIDATION
     seen_N = held_N & parsed_N
     assert signs.function == "internal_confidence" and signs.auc.n == seen_N.sum() > 100
     assert signs.auc.value == pytest.approx(roc_auc_score(correct_N[seen_N], raw_N[seen_N]), abs=1e-12)
     assert signs.certified == 60 / 3000 and (signs.compared, signs.shift["num_pool"]) == ("calibration", 2)
-    assert read_signs(**arguments, budget={"n": 60, "risk": None}, risk=None).certified is None
+    assert read_signs(None, None).certified is None
     # Certified on validation rows: as a calibration on arrays of them says, unparsed rows below all others.
     risk = RiskConfig(alpha=0.3)
-    found = read_signs(**arguments, budget={"n": 60, "risk": None}, risk=risk)
+    found = read_signs(None, risk)
     low_N = np.where(parsed_N, raw_N, -np.inf)
     candidates_N = np.where(pool_parsed_N, pool_raw_N, -np.inf).astype(np.float32)
     cut = calibrate(low_N[held_N], correct_N[held_N], candidates_N, alpha=0.3, delta=0.1).threshold
     assert cut is not None and found.certified == pytest.approx((candidates_N >= cut).sum() / 3000) and found.certified
     strict = RiskConfig(alpha=1e-4)
-    assert read_signs(**arguments, budget={"n": 60, "risk": None}, risk=strict).certified == 0
+    assert read_signs(None, strict).certified == 0
 
 
 def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measured(tmp_path: Path) -> None:
@@ -128,18 +132,23 @@ def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measur
 
     trained = {"the trust student of generation 0": table("first", other_N[:40])}
     splits = {"source": table("source", 5000 + pool_N), "test": table("test", 9000 + pool_N[:7])}
-    found = check_held_out(trained, splits, share, teacher="the teacher of generation 1")
+
+    def check(trained: dict[str, TableRef], splits: dict[str, TableRef], teacher: str = "the teacher") -> Any:
+        stage = HoldOut(name="held-out", trained=trained, splits=splits, share=asdict(share), teacher=teacher)
+        return stage.run(SimpleNamespace()).outputs
+
+    found = check(trained, splits, "the teacher of generation 1")
     assert found.num_trained == 40 and found.num_rows == {"source": 1000, "test": 7}
     for split in ("calibration", "probe-near"):
         ids_N = np.append(5000 + pool_N, other_N[[3, 7]])
         with pytest.raises(
             SourceError, match=rf"splits\.{split}: 2 of its rows \(e\.g\. row {other_N[3]}\) have trained"
         ):
-            check_held_out(trained, {**splits, split: table(split, ids_N)}, share, teacher="the teacher")
+            check(trained, {**splits, split: table(split, ids_N)})
     gone = trained | {"the trust student of generation 1": table("second", np.append(other_N[50:60], mine_N[0]))}
     with pytest.raises(
         SourceError, match=r"share of the pool: 1 of its rows .* trained the trust student of generation 1"
     ):
-        check_held_out(gone, splits, share, teacher="the teacher of generation 2")
+        check(gone, splits, "the teacher of generation 2")
     nothing = {"no row": table("nothing", np.zeros(0, dtype=np.int64))}
-    assert check_held_out(nothing, splits, share, teacher="the teacher").num_trained == 0
+    assert check(nothing, splits).num_trained == 0

@@ -21,11 +21,11 @@ from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.models import load_model, load_tokenizer
 from curation.passes.actor import ModelActor
+from curation.passes.calls import block
 from curation.passes.cutting import Cutter, OpenRows
-from curation.passes.desk import Desk
-from curation.passes.handouts import block
-from curation.passes.messages import Handout, Pass
-from curation.passes.suspects import Suspects
+from curation.passes.messages import Call, Pass
+from curation.passes.poison import PoisonSuspects
+from curation.passes.work_queue import WorkQueue
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import RowShare, count_labels, label
 from curation.stages.label_chunks import LabelJob
@@ -145,29 +145,32 @@ def test_of_two_calls_on_one_chunk_the_first_to_write_goes_on(examples, tmp_path
 
 
 async def two_calls(job: LabelJob) -> None:
-    desk = Desk(wanted=1, calls=1)
+    queue = WorkQueue(wanted=1, calls=1)
     this = Pass(id="pass", table=job.labels_uri, versions={}, actors=job.teacher.actors)
-    await desk.open(this, [], OpenRows(job.examples, every, BitMap64()), Cutter(job.teacher), ())
-    first = await desk.next(0)
-    begun = await desk.begin(first, "one", 4)
-    assert len(begun.chunk.offsets) == 32 and not begun.written
-    assert (await desk.begin(first, "one", 4)).chunk == begun.chunk  # replayed
-    under_way = desk._passes["pass"]
-    under_way.again.append(begun.chunk)  # as after a silence of its actor
-    second = await desk.next(1)
-    assert (await desk.begin(second, "two", 4)).chunk == begun.chunk
-    assert await desk.wrote(first, [0, 1], b"a") and await desk.wrote(first, [7], b"b")
-    assert not await desk.wrote(second, [1, 2], b"c")  # and it is off the chunk
-    assert not await desk.finish(second, list(range(32)), b"d")
-    assert await desk.begin(second, "two", 4) is None
-    assert (await desk.begin(first, "one again", 4)).written == {0, 1, 7}
-    parts = await desk.take("pass", 0)
-    assert [part.rows for part in parts] == [b"a", b"b"] and len({part.name for part in parts}) == 2
-    assert await desk.take("pass", 0) == parts and not await desk.take("pass", 2)
-    rest = [place for place in range(32) if place not in (0, 1, 7)]
-    assert await desk.finish(first, rest, b"e") and not await desk.finish(first, rest, b"e")
-    assert (await desk.begin(first, "one", 4)).result == b"e"  # its node was lost after it had returned
-    assert [part.rows for part in await desk.end("pass")] == [b"e"]
+    await queue.open(this, [], OpenRows(job.examples, every, BitMap64()), Cutter(job.teacher), ())
+    first = await queue.next(0)
+    chunk = (await queue.begin(first, "one", 4)).chunk
+    assert len(chunk.offsets) == 32
+    assert (await queue.begin(first, "one", 4)).chunk == chunk  # replayed
+    under_way = queue._passes["pass"]
+    under_way.waiting.append(under_way.calls[0].work)  # as after a silence of its actor
+    second = await queue.next(1)
+    assert (await queue.begin(second, "two", 4)).chunk == chunk
+    assert await queue.wrote(first, "one", chunk.name, [0, 1], b"a")
+    assert await queue.wrote(first, "one", chunk.name, [7], b"b")
+    assert not await queue.wrote(second, "two", chunk.name, [2], b"c")  # and it is off the chunk
+    other = await queue.finish(second, "two", chunk.name, b"d", 4, is_last=False)
+    assert other.chunk != chunk
+    assert not await queue.wrote(second, "two", chunk.name, [2], b"c")  # of a process that is late
+    again = await queue.begin(first, "one again", 4)
+    assert again.num_written == 3 and {0, 1, 7}.isdisjoint(place for piece in again.search.suspect for place in piece)
+    taken = await queue.take("pass", 0)
+    assert taken.parts == [b"a", b"b"] and taken.error is None
+    assert await queue.take("pass", 0) == taken and not (await queue.take("pass", 2)).parts
+    assert await queue.finish(first, "one", chunk.name, b"e", 4, is_last=True) is None
+    assert await queue.finish(first, "one", chunk.name, b"e", 4, is_last=True) is None
+    assert await queue.begin(first, "one", 4) is None  # its node was lost after it had returned
+    assert await queue.end("pass", 2) == [b"e"]
 
 
 def test_states_do_not_pass_through_the_object_store(local_ray, examples, tmp_path):
@@ -322,7 +325,7 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     assert {row["row_id"]: row["error"].split(":")[0] for row in rows} == dict.fromkeys((*poison, *hanging), "poison")
     assert result.deaths == 3 * 2 + 4 * 2  # on three chunks, whole and in parts; on each row alone, once and again
     assert told[-1].work.errors == {"poison": 4} and told[-1].work.actors.deaths == result.deaths
-    assert not Suspects(job.labels_uri).read()
+    assert not PoisonSuspects(job.labels_uri).read()
     assert run(job) == result.table
 
 
@@ -330,11 +333,14 @@ def test_a_chunk_that_is_done_is_not_labelled_again_when_ray_replays_its_call(lo
     """As Ray does where a node is lost between a call's output and its end."""
     job = make_job(examples, tmp_path)
     io.create(job.labels_uri, job.schema(8))
-    with desk_of(local_ray, job, OpenRows(examples, every, BitMap64())) as desk:
-        handout = local_ray.get(desk.next.remote(0))
-        first, again = (attempt(local_ray, desk, handout) for _ in range(2))
-    assert first is not None and first == again
-    assert labelled_ids(tmp_path) == ids_of(examples)[:32]
+    with queue_of(local_ray, job, OpenRows(examples, every, BitMap64())) as queue:
+        call = local_ray.get(queue.next.remote(0))
+        assert attempt(local_ray, queue, call)
+        labelled = labelled_ids(tmp_path)
+        assert attempt(local_ray, queue, call) and labelled_ids(tmp_path) == labelled
+        parts = local_ray.get(queue.end.remote("pass", 0))
+    ids = [pa.ipc.open_stream(part).read_all()["row_ids"][0].as_py() for part in parts]
+    assert np.frombuffer(b"".join(ids), np.int64).tolist() == labelled == ids_of(examples)[: len(labelled)] != []
 
 
 def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examples, tmp_path):
@@ -342,12 +348,12 @@ def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examp
     ids = ids_of(examples)
     job = make_job(examples, tmp_path, script={"poison_rows": (ids[20],)})
     io.create(job.labels_uri, job.schema(8))
-    with desk_of(local_ray, job, OpenRows(examples, every, BitMap64())) as desk:
-        handout = local_ray.get(desk.next.remote(0))
-        assert [attempt(local_ray, desk, handout) for _ in range(3)] == [None] * 3
-        memory = Suspects(job.labels_uri)
-        seen = memory.keeping(lambda: local_ray.get(desk.look.remote("pass")))().suspects
-    (suspect,) = memory.read()
+    with queue_of(local_ray, job, OpenRows(examples, every, BitMap64())) as queue:
+        call = local_ray.get(queue.next.remote(0))
+        assert not any(attempt(local_ray, queue, call) for _ in range(3))
+        seen = local_ray.get(queue.look.remote("pass")).suspects
+        PoisonSuspects(job.labels_uri).keep(seen)
+    (suspect,) = PoisonSuspects(job.labels_uri).read()
     assert (suspect,) == seen and ids[20] in io.read(examples)["row_id"].take(suspect.chunk.offsets).to_pylist()
     result = label(job, state_size=8, share=RowShare(), commit_seconds=0.2)
     assert sorted(ids_of(result.table)) == ids
@@ -355,7 +361,7 @@ def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examp
     assert row["row_id"] == ids[20] and row["error"].startswith("poison")
     # The last death may have been the first driver's: two more, alone, once and again, and none on a chunk or a part.
     assert result.deaths == 2 + 2
-    assert not Suspects(job.labels_uri).read()
+    assert not PoisonSuspects(job.labels_uri).read()
 
 
 def every(ids_N):
@@ -363,24 +369,23 @@ def every(ids_N):
 
 
 @contextmanager
-def desk_of(ray, job: LabelJob, rows: OpenRows):
-    """A desk with a pass, and no dataset."""
-    desk = ray.remote(Desk).options(num_cpus=0).remote(wanted=1, calls=1)
+def queue_of(ray, job: LabelJob, rows: OpenRows):
+    """A work queue with a pass, and no dataset."""
+    queue = ray.remote(WorkQueue).options(num_cpus=0).remote(wanted=1, calls=1)
     this = Pass(id="pass", table=job.labels_uri, versions=nodes.installed()(), actors=job.teacher.actors)
-    ray.get(desk.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), ()))
-    yield desk
-    ray.kill(desk)
+    ray.get(queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), ()))
+    yield queue
+    ray.kill(queue)
 
 
-def attempt(ray, desk, handout: Handout) -> bytes | None:
-    """What an actor of its own writes of a chunk; None where it dies."""
-    actor = ray.remote(ModelActor).options(num_cpus=0).remote(desk)
+def attempt(ray, queue, call: Call) -> bool:
+    """Whether an actor of its own ends a call without an error, and does not die."""
+    actor = ray.remote(ModelActor).options(num_cpus=0).remote(queue)
     try:
-        (row,) = ray.get(actor.__ray_call__.remote(lambda actor, chunks: actor(chunks), block(handout))).to_pylist()
-        assert row["error"] is None
-        return row["written"]
+        ray.get(actor.__ray_call__.remote(lambda actor, calls: actor(calls), block(call)))
+        return ray.get(queue.take.remote("pass", 0)).error is None
     except ray.exceptions.RayActorError:
-        return None
+        return False
     finally:
         ray.kill(actor)
 

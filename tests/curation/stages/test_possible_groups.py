@@ -10,7 +10,7 @@ import pytest
 
 from curation.commands.validate import check
 from curation.config import RunConfig
-from curation.stages.possible_groups import differ
+from curation.stages.preview import differ
 
 
 def warned(

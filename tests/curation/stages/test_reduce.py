@@ -18,7 +18,7 @@ from curation.stages.label_chunks import LabelJob
 from curation.stages.project import add_projection, fit_pca
 from curation.stages.reduce import Projected, ScoredOnly
 from curation.stages.score import score, scores
-from curation.stages.shift import measure_shift
+from curation.stages.shift import compare
 from curation.tables import io, schemas
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
@@ -122,7 +122,7 @@ def test_the_shift_of_a_sample_is_that_of_the_whole(tmp_path):
         io.write(pa.Table.from_batches([batch]), str(tmp_path / f"{place}.lance"))
         for place, batch in enumerate((source, pool, scored_only(fitted, 700).reduce(pool)))
     ]
-    whole, reduced = (measure_shift(refs[0], ref, ("output_last",), seed=3) for ref in refs[1:])
+    whole, reduced = (compare(refs[0], ref, ("output_last",), seed=3).to_json() for ref in refs[1:])
     assert whole == reduced
     assert whole["num_source"] == 285 and whole["num_pool"] == 665 and whole["strength"] == "none shown"
 

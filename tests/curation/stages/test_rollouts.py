@@ -12,7 +12,7 @@ from curation.arms import ARMS
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, SelectionConfig, TeacherConfig
 from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef
-from curation.stages.budget import ScoredSplit
+from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import Chooser, SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
@@ -225,7 +225,8 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
         assert {row["completion_source"] for row in taught} == {"weak", "sample"}
 
     # Ground truth: the first n rows of the one draw that can be taught.
-    whole = Chooser(job, 275).cut(ARMS["ground_truth"]).row_ids_n.tolist()
+    budget = ComputedBudget(n=275, rule="n", reference="trust", oracle=False)
+    whole = Chooser(job, budget).cut(ARMS["ground_truth"]).row_ids_n.tolist()
     can = [row_id for row_id in whole if row_id in right | set(found)]
     assert [row["row_id"] for row in sorted(arms["ground_truth"][1], key=lambda row: row["rank"])] == can[:N]
     last = whole.index(can[N - 1])

@@ -16,12 +16,12 @@ from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, strata
-from curation.stages.adapt import adaptation_rows
 from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob, measurable
 from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, select
 from curation.stages.selected import write_rows
+from curation.stages.training import adaptation_rows
 from curation.storage.paths import place
 from curation.tables import io, schemas
 

@@ -11,7 +11,7 @@ from class_tables import SEED, Row, job_of
 
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import get_domain
-from curation.domains.rarest_class import RarestClass
+from curation.domains.class_counts import RarestClass
 from curation.errors import ConfigError
 from curation.hashing import derive, hash64
 from curation.selection.class_shares import estimated

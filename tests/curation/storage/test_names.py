@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from curation.errors import RunDirError
-from curation.rundir.sealed import find_lost, seal
+from curation.rundir.sealed import find_lost, load, seal
 from curation.storage.paths import place, require_reachable
-from curation.tables import commits, io, sums
-from curation.tables.contents import files_of
+from curation.tables import commits, io
+from curation.tables.versions import files_of
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,12 @@ def test_a_table_lies_in_a_folder_of_any_name(name: str, tmp_path: Path):
         committer.add(row["fragments"], row["row_ids"])
         committer.flush()
     ref = io.latest(uri)
-    sealed = seal(home, {"table": ref.to_json()}, {})
-    assert sealed.tables[0].rows.num == 10 and find_lost(home, {"x": sealed}) == {}
-    files = {home / f"{name}.lance" / file.name for file in files_of(ref)}
-    assert len(files) == 2 and all(file.is_file() for file in files)
-    assert sums.read(uri).keys() == {f"data/{file.name}" for file in files}
+    sealed = seal(home, "stage", {"table": ref.to_json()})
+    listed = load(home, sealed)
+    assert listed is not None and find_lost(home, {"x": sealed}) == {}
+    files = {f"{name}.lance/{file}" for file in files_of(ref)}
+    assert len(files) == 2 and all((home / file).is_file() for file in files)
+    assert files <= listed.keys() and len(listed) == 3
 
 
 def test_a_folder_with_a_line_break_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -28,7 +28,7 @@ from pyroaring import BitMap64
 from curation.commands.clean import clean_table
 from curation.errors import CommitError
 from curation.passes.cutting import Chunk, OpenRows
-from curation.tables import commits, compaction, io, old_versions, row_ids, schemas, stream
+from curation.tables import commits, compaction, io, row_ids, schemas, stream, versions
 
 IDS_N = np.concatenate([np.arange(17), (1 << 40) + np.arange(14), (5 << 40) + np.arange(0, 18, 2)])
 LABELS = pa.schema([schemas.ROW_ID, ("label", pa.string()), ("state_output_last", pa.list_(pa.float16(), 4))])
@@ -157,8 +157,8 @@ AT_ONCE: tuple[tuple[Any, str, float], ...] = (
     (commits, "RETRY_SECONDS", 0.0),
     (stream, "MOST_SECONDS", 0.0),
     (row_ids, "SAVE_SECONDS", 0.0),  # the cache of the ids is written at every commit
-    (old_versions, "EVERY", 2),
-    (old_versions, "KEPT_SECONDS", 0.0),
+    (versions, "EVERY", 2),
+    (versions, "KEPT_SECONDS", 0.0),
     (compaction, "FEWEST", 2),
     (compaction, "FACTOR", 1.5),
 )

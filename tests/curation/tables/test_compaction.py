@@ -11,7 +11,7 @@ import pytest
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage import lease
-from curation.tables import commits, compaction, io, old_versions, schemas
+from curation.tables import commits, compaction, io, schemas, versions
 from curation.tables.columns import add_columns
 from curation.tables.compaction import compact
 from curation.tables.stream import commit_stream
@@ -156,7 +156,7 @@ def test_without_the_lease_nothing_is_compacted(tmp_path):
 
 def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
     ref = passed(tmp_path, 3)
-    monkeypatch.setattr(old_versions, "EVERY", 10)
+    monkeypatch.setattr(versions, "EVERY", 10)
     committer = commits.Committer(ref.uri)
 
     def commit(first: int, last: int) -> list[int]:
@@ -172,7 +172,7 @@ def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=[], updated_fragments=[late._first], new_fragments=[], fields_modified=[]
     )
-    monkeypatch.setattr(old_versions, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(versions, "KEPT_SECONDS", 0.0)
     kept = commit(23, 33)
     newest = io.latest(ref.uri).version
     assert kept == [*range(1, ref.version + 1), newest]

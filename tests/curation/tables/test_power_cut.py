@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation.tables import commits, io, schemas, torn
+from curation.tables import commits, io, schemas
+from curation.tables.versions import find_torn
 
 SCHEMA = pa.schema([schemas.ROW_ID, ("label", pa.string())])
 NUM_ROWS, CHUNK_ROWS = 120, 4
@@ -174,7 +175,7 @@ def test_what_was_committed_before_a_power_cut_is_there_and_nothing_is_doubled(t
         target = tmp_path / f"cut-{number}"
         disk.lay_out(home, target, early=number % 2 == 0)
         uri = str(target / "stage" / "labels.lance")
-        num_torn += len(torn.find(Path(uri)))
+        num_torn += len(find_torn(Path(uri)))
         io.create(uri, SCHEMA)
         committer = commits.Committer(uri)
         promised = set(range(max(0, disk.marks * 3 - 2) * CHUNK_ROWS)) if disk.marks else set()
@@ -209,9 +210,9 @@ def test_the_newest_version_emptied_costs_what_it_alone_held(tmp_path: Path):
         committer.flush()
     newest = min((tmp_path / "labels.lance/_versions").glob("*.manifest"))
     newest.write_bytes(b"")
-    assert torn.find(Path(uri)) == [newest]
+    assert find_torn(Path(uri)) == [newest]
     io.create(uri, SCHEMA)
-    assert set(commits.Committer(uri).done) == set(range(8)) and not torn.find(Path(uri))
+    assert set(commits.Committer(uri).done) == set(range(8)) and not find_torn(Path(uri))
     for version in (tmp_path / "labels.lance/_versions").glob("*.manifest"):
         version.write_bytes(b"\0" * version.stat().st_size)
     assert io.count(io.create(uri, SCHEMA)) == 0, "none is whole, so it begins anew"

@@ -14,7 +14,6 @@ from pyroaring import BitMap64
 
 from curation.errors import CommitError
 from curation.tables import commits, io, row_ids, schemas
-from curation.tables.contents import rows_of
 from curation.tables.row_ids import UNION_ROWS, bitmap, include, include_all, missing
 
 starts = st.sampled_from((0, 5, (1 << 40) - 3, (7 << 40), (1 << 62), (1 << 63) - 178, -20))
@@ -182,7 +181,7 @@ def test_the_largest_ids_are_told_apart(tmp_path):
         committer.flush()
     assert set(commits.committed_ids(uri)) == set(ids_N.tolist())
     ref = io.latest(uri)
-    assert rows_of(ref)[:2] == (8, 8)
+    assert io.count(ref) == 8
     asked_M = np.sort(ids_N)[::-1]
     for found in (io.take(ref, asked_M), io.Lookup(ref).take(asked_M)):
         assert found["row_id"].to_pylist() == asked_M.tolist()

@@ -18,7 +18,7 @@ from curation.stages.asks import Ask
 from curation.stages.rollouts import RolloutJob
 from curation.stages.signal import SignalJob
 from curation.tables import io
-from curation.teachers.content_free import ContentFree
+from curation.teachers.wrapped import ContentFree
 
 CLASSES = ["a gas", "iron and tin", "no", "7"]
 DOMAIN = DomainConfig(name="classification", classes=CLASSES, calibrate="content_free")

@@ -7,7 +7,7 @@ from scipy import stats
 
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
 from curation.domains import get_domain
-from curation.domains.constrained import as_asked
+from curation.domains.given import as_asked
 from curation.models import create, load_model, load_tokenizer, resolve
 from curation.signals import label_request
 from curation.teachers import Request, load_teacher

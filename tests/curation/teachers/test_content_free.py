@@ -12,7 +12,7 @@ from curation.errors import ConfigError
 from curation.models import load_model, load_tokenizer
 from curation.signals import label_request
 from curation.teachers import Request
-from curation.teachers.content_free import ContentFree, baselines
+from curation.teachers.wrapped import ContentFree, baselines
 
 CLASSES = ["a gas", "iron and tin", "no", "7"]
 TEXTS = ("What do plants breathe in?", "Which is a metal?", "Why?", "Water boils at", "How many legs?", "", "N/A")

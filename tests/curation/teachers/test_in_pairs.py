@@ -13,12 +13,12 @@ from curation.config.teacher import AskConfig, ScriptedConfig
 from curation.domains import get_domain
 from curation.models import create, load_model, load_tokenizer
 from curation.signals import Answer, Weak, label_request
-from curation.signals.self_consistency import SelfConsistency
+from curation.signals.agreement import SelfConsistency
 from curation.tables import schemas
 from curation.teachers import Request
 from curation.teachers.completions import of_options, of_pairs
-from curation.teachers.content_free import ContentFree
 from curation.teachers.scripted import ScriptedTeacher
+from curation.teachers.wrapped import ContentFree
 
 CLASSES = {"gas": "about a gas", "iron": "iron", "no": "no", "7": "about 7 legs"}
 TEXTS = ("What do plants breathe in?", "Which is a metal?", "Why?", "Water boils at", "How many legs?", "A")

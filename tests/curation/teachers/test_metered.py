@@ -2,8 +2,8 @@
 
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.teachers import Request
-from curation.teachers.metered import Metered, Tokens
 from curation.teachers.scripted import ScriptedTeacher
+from curation.teachers.wrapped import Metered, Tokens
 
 
 def test_tokens_of_all_calls_are_counted_once():

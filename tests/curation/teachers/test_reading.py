@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from curation.config import DecodingConfig, ModelConfig, TeacherConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from curation.teachers import Request, Teacher, load_teacher, reading
+from curation.teachers import Request, Teacher, load_teacher, options
 
 QWEN = {
     "hidden_size": 32,
@@ -109,7 +109,7 @@ def test_a_free_answer_is_read_as_one_plain_forward(
 ) -> None:
     if piece is not None:  # four rows of so many tokens
         vocabulary = load_model(ref).config.vocab_size
-        monkeypatch.setattr(reading, "MAX_LOGITS", 4 * piece * vocabulary)
+        monkeypatch.setattr(options, "MAX_LOGITS", 4 * piece * vocabulary)
     requests = [Request(row_id=row_id, prompt=prompt, given=given) for row_id, (prompt, given) in TEXTS.items()]
     rows = rows_of(reader(ref), requests)
     for row_id, (prompt, given) in TEXTS.items():

@@ -10,8 +10,8 @@ from curation.models import load_model, load_tokenizer
 from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
 from curation.teachers import Request, load_teacher
 from curation.teachers.completions import AnsweredRow, OfTokens, completion_batch
+from curation.teachers.logit_numbers import margin_and_negentropy
 from curation.teachers.scripted import OTHER_WORDS
-from curation.teachers.sureness import margin_and_negentropy
 from tests.curation.teachers.test_options import MEAN, SUM, char_model, mcqa_requests, reference, rows_of
 
 K = 5

@@ -3,7 +3,7 @@
 import pytest
 
 from curation.errors import ConfigError
-from curation.models.vllm_setup import ENVIRONMENT
+from curation.models.loading import ENVIRONMENT
 from curation.teachers.vllm_engine import check_arguments
 
 

@@ -168,7 +168,8 @@ def test_rates_of_stochastic_depth_grow_linearly_over_the_blocks(monkeypatch: py
 @pytest.mark.parametrize("standardise", [True, False])
 def test_a_saved_function_scores_to_the_bit(standardise: bool, hidden_ND: np.ndarray, tmp_path: Path) -> None:
     net, calibration = net_of(replace(ARCHITECTURE, standardise=standardise)), Calibration(slope=0.5, intercept=-1.0)
-    trust = AttentionTrust(net, INPUTS, {"seed": 4}, calibration)
+    trust = AttentionTrust(net, INPUTS, {"seed": 4})
+    trust.calibration = calibration
     loaded = load_fitted(trust.save(tmp_path / "trust"))
     labels = labels_of(hidden_ND)
     assert isinstance(loaded, AttentionTrust) and loaded.calibration == calibration

@@ -13,10 +13,11 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, ModelError, SourceError
 from curation.refs import TrustRef
 from curation.trust import load_fitted
-from curation.trust.linear_probe import LinearProbe, fit_linear_probe
+from curation.trust.linear_probe import LinearProbe
 
 NUM_ROWS, SIZE = 600, 24
 
@@ -33,7 +34,9 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit(rows: tuple[np.ndarray, np.ndarray], class_weight: float = 0.0) -> LinearProbe:
-    return fit_linear_probe(*rows, inputs=["prompt_last", "output_last"], class_weight=class_weight, origin={"seed": 1})
+    return LinearProbe.fitted(
+        *rows, TrustConfig(states=("prompt_last", "output_last"), class_weight=class_weight), {"seed": 1}
+    )
 
 
 def labels_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
@@ -97,8 +100,8 @@ def test_numbers_of_the_table_stand_beside_the_states(rows: tuple[np.ndarray, np
     tokens_N, truncated_N = random.integers(1, 2000, NUM_ROWS).astype(np.int32), random.random(NUM_ROWS) < 0.3
     columns = {"mean_logprob": logprob_N, "num_output_tokens": tokens_N, "truncated": truncated_N}
     together_ND = np.column_stack([hidden_ND.astype(np.float32), *columns.values()]).astype(np.float32)
-    inputs = ["prompt_last", "output_last", *columns]
-    probe = fit_linear_probe(together_ND, correct_N, inputs=inputs, class_weight=0.0, origin={})
+    config = TrustConfig(states=("prompt_last", "output_last"), columns=tuple(columns), class_weight=0.0)
+    probe = LinearProbe.fitted(together_ND, correct_N, config, {})
     batch = labels_of(hidden_ND)
     for name, values in columns.items():
         array = pa.array(values, mask=np.arange(NUM_ROWS) == 7 if name == "mean_logprob" else None)

@@ -174,7 +174,8 @@ def test_architecture_of_a_preset(preset: str, depth: int, width: int) -> None:
 @pytest.mark.parametrize("standardise", [True, False])
 def test_saved_and_loaded_scores_the_same(standardise: bool, hidden_ND: np.ndarray, tmp_path: Path) -> None:
     net, calibration = net_of(replace(ARCHITECTURE, standardise=standardise)), Calibration(slope=0.5, intercept=-1.0)
-    trust = NeuralTrust(net, ["output_last"], {"seed": 4}, calibration)
+    trust = NeuralTrust(net, ["output_last"], {"seed": 4})
+    trust.calibration = calibration
     ref = trust.save(tmp_path / "trust")
     loaded = load_fitted(ref)
     labels = labels_of(output_last=hidden_ND)

@@ -2,7 +2,7 @@ import pytest
 
 from curation.commands.doctor.teacher import VllmAnswer, gpus_asked, look, vllm_backend, vllm_question, vllm_verdict
 from curation.config import RunConfig
-from curation.models.vllm_setup import is_installed
+from curation.models.loading import is_installed
 
 RAW = {
     "name": "tiny",

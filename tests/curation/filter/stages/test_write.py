@@ -49,7 +49,7 @@ def labelled(local_ray, tmp_path_factory):
     (folder / "pool.jsonl").write_text("".join(lines))
     files = tuple(discover(SourceConfig(path=str(folder / "pool.jsonl"))))
     rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=("lang",))
-    pool = read_pool(rows, str(folder / "pool.lance"), chunk_rows=100).table
+    pool = read_pool(rows, str(folder / "pool.lance"), chunk_rows=100).pool
     rng = np.random.default_rng(0)
     ids_N = rng.permutation(NUM_ROWS)
     raw_N = np.round(rng.normal(size=NUM_ROWS), 1).astype(np.float32)
@@ -139,7 +139,7 @@ def test_a_pool_of_tiny_files_grows_by_the_rows_of_new_files_alone(local_ray, tm
                 path.write_text("".join(json.dumps({"problem": f"q{number}-{row}"}) + "\n" for row in range(3)))
         files = tuple(discover(SourceConfig(path=str(tmp_path / "*.jsonl"))))
         rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=())
-        ref = read_pool(rows, str(tmp_path / "pool.lance"), chunk_rows=10).table
+        ref = read_pool(rows, str(tmp_path / "pool.lance"), chunk_rows=10).pool
         found = io.read(ref)
         ids = [(number << schemas.FILE_SHIFT) + row for number in range(num_files) for row in range(3)]
         assert found["row_id"].to_pylist() == ids

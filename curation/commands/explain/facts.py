@@ -1,0 +1,226 @@
+"""Everything that a run knows of one row (its place, prompt, labels, trust, arms), and which rows taught a student."""
+
+import numpy as np
+import pyarrow as pa
+
+from curation.arms import ARMS, REFERENCE_ARM
+from curation.commands.explain.recorded import RecordedRun
+from curation.commands.export.run import fitted_by, read_run
+from curation.commands.export.student import find_student, students_of
+from curation.domains import attempt, get_domain
+from curation.errors import TableError
+from curation.json_types import Json
+from curation.pipeline.grading import grading_stage
+from curation.pipeline.selecting import verifying_stage
+from curation.refs import TableRef, TrustRef
+from curation.stages.chooser import is_verified
+from curation.stages.label import Label
+from curation.stages.score import Score
+from curation.stages.select import Select
+from curation.storage.paths import Place
+from curation.tables import io, scans, schemas
+from curation.trust import TrustFunction, get_trust, load_fitted
+
+TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
+"""Columns of a labels table that are told."""
+TAUGHT = ["row_id", "rank", "trust", "prompt", "completion", "label", "label_source"]
+"""Columns of a selection that are told."""
+
+
+def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
+    """Everything about a row, as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and one of each generation.
+
+    Sources number their rows each for itself, so rows of two splits may have one id: ``split`` says which is meant;
+    unset, the pool's, if it has one. ``also_in`` names the other splits.
+
+    Raises:
+        ExportError: the directory is no run.
+        TableError: the run has no rows yet, no such split, or no row of that id.
+    """
+    found = RecordedRun.of(run)
+    examples = _examples(found, row_id, split)
+    split = "pool" if "pool" in examples else next(iter(examples))
+    example = examples.pop(split)
+    domain = get_domain(found.config.domain_of(split))
+    prompt, problem = attempt(domain.prompt, example) if example.get("error") is None else (None, "")
+    gold = example.get("gold")
+    audit = found.splits.get("audit")
+    if split == "pool" and audit is not None:
+        gold = (found.one(audit, row_id, ["gold"]) or {}).get("gold")
+    labelled = [index for index in range(max(1, len(found.config.generations))) if found.has_labels(index)]
+    return {
+        "row_id": row_id,
+        "split": split,
+        "also_in": [*examples],
+        "origin": found.origin(row_id, split),
+        "error": example.get("error") or problem or None,
+        "columns": {name: example.get(name) for name in domain.columns.names},
+        "prompt": prompt,
+        "gold": gold,
+        "has_audit": split != "pool" or audit is not None,
+        "generations": [_generation(found, row_id, split, index) for index in range(max(labelled, default=-1) + 1)],
+    }
+
+
+def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
+    """The prepared rows of that id, by split."""
+    splits = [name for name in run.splits if name != "audit"]
+    if split is not None and split not in splits:
+        raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
+    found = {name: run.one(run.splits[name], row_id) for name in ([split] if split else splits)}
+    if examples := {name: example for name, example in found.items() if example is not None}:
+        return examples
+    none = f"the split {split} has no row" if split else "no split of the run has a row"
+    raise TableError(
+        f"{run.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run.place} prepare/pool` (the "
+        "number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask the "
+        "question of another split are dropped)"
+    )
+
+
+def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
+    """The row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
+    labelled, scored = run.stage(index, split, Label), run.stage(index, split, Score)
+    found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
+    if labelled is None:
+        return {**found, "why": f"stage gen-{index}/label-{split} is not done"}
+    labels = TableRef.from_json((scored or labelled).outputs["labels"])
+    found["teacher"] = labelled.inputs["model"]
+    row = run.one(labels, row_id)
+    if row is None:
+        return {**found, "why": "the row belongs to the share of another generation" if split == "pool" else "no label"}
+    found["weak"] = {name: row[name] for name in TEXTS if name in row}
+    found["trust"] = {
+        name.removesuffix("_trust"): {"trust": value, "raw": row.get(name.removesuffix("trust") + "raw")}
+        for name, value in row.items()
+        if name.endswith("_trust")
+    }
+    found["weighed"] = _weighed(run, index, labels, row_id)
+    grades = run.stage(index, split, grading_stage(run.config, split))
+    if grades is not None:
+        graded = run.one(TableRef.from_json(grades.outputs["grades"]), row_id, ["correct"])
+        found["correct"] = (graded or {}).get("correct")
+    selected = run.stage(index, "pool", Select)
+    if split == "pool" and selected is not None:
+        found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
+        kind = verifying_stage(run.config)
+        verified = None if kind is None else run.stage(index, "pool", kind)
+        row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
+        if row is not None and not row["correct"]:
+            for arm in found["arms"]:
+                if is_verified(ARMS[arm], run.config.selection):
+                    found["arms"][arm]["failed"] = row["problem"] or "the check calls its answer wrong"
+        found["budget"] = {name: (selected.outputs["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
+    elif split != "pool":
+        found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
+    else:
+        found["unselected"] = f"none yet: stage gen-{index}/select is not done"
+    return {**found, "why": None}
+
+
+def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
+    """The shift of the row's logit from its mean by each input of a stack, the largest first.
+
+    ``None`` where the method's own function is no stack, or the labels do not hold what it reads.
+    """
+    from curation.trust.stacked import StackedTrust  # heavy
+
+    fitted = run.stage(index, "source", fitted_by(run.config, REFERENCE_ARM), of=REFERENCE_ARM)
+    if fitted is None or fitted.outputs.get("trust") is None:
+        return None
+    ref = TrustRef.from_json(fitted.outputs["trust"])
+    function = load_fitted(ref)
+    if not isinstance(function, StackedTrust) or not set(function.features) <= set(io.open_table(labels).schema.names):
+        return None
+    row = io.take(labels, np.array([row_id], dtype=np.int64), list(function.features)).combine_chunks().to_batches()[0]
+    moved = ((name, float(adds_N[0])) for name, adds_N in function.explained(row).items())
+    return [{"input": name, "adds": adds} for name, adds in sorted(moved, key=lambda item: -abs(item[1]))]
+
+
+def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
+    """The row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
+    row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
+    place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
+    return {
+        "selected": row is not None,
+        "failed": None,
+        "rank": None if row is None else row["rank"],
+        "trust": place["trust"] if row is None and place else None if row is None else row["trust"],
+        "place": None if place is None else place["place"],
+        "num_scored": None if place is None else place["num_scored"],
+        "num_selected": made["num_rows"],
+        "threshold": made["threshold"],
+        "raw": None if place is None else place["raw"],
+        "completion": None if row is None else row["completion"],
+        "label": None if row is None else row["label"],
+        "label_source": None if row is None else row["label_source"],
+        "completion_source": None if row is None else row["completion_source"],
+    }
+
+
+def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
+    """The row's score by a trust function, and how many of the scored rows have a higher one; ``None`` without it."""
+    trust = get_trust(function, 0)
+    present = io.open_table(labels).schema.names
+    if not set(trust.features) <= set(present):
+        return None
+    columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *trust.features])}
+    own = io.take(labels, np.array([row_id], dtype=np.int64), list(columns)).combine_chunks().to_batches()[0]
+    (raw,) = _scores(trust, own) or (None,)
+    if raw is None:
+        return None
+    above = total = 0
+    for batch in scans.batches(labels, columns, io.answered(labels)):
+        raw_M = np.array(_scores(trust, batch))
+        above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
+    return {"raw": raw, "trust": float(trust.score(own)[0]), "place": above + 1, "num_scored": total}
+
+
+def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
+    """The raw scores of the rows that have a label and a score."""
+    raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
+    readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
+    found: list[float] = raw_B[readable_B].tolist()
+    return found
+
+
+def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:
+    """The rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
+
+    Raises:
+        ExportError: the directory is no run, or has no such student.
+        TableError: the stage's name and the generation contradict each other.
+    """
+    arm, name = student or REFERENCE_ARM, None
+    named = next((item for item in students_of(*read_run(run)) if item.stage == student), None)
+    if named is not None:
+        if generation not in (None, named.generation):
+            raise TableError(
+                f"--student {student}: is of generation {named.generation}, not {generation}; leave --generation out"
+            )
+        arm, generation, name = named.arm, named.generation, named.name or None
+    found = find_student(run, arm, generation, name)
+    recorded = RecordedRun.of(run)
+    selected = found.selecting
+    assert selected is not None, "find_student compares the digest of its rows"
+    made = selected.outputs["arms"][found.arm]
+    table = TableRef.from_json(made["table"])
+    first = io.read(table, columns=TAUGHT, filter=f"rank < {num_rows}").sort_by("rank").to_pylist()
+    training = found.record.outputs["training"]
+    return {
+        "student": found.stage,
+        "arm": found.arm,
+        "generation": found.generation,
+        "base": found.base.to_json(),
+        "model": found.model.to_json(),
+        "teacher": selected.inputs["teacher"],
+        "num_rows": made["num_rows"],
+        "rows_trained": training["num_rows"],
+        "rows_dropped": training["num_dropped"],
+        "epochs": training["num_epochs"],
+        "digest": made["digest"],
+        "table": table.to_json(),
+        "files": {kind: made[kind] for kind in ("parquet", "jsonl")},
+        "read_all": f"curate inspect {run} {found.home}/select/{found.arm} --rows {made['num_rows']}",
+        "rows": [{**row, "origin": recorded.origin(row["row_id"], "pool")} for row in first],
+    }

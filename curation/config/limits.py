@@ -1,0 +1,315 @@
+"""Limits of a run's configuration: settings of different sections that do not go with each other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from curation import label_columns
+from curation.arms import ARMS, FREE, fitted_of, signals_of
+from curation.config.defaults import traits_of
+from curation.config.endpoint import undrawable
+from curation.config.states import generated, parse
+from curation.config.teacher import DecodingConfig
+from curation.config.trust import refuse_pca
+from curation.label_columns import ORDER_AGREEMENT
+from curation.registry import METHODS
+
+Run = Any
+"""A ``curation.config.run.RunConfig``, which imports this module."""
+NUMBERS_ALONE = ("stacked", "fitted_confidence")
+"""Fitted trust functions that read the numbers of the labels table by themselves, where there are no states."""
+SCORING = ("auto", "transformers", "vllm", "scripted")
+"""Backends that score options less their baselines, and options in pairs."""
+
+
+def problems(run: Run) -> Iterator[str]:
+    """Yield what a run asks for and cannot have, each with the mend; none where all settings go together.
+
+    Raises:
+        ValueError: as :func:`curation.config.trust.refuse_pca`.
+    """
+    for name, split in run.splits.named().items():
+        if split.source not in run.sources:
+            known = ", ".join(sorted(run.sources))
+            yield f"splits.{name}.from: {split.source!r} is not one of the sources ({known})"
+    yield from _of_states(run)
+    if run.domain.given_labels != run.teacher.given:
+        yield (
+            "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: given "
+            "and completion there"
+        )
+    yield from _of_numbers(run)
+    yield from _of_labels_from_elsewhere(run)
+    yield from _of_scored_options(run)
+    yield from _of_listed_answers(run)
+    yield from _of_splits(run)
+    yield from _of_students(run)
+    yield from _of_signals(run)
+    yield from _of_judge(run)
+    yield from _of_verify(run)
+    if run.selection.budget.needs_calibration and run.splits.calibration is None:
+        yield (
+            f"selection.budget.{run.selection.budget.rule} is calibrated on labelled rows of the pool's own "
+            "distribution: add splits.calibration"
+        )
+
+
+def _of_states(run: Run) -> Iterator[str]:
+    trust, teacher, selection = run.trust, run.teacher, run.selection
+    if missing := set(trust.states) - set(teacher.states):
+        yield f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there"
+    for kind in fitted_of(selection.used):
+        if missing := set(run.fit_of(kind).states) - {*teacher.states, *run.fitting.states}:
+            yield f"selection.arms: {kind} reads {', '.join(missing)}; add it to teacher.states"
+    refuse_pca(trust, {*selection.used, trust.kind})
+    if not trust.search and trust.kind in fitted_of(selection.arms):
+        yield (
+            f"selection.arms: {trust.kind} is what the arm trust ranks by (trust.kind), so that it would be fitted and "
+            "shown twice; leave it out, and name trust"
+        )
+    if "token_logprobs" in trust.columns and not teacher.token_logprobs:
+        yield (
+            "trust.columns: token_logprobs is not stored where teacher.token_logprobs is 0; set that to the number of "
+            "tokens whose log-probabilities are to be kept, e.g. 16"
+        )
+    for split in run.splits.labelled():
+        domain, constrained = run.domain_of(split), teacher.decoding.constrained
+        writes = traits_of(domain.name, domain.options).generates and not constrained
+        problem = generated(teacher.states, f"splits.{split} of domain {domain.name}")
+        if problem is not None and (constrained == "stepwise" or writes):
+            yield problem
+
+
+def _of_numbers(run: Run) -> Iterator[str]:
+    columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
+    if ORDER_AGREEMENT in columns and not run.domain_of("source").may_ask_both_orders:
+        yield (
+            f"{ORDER_AGREEMENT}: is a number of the domain pair, where a teacher is asked about both orders of two "
+            "answers; leave it out"
+        )
+    given = run.teacher.given
+    known = [] if given is None else list(given.numbers.values())
+    for name in columns:
+        if label_columns.is_given(name) and name not in known:
+            there = "none" if given is None else ", ".join(known)
+            yield f"{name}: is the number of no column of teacher.confidence (there: {there}); add its column there"
+
+
+def _of_labels_from_elsewhere(run: Run) -> Iterator[str]:
+    """Requests to a model of this run, where labels came with the rows or a server gives them."""
+    given, endpoint, is_read = run.teacher.given, run.teacher.endpoint, run.teacher.reader is not None
+    if given is None and endpoint is None:
+        return
+    trust, selection, has = run.trust, run.selection, f"backend {run.teacher.backend} has none"
+    numbers = ", ".join(run.numbers)
+    for name in selection.used:
+        arm = ARMS[name]
+        if arm.trust in FREE and not is_read and given is not None:
+            yield f"the {name} arm ranks by log-probabilities, and {has}; take {', '.join(given.numbers.values())}"
+        if arm.trust in FREE and not is_read and endpoint is not None and not endpoint.top_logprobs:
+            yield (
+                f"the {name} arm ranks by log-probabilities, and teacher.endpoint.top_logprobs is 0; set that above 0, "
+                "leave the arm out, or name a model that reads the answers by teacher.reader"
+            )
+        if given is not None and arm.signal is not None and arm.signal.asks == "teacher":
+            yield f"the {name} arm asks the teacher further questions, and backend given asks no model; leave it out"
+        if given is not None and arm.gold and given.grade is not None:
+            yield (
+                f"the {name} arm trains on gold labels, and teacher.grade says only whether the given ones are right; "
+                "leave the arm out, or teacher.grade, where the rows have gold labels"
+            )
+    kinds = {*fitted_of(selection.used), trust.kind}
+    further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
+    if further and not trust.inputs:
+        lacks = "trust.states names none" if is_read else has
+        yield (
+            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: [{numbers}], or leave trust.kind out"
+        )
+    if trust.pca is not None and not is_read:
+        yield f"trust.pca: joins states, and {has}; leave it out"
+    if given is not None and selection.gold_rollouts.source in ("auto", "samples"):
+        yield (
+            f"selection.gold_rollouts.source: {selection.gold_rollouts.source} may sample the teacher, and backend "
+            "given asks no model; set answers or solutions"
+        )
+    if len(run.generations) > 1:
+        asks = "given asks no model" if given is not None else "endpoint asks a server"
+        yield (
+            "generations: a student that teaches the next generation is asked as teacher says, and backend "
+            f"{asks}; give one generation"
+        )
+    if run.judge is not None and given is not None and given.grade is not None:
+        yield "judge: judges labels beside gold ones, and teacher.grade has judged them; leave one of the two out"
+    if endpoint is not None and run.splits.test is not None:
+        for key, decoding in _tests(run).items():
+            if (problem := undrawable(endpoint, decoding, key)) is not None:
+                yield problem
+
+
+def _of_scored_options(run: Run) -> Iterator[str]:
+    domains = [run.domain_of(split) for split in run.splits.named()]
+    decodings = {"teacher.decoding": run.teacher.decoding, **_tests(run)}
+    unknown = f"is known to the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
+    if any(domain.has_label_sets for domain in domains):
+        key = "domain.multi"
+        if run.teacher.backend not in SCORING:
+            yield f"{key}: {unknown}; take one of these"
+        for where, decoding in decodings.items():
+            if decoding.normalise_options:
+                yield f"{key}: compares yes with no, which are of one length; set {where}.normalise_options: false"
+            if decoding.constrained:
+                yield f"{key}: asks for each label by itself; leave {where}.constrained out"
+        for state in run.teacher.states:
+            if parse(state).rank > 1:
+                yield f"{key}: has no next option; leave {state!r} out of teacher.states and trust.states"
+    if any(domain.is_calibrated for domain in domains):
+        key = "domain.calibrate: content_free"
+        if run.teacher.backend not in SCORING:
+            yield f"{key}: {unknown}; leave it out"
+        for where, decoding in decodings.items():
+            if decoding.normalise_options:
+                yield f"{key}: takes an option's length out itself; set {where}.normalise_options: false"
+            if decoding.constrained == "stepwise":
+                yield (
+                    f"{key}: is of options that are scored, and {where}.constrained is stepwise; leave one of them out"
+                )
+
+
+def _tests(run: Run) -> dict[str, DecodingConfig]:
+    """The decodings of tests, by their keys."""
+    also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
+    return {"evaluation.decoding": run.evaluation.decoding, **also}
+
+
+def _of_listed_answers(run: Run) -> Iterator[str]:
+    asked = [("teacher.decoding", run.teacher.decoding, split) for split in run.splits.labelled()]
+    if run.splits.test is not None:
+        asked += [(key, decoding, "test") for key, decoding in _tests(run).items()]
+    for key, decoding, split in asked:
+        domain = run.domain_of(split)
+        if decoding.constrained and not traits_of(domain.name, domain.options).lists_answers:
+            yield (
+                f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list the "
+                "possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a domain with "
+                "a method candidates (docs/extending.md)"
+            )
+
+
+def _of_splits(run: Run) -> Iterator[str]:
+    """Splits, or gold labels, that are read and not there."""
+    selection, splits = run.selection, run.splits
+    measured = selection.budget.purity_split
+    if measured is not None and measured not in splits.named():
+        known = ", ".join(["source", *splits.probes])
+        yield (
+            f"selection.budget.fit_purity: {selection.budget.fit_purity!r} is neither source nor a probe of "
+            f"splits.probes; known: {known}"
+        )
+    if run.teacher.adapt is not None and splits.adapt is None:
+        yield "teacher.adapt needs a split: add splits.adapt"
+    if len(run.generations) > 1 and splits.test is None:
+        yield "a chain of generations needs a test split: add splits.test"
+    oracles = [f"the {name} arm" for name in selection.arms if ARMS[name].oracle]
+    oracles += [f"the {selection.budget.rule} budget"] if selection.budget.needs_gold else []
+    if oracles and not splits.audit:
+        yield f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it"
+
+
+def _of_students(run: Run) -> Iterator[str]:
+    """Students of another method, and chains that cannot be made."""
+    for index, generation in enumerate(run.generations):
+        for name, student in generation.students.items():
+            if student.recipe is not None and student.recipe.method != run.student.method:
+                yield (
+                    f"generations.{index}.students.{name}.recipe.method: {student.recipe.method!r} learns from other "
+                    f"selections than student.method {run.student.method!r}, which all students of a run have; leave "
+                    "it out, or train it in a run of its own"
+                )
+    num, shares = len(run.generations), run.num_shares
+    if num > shares:
+        yield (
+            f"chain.shares: {shares} shares of the pool are too few for {num} generations; set {num} or more (other "
+            "shares are other rows, so that every generation is done again)"
+        )
+    for arm in run.chain.arms if num > 1 else ():
+        if arm not in run.selection.arms:
+            yield f"chain.arms: {arm!r} is not among selection.arms"
+    if num > 1 and run.splits.overlap == "report":
+        yield (
+            "splits.overlap: report keeps questions that are in two splits, so that a row which trained a student may "
+            "calibrate or test the trust in it when it teaches; set drop or refuse"
+        )
+
+
+def _of_signals(run: Run) -> Iterator[str]:
+    models = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
+    for arm in run.selection.used:
+        if (signal := ARMS[arm].signal) is None:
+            continue
+        if signal.shots and run.splits.shots is None:
+            yield f"the {arm} arm shows demonstrations: add splits.shots (the paper: five rows)"
+        elif signal.shots and run.domain_of("shots") != run.domain_of("pool"):
+            yield "splits.shots: demonstrations are rows of another domain than the pool's"
+        if signal.asks != "teacher" and signal.asks not in run.signals.roles:
+            key = models.get(signal.asks, f"signals.models.{signal.asks}")
+            yield f"the {arm} arm asks another model than the teacher: set {key}"
+    if unread := set(run.signals.options) - set(signals_of(run.selection.used)):
+        yield f"signals.options: {', '.join(sorted(unread))}: no selected arm asks for such a signal"
+    if unread := set(run.trust.options) - set(fitted_of(run.selection.used)) - {run.trust.kind}:
+        yield f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function"
+
+
+def _of_judge(run: Run) -> Iterator[str]:
+    domains = {split: run.domain_of(split) for split in run.splits.named()}
+    checked = [split for split, domain in domains.items() if domain.judge is not None]
+    if run.judge is None:
+        if checked:
+            yield (
+                "domain.check: judge asks the model of the section judge, and there is none; add judge: "
+                "{model: {path: ...}}, or take another check"
+            )
+        return
+    if unknown := set(run.judge.splits) - set(domains):
+        yield f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given"
+    if checked and "domain" in METHODS[run.student.method].reads:
+        yield (
+            f"student.method: {run.student.method} grades answers as it trains, where no judge is asked; take sft, or "
+            "a check by a rule or a command"
+        )
+    graded = {"pool": run.splits.audit, "calibration": run.selection.budget.needs_calibration}
+    for split in run.judge.splits:
+        if not graded.get(split, True) and split not in checked:
+            fix = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
+            yield f"judge.splits: {split} is not graded in this run; {fix}, or leave it out"
+
+
+def _of_verify(run: Run) -> Iterator[str]:
+    """Reasons why ``selection.verify`` cannot be done as it says."""
+    selection, budget, domain = run.selection, run.selection.budget, run.domain_of("pool")
+    if selection.verify is None:
+        return
+    if domain.command is None and domain.judge is None:
+        yield (
+            "selection.verify: runs a program on rows of the pool, or asks a judge about them, and domain.check names "
+            "neither; set domain: {name: text, check: {command: [python, check.py]}} or check: judge, or leave verify "
+            "out"
+        )
+    if run.splits.audit:
+        yield (
+            "selection.verify: with splits.audit the check grades the whole pool, so that nothing is saved; leave one "
+            "of the two out"
+        )
+    if budget.rule not in ("n", "share"):
+        yield (
+            f"selection.verify: budget.{budget.rule} says how many rows are selected before any is checked; set "
+            "budget.n or budget.share"
+        )
+    if budget.reference not in selection.arms:
+        yield (
+            f"selection.verify: drops rows from the arm {budget.reference} (selection.budget.reference), which is not "
+            "among selection.arms; add it"
+        )
+    if not ARMS[budget.reference].takes_top:
+        yield (
+            f"selection.verify: checks the rows that {budget.reference} (selection.budget.reference) puts first, which "
+            "does not take its best rows; name an arm that does, e.g. trust"
+        )

@@ -1,0 +1,211 @@
+"""Whether a trust package may be used here: its teacher, by the content of its weights; domain and states; verdict."""
+
+from collections.abc import Collection
+
+from curation.config import DomainConfig
+from curation.config.endpoint import EndpointConfig, ServedConfig
+from curation.config.filter import FilterTeacherConfig
+from curation.domains import get_domain
+from curation.domains.given import as_asked
+from curation.errors import PackageError
+from curation.filter.package.description import STOP
+from curation.filter.package.folder import TrustPackage
+from curation.filter.package.questions import differs
+from curation.models import resolve
+from curation.refs import ModelRef
+from curation.registry import BACKENDS
+from curation.storage.digest import model_digest
+from curation.storage.paths import place
+
+UNJUDGED = "no report of its run judged this trust function when it was exported, so nobody says whether to use it"
+
+
+def check_fits(
+    package: TrustPackage,
+    *,
+    teacher: ModelRef | None = None,
+    domain: DomainConfig | None = None,
+    states: Collection[str] | None = None,
+    state_size: int | None = None,
+) -> None:
+    """Refuse a package for another teacher, domain or states than it is given; unset ones are not compared.
+
+    The domain of this version must ask and read the stored questions as the package's run did, in any case.
+
+    Raises:
+        PackageError: with what the package says and what it was given.
+        ConfigError: the domain cannot be made.
+    """
+    fitted = package.description
+    if teacher is not None:
+        check_teacher(package, teacher)
+    if domain is not None and domain != fitted.domain:
+        raise PackageError(
+            f"{package.uri}: was fitted on rows of the domain {_shown(fitted.domain)}, and is given those of "
+            f"{_shown(domain)}; use a package of that domain"
+        )
+    if (different := differs(as_asked(get_domain(fitted.domain), fitted.decoding), fitted.questions)) is not None:
+        raise PackageError(
+            f"{package.uri}: the domain {_shown(fitted.domain)} is another version than the package's: {different}; "
+            "trust was fitted on answers to the package's prompts: install the version that wrote it "
+            f"({fitted.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
+        )
+    if states is not None and (missing := [state for state in fitted.ask.states if state not in states]):
+        raise PackageError(
+            f"{package.uri}: reads the states {', '.join(fitted.ask.states)}, and {', '.join(missing)} is not among "
+            f"those that are kept ({', '.join(states) or 'none'}); keep it, or use another package"
+        )
+    if state_size is not None and state_size != fitted.state_size:
+        raise PackageError(
+            f"{package.uri}: reads states of {fitted.state_size} numbers, and is given states of {state_size}; use it "
+            "with the teacher that it was fitted for"
+        )
+
+
+def _shown(domain: DomainConfig) -> str:
+    options = ", ".join(f"{key}: {value!r}" for key, value in sorted(domain.options.items()))
+    return f"{domain.name} ({options})" if options else domain.name
+
+
+def digests_of(model: ModelRef) -> dict[str, str]:
+    """``model_digest`` of ``base`` and ``adapter``, of those that are folders; a hub id is known by its commit."""
+    parts = {"base": model.base, "adapter": model.adapter}
+    folders = {name: place(path) for name, path in parts.items() if path is not None}
+    return {name: model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
+
+
+def teacher_of(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
+    """The package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
+
+    Args:
+        package: a trust package.
+        given: where the teacher is now, if not where the package says; a path, URL or hub id stands for a model without
+            an adapter.
+
+    Raises:
+        PackageError: it is not where the package says, or is not that model.
+        ModelError: ``given`` is no model.
+    """
+    fitted = package.description
+    if given is None:
+        if fitted.teacher is None:
+            return None
+        for part in fitted.teacher_digests:
+            path = getattr(fitted.teacher, part)
+            if not place(path).is_dir():
+                raise PackageError(
+                    f"{package.uri}: the {part} of its teacher is not at {path}; name the place where it is now (its "
+                    "content is checked)"
+                )
+    model = resolve(given) if isinstance(given, str) else given or fitted.teacher
+    assert model is not None, "either is given"
+    check_teacher(package, model)
+    return model
+
+
+def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
+    """Refuse another teacher than the package's.
+
+    Raises:
+        PackageError: with both.
+    """
+    fitted = package.description
+    if fitted.teacher is None:
+        raise PackageError(
+            f"{package.uri}: was fitted on labels of the backend {fitted.ask.backend}, which has no weights, and is "
+            f"given the model {_named(teacher)}; use a package of that model"
+        )
+    found = digests_of(teacher)
+    if found.keys() != fitted.teacher_digests.keys() or (teacher.adapter is None) != (fitted.teacher.adapter is None):
+        raise PackageError(
+            f"{package.uri}: its teacher is {_named(fitted.teacher)}, and it is given {_named(teacher)}: one is a hub "
+            "id or has an adapter where the other has not; name the teacher in the same way"
+        )
+    for part, was in fitted.teacher_digests.items():
+        if found[part] != was:
+            raise PackageError(
+                f"{package.uri}: the {part} of its teacher is {getattr(fitted.teacher, part)} with the digest {was}, "
+                f"and it is given {getattr(teacher, part)} with the digest {found[part]}; give the teacher that it was "
+                "fitted for"
+            )
+    mine, theirs = (fitted.teacher.base, fitted.teacher.revision), (teacher.base, teacher.revision)
+    if "base" not in found and mine != theirs:
+        raise PackageError(
+            f"{package.uri}: its teacher is {_named(fitted.teacher)}, and it is given {_named(teacher)}; give the "
+            "teacher that it was fitted for"
+        )
+
+
+def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
+    """Refuse a teacher that is to run in a way that other answers would come of.
+
+    Raises:
+        PackageError: backend, scripted answers or the served model are not those of the package; the message has both.
+    """
+    fitted = package.description.ask
+    _check_served(package.uri, package.description.served, runs.endpoint)
+    if (
+        runs.backend is not None
+        and runs.backend != fitted.backend
+        and not (_weighs(runs.backend) and _weighs(fitted.backend))
+    ):
+        raise PackageError(
+            f"{package.uri}: was fitted on answers of the backend {fitted.backend}, and teacher.backend is "
+            f"{runs.backend}; only backends that load the same weights stand for each other"
+        )
+    if (scripted := runs.scripted) is not None:
+        for name in ("completions", "state_size"):
+            if (mine := getattr(scripted, name)) != (was := getattr(fitted.scripted, name)):
+                raise PackageError(
+                    f"{package.uri}: was fitted on a scripted teacher with {name} {was}, and teacher.scripted has "
+                    f"{mine}; leave that key as the package has it"
+                )
+
+
+def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | None) -> None:
+    """Refuse another served model than the package's; where it is and what it costs is the user's alone."""
+    if was is None:
+        if mine is not None:
+            raise PackageError(f"{uri}: was fitted on answers of no server; leave teacher.endpoint out")
+        return
+    if mine is None:
+        raise PackageError(
+            f"{uri}: was fitted on answers of {was.model!r} on a server of kind {was.kind}; say where it is: "
+            f"teacher.endpoint: {{url: ..., model: {was.model}, kind: {was.kind}}}"
+        )
+    for name in ServedConfig.model_fields:
+        if (own := getattr(mine, name)) != (theirs := getattr(was, name)):
+            raise PackageError(
+                f"{uri}: was fitted on answers of a server with {name} {theirs!r}, and teacher.endpoint.{name} is "
+                f"{own!r}; set it as the package has it"
+            )
+
+
+def _weighs(backend: str) -> bool:
+    """Whether a backend is one of ours that load a model's weights, so that another one can take its place."""
+    return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
+
+
+def _named(model: ModelRef) -> str:
+    revision = "" if model.revision is None else f" at {model.revision}"
+    return f"{model.base}{revision}" + (f" with the adapter {model.adapter}" if model.adapter else "")
+
+
+def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
+    """A warning about the package's verdict, or its absence; ``None`` where the verdict lets it be used.
+
+    Raises:
+        PackageError: the verdict is "do not use", and ``anyway`` is not set.
+    """
+    found = package.description.verdict
+    if found is None:
+        return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
+    if found.level != STOP:
+        return None
+    words = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
+    if not anyway:
+        raise PackageError(
+            f"{words} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all the "
+            "same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
+        )
+    return words

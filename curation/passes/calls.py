@@ -1,0 +1,45 @@
+"""The rows of a model's dataset, which Ray Data reads from the work queue, one by one, for as long as it has some."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import Datasource
+from ray.data.block import BlockMetadata
+from ray.data.datasource import ReadTask
+
+from curation.passes.messages import Call
+
+CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
+"""A row of the dataset."""
+
+
+class Calls(Datasource):
+    """The calls that a work queue asks for."""
+
+    def __init__(self, queue: object) -> None:
+        self._queue = queue
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:
+        """One task, which lasts as long as the dataset."""
+        queue = self._queue
+        facts = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(lambda: _blocks(queue), facts)]
+
+
+def _blocks(queue: Any) -> Iterator[pa.Table]:
+    index = 0
+    while (call := ray.get(queue.next.remote(index))) is not None:
+        yield block(call)
+        index += 1
+
+
+def block(call: Call) -> pa.Table:
+    """Return a call as a row of ``CALLS``."""
+    return pa.Table.from_pylist([asdict(call)], schema=CALLS)

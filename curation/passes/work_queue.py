@@ -1,0 +1,393 @@
+"""The work queue of a dataset: which chunk is next, who works on it, how far it is, and what is known of it.
+
+An actor of Ray on the driver's node. The dataset reads its rows from here, which are calls for chunks, one by one and
+for as long as the driver likes, so that one dataset serves pass after pass. A call takes chunk after chunk: one message
+brings the rows that it wrote and fetches the next chunk. Actors report how many rows they have answered: that is the
+progress within a chunk, and an actor that is silent is frozen or its process is gone.
+
+The more actors there are, the longer a call lasts and the less often each actor reports, so that neither this process
+nor the driver has more to do with 2,000 actors than with 200.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from curation.cluster import nodes
+from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.passes.messages import Begun, Call, Look, Pass, Taken
+from curation.passes.open_passes import KnownActor, OpenCall, OpenPass, QueuedChunk, Starts
+from curation.passes.poison import PoisonSearch, Suspect
+from curation.telemetry.standing import Actors
+
+if TYPE_CHECKING:
+    import ray
+
+BEAT_SECONDS = 1.0
+"""The shortest interval at which an actor reports."""
+BEATS_PER_SECOND = 200
+"""The most reports of all actors: with more of them each reports less often."""
+CALLS_PER_SECOND = 10
+"""About how many calls begin: Ray Data needs some milliseconds of the driver for each."""
+SILENT_SECONDS = 10.0
+"""An actor that has not reported for so long, and three times, is not counted as one that runs."""
+STUCK_SECONDS = 30.0
+"""Chunks of an actor that has been silent for so long are handed out once more; who answers first has answered."""
+AHEAD = 2
+"""Calls for each one that an actor can do: another one waits at it, so that it is never idle."""
+TAKE_SECONDS = 0.5
+"""The interval at which a driver takes what was written."""
+
+
+class WorkQueue:
+    """The work queue; its methods run one at a time."""
+
+    def __init__(self, *, wanted: int, calls: int) -> None:
+        """``wanted`` actors are started at first, each of which works on ``calls`` chunks at once."""
+        self._wanted, self._calls = wanted, calls
+        self._passes: dict[str, OpenPass] = {}
+        self._num_calls = 0
+        """The number of calls that the dataset has read."""
+        self._actors: dict[str, KnownActor] = {}
+        self._num_actors = wanted
+        self._num_seen = 0
+        """The number of actors that have ever started."""
+        self._deaths = 0
+        self._is_closed = False
+        self._news = asyncio.Condition()
+        self._watch: asyncio.Task[None] | None = None
+
+    # What the driver asks
+
+    async def open(
+        self,
+        this: Pass,
+        jobs: "list[ray.ObjectRef[Any]]",
+        rows: OpenRows,
+        cutter: Cutter,
+        suspects: Sequence[Suspect],
+    ) -> None:
+        """Begin a pass; ``suspects`` are those of an earlier driver."""
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._look_after())
+        self._charge()  # the time since the last pass is not this one's
+        mine = self._passes[this.id] = OpenPass(this, jobs, rows, cutter, Starts(this.actors.max_restarts))
+        for chunk, known in suspects:
+            if len(places := rows.set_apart(chunk)):
+                search = PoisonSearch.from_json(known).only(places.tolist())
+                mine.waiting.append(QueuedChunk(Chunk.of(chunk.offsets[places]), search))
+        await self._tell()
+
+    async def take(self, pass_id: str, num_taken: int) -> Taken:
+        """Return what was written, but for the first ``num_taken`` parts, which the driver has; wait a while for it.
+
+        The last part and an error are not waited for.
+        """
+        mine = self._passes[pass_id]
+        until = time.monotonic() + TAKE_SECONDS
+        while (left := until - time.monotonic()) > 0 and mine.error is None and (mine.has_work or self._at_work(mine)):
+            async with self._news:
+                try:
+                    await asyncio.wait_for(self._news.wait(), left)
+                except TimeoutError:
+                    break
+        del mine.parts[: num_taken - mine.num_taken]
+        mine.num_taken = num_taken
+        return Taken(list(mine.parts), mine.error)
+
+    async def end(self, pass_id: str, num_taken: int) -> list[bytes]:
+        """End a pass, also before all of its chunks have a result; return the parts that the driver does not have."""
+        if (mine := self._passes.get(pass_id)) is None:
+            return []
+        self._charge()
+        for opened in mine.calls.values():
+            self._leave(opened)
+        del self._passes[pass_id]
+        await self._tell()
+        return mine.parts[num_taken - mine.num_taken :]
+
+    async def look(self, pass_id: str | None) -> Look:
+        """How far a pass is, and which actors there are.
+
+        Its time of actors: an actor counts from the start of its process on. Its time is divided among the chunks that
+        it has, and an idle actor's among all passes under way; between two passes nobody is charged.
+        """
+        self._charge()
+        living = sum(map(self._lives, self._actors.values()))
+        actors = Actors(
+            running=living,
+            pending=max(0, self._wanted - self._num_seen),
+            restarting=len(self._actors) - living,
+            deaths=self._deaths,
+        )
+        mine = self._passes.get(pass_id or "")
+        if mine is None:
+            return Look(actors=actors)
+        begun = [call for call in mine.calls.values() if call.work is not None and not call.is_replaced]
+        works = [*mine.waiting, *(call.work for call in begun if call.work is not None)]
+        return Look(
+            actors=actors,
+            answered=mine.answered + sum(call.answered for call in begun),
+            chunks_left=len(works) + mine.cutter.chunks(mine.rows.left),
+            chunks_in_flight=len(begun),
+            actor_seconds=mine.actor_seconds,
+            unstarted=mine.starts.words,
+            pause=next((actor.pause for actor in self._actors.values() if actor.pause), ""),
+            suspects=tuple(Suspect(work.chunk, work.search.to_json()) for work in works if not work.search.is_whole),
+        )
+
+    async def close(self) -> bool:
+        """Hand nothing out any more; whether nothing is under way."""
+        self._is_closed = True
+        await self._tell()
+        return not any(map(self._at_work, self._passes.values()))
+
+    # What the dataset asks
+
+    async def next(self, index: int) -> Call | None:
+        """The dataset's row at this place, as soon as there is one; None at the end.
+
+        Ray may read all of them again, from the first one on. A call is for the pass with the fewest: a small pass
+        beside a large one does not wait for all of that.
+        """
+        async with self._news:
+            while True:
+                if index < self._num_calls:  # Ray drops it where it has had it, and it ends where it has ended
+                    return next(
+                        (mine.calls[index].call for mine in self._passes.values() if index in mine.calls),
+                        Call(index, ""),
+                    )
+                if self._is_closed:
+                    return None
+                waiting = [mine for mine in self._passes.values() if mine.has_work]
+                replaced = sum(call.is_replaced for mine in self._passes.values() for call in mine.calls.values())
+                num_calls = sum(len(mine.calls) for mine in self._passes.values()) - replaced
+                if waiting and num_calls < AHEAD * self._calls * self._num_actors:
+                    mine = min(waiting, key=lambda mine: len(mine.calls))
+                    mine.calls[index] = OpenCall(call := Call(index, mine.this.id))
+                    self._num_calls = index + 1
+                    return call
+                await self._news.wait()
+
+    # What an actor says
+
+    async def start(self, actor: str, node: str, pid: int) -> None:
+        """A process of an actor has started."""
+        known = self._actors.get(actor)
+        if known is None:
+            self._num_seen += 1
+            self._actors[actor] = KnownActor(node, pid)
+        else:
+            self._deaths += 1
+            self._charge(known)
+            self._actors[actor] = KnownActor(node, pid, known.calls)
+            for call in known.calls:
+                call.actor = self._actors[actor]
+        self._num_actors = max(self._num_actors, len(self._actors))
+        await self._tell()
+
+    async def beat(self, actor: str, answered: Mapping[Call, int], pause: str = "") -> float:
+        """Note that an actor's process lives; return the seconds until it is to report again.
+
+        It has answered so many rows of the chunk of each call, and may say why its model waits.
+        """
+        if (known := self._actors.get(actor)) is not None:
+            known.heard, known.is_ended, known.pause = time.monotonic(), False, pause
+        for call, rows in answered.items():
+            if (mine := self._passes.get(call.pass_id)) is not None and call.index in mine.calls:
+                mine.calls[call.index].answered = rows
+        return self._beat_seconds
+
+    async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
+        """A pass for a process that does not know it; None where it has ended.
+
+        Raises:
+            RunFailedError: the actor was started too often without getting anything done.
+        """
+        if (mine := self._passes.get(pass_id)) is None:
+            return None
+        mine.starts.begin(actor)
+        return mine.this, mine.jobs
+
+    async def unstarted(self, pass_id: str, actor: str, node: str, why: str) -> None:
+        """The model of a pass did not start in an actor's process on a node, and the process ends."""
+        if (mine := self._passes.get(pass_id)) is not None:
+            mine.starts.refuse(actor, node, why)
+
+    async def fail(self, pass_id: str, error: bytes) -> None:
+        """End a pass by the error of a call, pickled."""
+        if (mine := self._passes.get(pass_id)) is not None:
+            mine.error = mine.error or error
+            await self._tell()
+
+    async def begin(self, call: Call, actor: str, slots: int | None, *, is_last: bool = False) -> Begun | None:
+        """Return a call's next chunk, the same one for a call that begins anew; ``None`` ends the call.
+
+        It ends where no chunk is left, where it has lasted long or another pass waits, and where it ``is_last``. The
+        actor's model answers ``slots`` rows side by side (:meth:`Cutter.rows`).
+        """
+        if (found := self._find(call)) is None:
+            return None
+        mine, opened = found
+        now = time.monotonic()
+        if opened.work is None and not is_last and not self._has_to_end(mine, opened, now):
+            opened.work = self._next_work(mine, slots)
+        if (work := opened.work) is None:
+            del mine.calls[call.index]
+            await self._tell()
+            return None
+        work.calls.add(opened)
+        if opened.actor is not None:
+            opened.actor.calls.discard(opened)
+        if (known := self._actors.get(actor)) is not None:
+            self._charge(known)
+            known.calls.add(opened)
+        opened.since = opened.since or now
+        opened.actor, opened.begun, opened.answered, opened.version = known, now, len(work.written), work.version
+        search = work.search
+        search.drop(work.written)
+        lost = bool(search.under_way) and (search.pass_id != mine.this.id or _is_gone(search.node))
+        search.begin(max_row_retries=mine.this.actors.max_row_retries, taken_along=lost)
+        search.pass_id, search.node = mine.this.id, "" if known is None else known.node
+        if search.is_whole:  # of any other chunk each piece is kept when it begins
+            search.under_way = [place for piece in search.suspect for place in piece]
+        return Begun(work.chunk, search, len(work.written))
+
+    def _has_to_end(self, mine: OpenPass, opened: OpenCall, now: float) -> bool:
+        if opened.since is None:
+            return False
+        lasts = self._num_actors * self._calls / CALLS_PER_SECOND
+        return now - opened.since > lasts or any(
+            other.has_work and len(other.calls) + 1 < len(mine.calls) for other in self._passes.values()
+        )
+
+    def _next_work(self, mine: OpenPass, slots: int | None) -> QueuedChunk | None:
+        if mine.waiting:
+            return mine.waiting.popleft()
+        how_many = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
+        chunk = mine.rows.take(how_many)
+        return None if chunk is None else QueuedChunk(chunk, PoisonSearch.of(len(chunk.offsets)))
+
+    async def keep(self, call: Call, actor: str, chunk: str, search: PoisonSearch) -> None:
+        """Record what is known of a chunk, before a process goes on with a piece of it."""
+        if (found := self._find(call)) is not None and (work := found[1].work) is not None and work.chunk.name == chunk:
+            if work.search.under_way:
+                found[0].starts.got_on(actor)
+            work.search = search
+
+    async def wrote(self, call: Call, actor: str, chunk: str, places: list[int], rows: bytes) -> bool:
+        """Take rows of a chunk that a call wrote which goes on; whether they are taken.
+
+        They are not where another call has written some of it since, as both may work on one chunk
+        (``STUCK_SECONDS``): that one goes on, and this one leaves it.
+        """
+        if (work := self._take(call, chunk, rows)) is None:
+            return False
+        mine = self._passes[call.pass_id]
+        mine.starts.got_on(actor)
+        work.written.update(places)
+        work.version += 1
+        mine.calls[call.index].version = work.version
+        return True
+
+    async def finish(
+        self, call: Call, actor: str, chunk: str, rows: bytes, slots: int | None, *, is_last: bool
+    ) -> Begun | None:
+        """Take the last rows of a chunk, unless another call did (:meth:`wrote`); return the next (:meth:`begin`)."""
+        if (work := self._take(call, chunk, rows)) is not None:
+            mine = self._passes[call.pass_id]
+            num_rows = len(work.chunk.offsets)
+            mine.answered += num_rows
+            mine.cutter.learn(num_rows, time.monotonic() - mine.calls[call.index].begun)
+            if work.search.under_way:  # and not only given up
+                mine.starts.got_on(actor)
+            for opened in list(work.calls):
+                self._leave(opened)
+            if work in mine.waiting:
+                mine.waiting.remove(work)
+            if not mine.has_work:
+                await self._tell()  # the driver may have all of it
+        return await self.begin(call, actor, slots, is_last=is_last)
+
+    def _take(self, call: Call, chunk: str, rows: bytes) -> QueuedChunk | None:
+        """Take rows; ``None`` where they are not the call's to write."""
+        if (found := self._find(call)) is None or (work := found[1].work) is None or work.chunk.name != chunk:
+            return None
+        mine, opened = found
+        if opened.version != work.version:
+            self._leave(opened)
+            return None
+        mine.parts.append(rows)
+        return work
+
+    def _find(self, call: Call) -> tuple[OpenPass, OpenCall] | None:
+        mine = self._passes.get(call.pass_id)
+        opened = None if mine is None else mine.calls.get(call.index)
+        return None if mine is None or opened is None else (mine, opened)
+
+    def _leave(self, opened: OpenCall) -> None:
+        """Take a call off its chunk."""
+        if opened.work is not None:
+            opened.work.calls.discard(opened)
+            for other in opened.work.calls:
+                other.is_replaced = False
+        if opened.actor is not None:
+            self._charge(opened.actor)
+            opened.actor.calls.discard(opened)
+        opened.work, opened.actor, opened.is_replaced = None, None, False
+
+    # What the work queue does by itself
+
+    async def _look_after(self) -> None:
+        """Notice actors that are silent: end a process that is frozen, and hand out again what one does not do."""
+        while not self._is_closed:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._charge()
+            for name, actor in list(self._actors.items()):
+                if self._lives(actor):
+                    continue
+                silence = time.monotonic() - actor.heard
+                has = [(self._passes[opened.call.pass_id], opened) for opened in actor.calls]
+                if not has:  # it idled, and the dataset has given it back
+                    del self._actors[name]
+                    continue
+                hang_seconds = min(mine.this.actors.hang_seconds for mine, _ in has)
+                if silence > hang_seconds and not actor.is_ended:
+                    actor.is_ended = True
+                    nodes.end_process(actor.node, actor.pid, hang_seconds)
+                for mine, opened in has:
+                    if silence > STUCK_SECONDS and opened.work is not None and not opened.is_replaced:
+                        opened.is_replaced = True
+                        mine.waiting.append(opened.work)
+            self._num_actors = max(self._wanted, sum(map(self._lives, self._actors.values())))
+            await self._tell()
+
+    @staticmethod
+    def _at_work(mine: OpenPass) -> bool:
+        return any(opened.work is not None for opened in mine.calls.values())
+
+    @property
+    def _beat_seconds(self) -> float:
+        return max(BEAT_SECONDS, len(self._actors) / BEATS_PER_SECOND)
+
+    def _lives(self, actor: KnownActor) -> bool:
+        return time.monotonic() - actor.heard <= max(SILENT_SECONDS, 3 * self._beat_seconds)
+
+    def _charge(self, *actors: KnownActor) -> None:
+        """Divide the time of some actors, or of all, among passes; called before one gets a chunk or has it done."""
+        now = time.monotonic()
+        for actor in actors or self._actors.values():
+            passed, actor.charged = now - actor.charged, now
+            users = [self._passes[opened.call.pass_id] for opened in actor.calls] or list(self._passes.values())
+            for user in users if self._lives(actor) else ():
+                user.actor_seconds += passed / len(users)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+
+def _is_gone(node: str) -> bool:
+    """Whether a node has left the cluster; false if none is named."""
+    return bool(node) and all(living["NodeID"] != node for living in nodes.living())

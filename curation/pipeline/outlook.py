@@ -1,0 +1,173 @@
+"""A look ahead at a run, by its configuration and models alone: students' steps, types, lengths of prompts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from curation import models
+from curation.config import BudgetConfig, LmStudentConfig, ModelConfig, RunConfig, StudentConfig
+from curation.config.base import rows_in
+from curation.config.models import EpochsConfig
+from curation.domains import Example, attempt, get_domain
+from curation.domains.given import as_asked
+from curation.models.dtypes import AUTO, FLAGS, HALF, HALF_TRAINING, bfloat16_flag, taken, takes_bfloat16_on_cpus
+from curation.signals import label_request
+from curation.teachers.prompts import tokenise
+
+FEW = 50
+"""Fewer optimizer steps than these hardly move a student from its base: 200 rows in batches of 128 are two."""
+
+
+class StudentSteps(NamedTuple):
+    """The training of the students of one recipe."""
+
+    line: str
+    """Rows, batch and steps in words."""
+    warning: str | None
+    """The key that gives ``FEW`` steps, where there are fewer."""
+
+
+def student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
+    """A line for each recipe of a run; none where the budget is known only once rows are labelled.
+
+    ``num_pool``: rows of the pool of one generation.
+    """
+    found = _selected(config.selection.budget, num_pool)
+    if found is None:
+        return
+    about, num_rows = found
+    recipes: dict[str, StudentConfig] = {"student": config.student} if config.generations else {}
+    for generation in config.generations:
+        recipes |= {f"student {name}": own.recipe or config.student for name, own in generation.students.items()}
+    for name, recipe in recipes.items():
+        if not isinstance(recipe, LmStudentConfig) or (steps := recipe.num_steps(num_rows)) is None:
+            continue
+        line = (
+            f"{name}: {about}{num_rows:,} rows, global_batch_size {recipe.global_batch_size:,}: {about}{steps:,} "
+            f"optimizer step{'s' if steps != 1 else ''}"
+        )
+        few = f"{line}, which hardly move it from its base; {_mend(recipe, num_rows)}" if steps < FEW else None
+        yield StudentSteps(line, few)
+
+
+def _mend(recipe: LmStudentConfig, num_rows: int) -> str:
+    """The largest batch that gives ``FEW`` steps; more epochs or rows where none does."""
+
+    def steps(size: int) -> int:
+        return recipe.model_copy(update={"global_batch_size": size}).num_steps(num_rows) or 0
+
+    sizes = [2**power for power in range(recipe.global_batch_size.bit_length())]
+    fits = [size for size in sizes if steps(size) >= FEW]
+    if not fits:
+        return "give it more epochs, or select more rows"
+    size = fits[-1]
+    divided = (
+        f", micro_batch_size: {size}" if isinstance(recipe, EpochsConfig) and size < recipe.micro_batch_size else ""
+    )
+    return f"global_batch_size: {size}{divided} gives {steps(size):,}"
+
+
+def _selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
+    """The rows that each arm selects, and how well that is known; ``None`` where labels decide."""
+    if budget.n is not None:
+        return "", budget.n
+    if budget.share is not None:
+        return "about ", rows_in(budget.share, num_pool)
+    if budget.oracle:
+        return "at most ", min(budget.cap, num_pool)
+    return None
+
+
+class _Typed(NamedTuple):
+    """A key that gives models a type."""
+
+    key: str
+    dtype: str
+    gpus_key: str
+    gpus: float
+    models: Mapping[str, ModelConfig]
+    """Models by role."""
+    half: Sequence[str]
+
+
+def types_taken(config: RunConfig) -> Iterator[str]:
+    """Yield a line for each ``auto``: what it stands for, by model, and why; and one for bfloat16 on a CPU without it.
+
+    Of trainings those on GPUs: on CPUs they have one type.
+
+    Raises:
+        ModelError: a model is not there, or does not say its type.
+    """
+    for typed in _typed(config):
+        if typed.dtype == "bfloat16" and not typed.gpus and typed.models and bfloat16_flag() is None:
+            yield (
+                f"{typed.key}: bfloat16 takes several times as long as float32 on this processor, which has no "
+                f"instructions for it ({', '.join(FLAGS)}); set auto, or {typed.gpus_key}"
+            )
+        if typed.dtype != AUTO or not typed.models:
+            continue
+        is_fast = typed.half == HALF and not typed.gpus and takes_bfloat16_on_cpus()
+        roles: dict[str, list[str]] = {}
+        for role, model in typed.models.items():
+            ref = None if model.path is None or not (typed.gpus or is_fast) else models.named(model)
+            half = HALF_TRAINING if is_fast else typed.half
+            dtype = taken(typed.dtype, ref, on_gpu=typed.gpus > 0 or is_fast, half=half)
+            roles.setdefault(dtype, []).append(role)
+        words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
+        why = "by config.json of each" if typed.gpus else "since no GPU is asked for"
+        if is_fast and "bfloat16" in roles:
+            why = f"by config.json of each and the processor's {bfloat16_flag() or 'on which the run began'}"
+        yield f"{typed.key}: auto is {words}, {why} ({typed.gpus_key}: {typed.gpus:g})"
+
+
+def _typed(config: RunConfig) -> Iterator[_Typed]:
+    teacher, student, gradients = config.teacher, config.student, config.analyze.gradients
+    bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
+    own = {
+        f"student {name}": (base, recipe)
+        for name, (base, recipe) in config.students.items()
+        if isinstance(recipe, LmStudentConfig) and recipe is not student and recipe.gpus_per_worker
+    }
+    yield _Typed("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
+    if (adapt := teacher.adapt) is not None and adapt.gpus_per_worker:
+        adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
+        key, gpus = "teacher.adapt.compute_dtype", adapt.gpus_per_worker
+        yield _Typed(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
+    if isinstance(student, LmStudentConfig) and student.gpus_per_worker:
+        key, gpus = "student.compute_dtype", student.gpus_per_worker
+        alike = {role: model for role, model in bases.items() if role not in own}
+        yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)
+    for role, (base, recipe) in own.items():
+        key, gpus = f"{role} by its own recipe, compute_dtype", recipe.gpus_per_worker
+        yield _Typed(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
+    if gradients is not None and gradients.gpus:
+        yield _Typed("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)
+
+
+def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
+    """Yield a warning for each split of whose ``examples`` some have longer prompts than the teacher takes.
+
+    Raises:
+        ModelError: the tokenizer or the configuration of the teacher's model cannot be read.
+    """
+    model, decoding = config.models.get("teacher"), config.teacher.decoding
+    if model is None or model.path is None or model.allow_remote_code:
+        return  # code of a model's own is not run to look
+    ref = models.named(model)
+    longest = models.read_configuration(ref).get("max_position_embeddings")
+    if longest is None:
+        return
+    tokenizer = models.read_tokenizer(ref)
+    for split, rows in examples.items():
+        domain = as_asked(get_domain(config.domain_of(split)), decoding)
+        found = (attempt(label_request, domain, place, row)[0] for place, row in enumerate(rows))
+        requests = [request for request in found if request is not None]
+        asked = tokenise(tokenizer, requests, chat_template=config.teacher.chat_template)
+        sizes = [len(row.prompt) + row.room(decoding.max_tokens) for row in asked]
+        over = [size for size in sizes if size > longest]
+        if over:
+            yield (
+                f"splits.{split}: {100 * len(over) / len(sizes):.1f} % of {len(sizes):,} rows seen cannot be asked: "
+                f"prompt and answer need up to {max(over):,} tokens, and {ref.base} takes {longest:,}; cut their texts "
+                "by a template, e.g. {{ text | truncate(4000) }}, lower teacher.decoding.max_tokens, or take a model "
+                "of a longer context"
+            )

@@ -1,0 +1,61 @@
+"""How often a weak label is given again: by the teacher (after Wang et al. 2023; ours), or by an independent one.
+
+The latter is the ensemble of the paper (App. "Baseline Details").
+"""
+
+import math
+from collections.abc import Sequence
+
+from curation.config import DecodingConfig
+from curation.domains import Domain, Example
+from curation.signals import Answer, SignalMethod, Weak, agrees, label_request
+from curation.teachers import Request
+from curation.teachers.completions import above, of_pairs
+
+
+class EnsembleAgreement(SignalMethod):
+    """1 where the labels of both teachers are the same by the domain's own rule, else 0; asked of the second one."""
+
+    name = "ensemble_agreement"
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The question that the weak teacher was asked."""
+        return [label_request(domain, row_id, example)]
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """1 or 0; a label that cannot be read agrees with none."""
+        return float(agrees(domain, answers[0].completion, example, weak))
+
+
+class SelfConsistency(SignalMethod):
+    """Share of ``num_samples`` sampled labels that are the weak label.
+
+    Where options are scored nothing is sampled: the share that samples would tend to, the chosen option's probability
+    among the options at this temperature, is read from one pass; by calibrated scores where the choice is calibrated.
+    """
+
+    name = "self_consistency"
+
+    def __init__(self, *, num_samples: int = 8, temperature: float = 0.7) -> None:
+        self._num_samples = num_samples
+        self._temperature = temperature
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The weak teacher's question, once a sample."""
+        request = label_request(domain, row_id, example)
+        return [request] * (self._num_samples if request.is_drawn else 1)
+
+    def decoding(self, base: DecodingConfig) -> DecodingConfig:
+        """The decoding of the weak labels, but at this temperature."""
+        return base.model_copy(update={"temperature": self._temperature})
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """The share, in [0, 1]; samples that cannot be read agree with none."""
+        if answers[0].option_logprobs is not None:
+            scores = above(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
+            options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]
+            if domain.in_pairs:
+                return of_pairs(logprobs)["option_share"]
+            weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
+            return weights[options.index(weak.completion)] / sum(weights)
+        return sum(agrees(domain, answer.completion, example, weak) for answer in answers) / len(answers)

@@ -1,0 +1,199 @@
+"""The stages between two generations: whether the student is to teach, and that no row which trained it is held out.
+
+A chain goes on by what a generation shows of its trust function without the pool's gold labels: AUC, certified share,
+shift. A student is surer of rows that it was trained on, and right on them more often, so that trust which is fitted,
+calibrated or measured on such rows promises too much on the pool.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pyroaring import BitMap64
+
+from curation import metrics
+from curation.arms import REFERENCE_ARM
+from curation.arrays import Int64s
+from curation.config import TrustConfig
+from curation.config.chain import StopConfig
+from curation.errors import SourceError
+from curation.json_types import Json
+from curation.metrics import Estimate
+from curation.refs import TableRef
+from curation.report.rows import judge
+from curation.rundir.graph import Done, In, InEach, Stage, setting
+from curation.rundir.run import Task
+from curation.selection.risk import calibrate
+from curation.stages.label import RowShare
+from curation.stages.pool_scores import PoolScores
+from curation.tables import io
+from curation.tables.row_ids import include, missing
+from curation.trust.parts import VALIDATION, part_of
+
+
+class HoldOut(Stage):
+    """Refuses a generation of which a split, or the share of the pool, has a row that a student was trained on.
+
+    All tables are of one source, in which a row has one id; those of the ``trained`` rows are held as a bitmap.
+
+    Raises:
+        SourceError: a row of a split, or of the share, is one that the teacher or a student before it was trained on.
+    """
+
+    class Made(NamedTuple):
+        num_trained: int
+        """Different rows on which the teacher and the students before it were trained."""
+        num_rows: dict[str, int]
+        """Rows of each split that was compared."""
+
+    trained: InEach[TableRef]
+    """Selections, by whom they trained."""
+    splits: InEach[TableRef]
+    share: Json
+    """The :class:`curation.stages.label.RowShare` of the pool that the generation labels, as JSON."""
+    teacher: str = setting()
+    """Who is to answer, in words."""
+
+    def run(self, task: Task) -> Done:
+        """Compare row ids."""
+        seen, share, num_rows = BitMap64(), RowShare(**self.share), dict[str, int]()
+        for who, ref in self.trained.items():
+            ids_N = np.concatenate([np.zeros(0, dtype=np.int64), *_ids(ref)])
+            self._refuse(ids_N[share.takes(ids_N)], "the generation's share of the pool", who)
+            include(seen, ids_N)
+        for split, ref in self.splits.items():
+            num_rows[split] = 0
+            for ids_N in _ids(ref):
+                num_rows[split] += len(ids_N)
+                self._refuse(ids_N[~missing(ids_N, seen)], f"splits.{split}", "a student")
+        made = self.Made(num_trained=len(seen), num_rows=num_rows)
+        return Done(outputs=made, rows=sum(num_rows.values()))
+
+    def _refuse(self, shared_N: Int64s, where: str, who: str) -> None:
+        if len(shared_N):
+            raise SourceError(
+                f"{where}: {len(shared_N):,} of its rows (e.g. row {shared_N[0]}) have trained {who}, and "
+                f"{self.teacher} answers them: trust fitted, calibrated or measured on rows that trained the teacher "
+                "does not hold for the pool; keep each row in one split, or take a new run directory if the splits "
+                "were changed in this one"
+            )
+
+
+def _ids(ref: TableRef) -> list[Int64s]:
+    batches = io.open_table(ref).scanner(columns=["row_id"]).to_batches()
+    return [batch.column("row_id").to_numpy() for batch in batches]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """Signs of a generation's trust function."""
+
+    function: str
+    """The trust function, by its name in ``curation.arms.TRUST``."""
+    auc: Estimate
+    """On parsed validation rows of the source; NaN where all labels are right or all wrong."""
+    certified: float | None
+    """The share of the generation's labelled pool rows that a risk rule certifies; ``None`` where none was asked."""
+    compared: str
+    """The split that the pool is compared with."""
+    shift: Json
+    """``curation.metrics.shift.Shift`` between that split and the pool, as JSON."""
+
+
+def reasons_to_stop(signs: Signs, stop: StopConfig) -> list[str]:
+    """Why the chain is to stop, a clause each; none: it goes on."""
+    found = []
+    if not signs.auc.low > stop.min_auc:  # also of NaN
+        shown = "has no AUC" if math.isnan(signs.auc.value) else f"has an AUC of {_interval(signs.auc)}"
+        function = "trust" if signs.function == REFERENCE_ARM else f"{signs.function} trust"
+        found.append(
+            f"{function} {shown} on {signs.auc.n:,} parsed validation rows, which is not shown to be above "
+            f"chain.stop.min_auc {stop.min_auc:g}"
+        )
+    if signs.certified is not None and not signs.certified > stop.min_certified:
+        found.append(
+            f"{100 * signs.certified:.1f} % of the pool's labels are certified, not more than "
+            f"chain.stop.min_certified {stop.min_certified:g}"
+        )
+    auc = signs.shift["auc"]
+    if auc["low"] is not None and auc["low"] > stop.max_shift:  # null: too few rows for a test
+        found.append(
+            f"a classifier tells the pool's hidden states from those of the {signs.compared} rows with an AUC of "
+            f"{_interval(Estimate(**auc))}, above chain.stop.max_shift {stop.max_shift:g}"
+        )
+    return found
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+class GoOn(Stage):
+    """Decides whether the student of a generation is to teach, and says why where the chain stops."""
+
+    class Made(NamedTuple):
+        go_on: bool | None
+        """Null where the chain stops: what needs it has nothing to do then."""
+        absent: dict[str, str | None]
+        signs: Json
+        """:class:`Signs` as JSON."""
+        reasons: list[str]
+
+    functions: Sequence[str]
+    """Trust functions; the first one that the labels have scores of is looked at."""
+    source: In[TableRef]
+    """The scored labels of the source split."""
+    grades: In[TableRef]
+    pool: In[TableRef]
+    """The scored labels of the pool."""
+    budget: In[Json]
+    shift: In[Json]
+    trust: TrustConfig
+    stop: StopConfig
+    seed: int
+    generation: int = setting()
+
+    def run(self, task: Task) -> Done:
+        """Read the signs, and decide."""
+        signs = self.read_signs()
+        reasons = reasons_to_stop(signs, self.stop)
+        why = f"the chain stops after generation {self.generation}: {'; '.join(reasons)}" if reasons else None
+        if why is not None:
+            task.say(f"{why} (chain.stop: null goes on)")
+        made = self.Made(
+            go_on=None if reasons else True,
+            absent={"go_on": why},
+            signs={**asdict(signs), "auc": signs.auc.to_json()},
+            reasons=reasons,
+        )
+        return Done(outputs=made, rows=0)
+
+    def read_signs(self) -> Signs:
+        """Return the signs of the first of ``functions`` that the scored ``source`` labels have.
+
+        ``stop.risk`` certifies on validation rows; without it the run's ``budget`` tells, if it is one of risk.
+        """
+        risk, budget = self.stop.risk, self.budget
+        judged = judge(self.source, self.grades, tuple(self.functions))
+        name = next(name for name in self.functions if name in judged.scores)
+        is_held_N = part_of(judged.row_ids_N, self.trust, self.seed, unit_N=judged.cluster_N) == VALIDATION
+        rows, pool = judged.subset(is_held_N), PoolScores(labels=self.pool, trust=name, seed=self.seed)
+        parsed = rows.readable
+        certified = budget["n"] / pool.num_rows if budget["risk"] is not None and pool.num_rows else None
+        if risk is not None:
+            draws, ordered = rows.one_a_cluster, pool.ordered()
+            # Read as float32, like the pool's scores.
+            raw_M = np.where(draws.parsed_N, draws.scores[name].raw_N, -np.inf).astype(np.float32)
+            cut = calibrate(raw_M, draws.correct_N, ordered, **risk.model_dump(), seed=self.seed).threshold
+            num = 0 if cut is None else int(ordered.num_above([cut], inclusive=True)[0])
+            certified = num / pool.num_rows
+        compared = "calibration" if "calibration" in self.shift else "source"
+        return Signs(
+            function=name,
+            auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N, cluster_N=parsed.cluster_N),
+            certified=certified,
+            compared=compared,
+            shift=self.shift[compared],
+        )

@@ -1,0 +1,58 @@
+"""Data files that say their own digest: ``data/DIGEST-NAME.lance``, where Lance wrote ``data/NAME.lance``.
+
+Lance's files have no checksums (lance#3493): a changed byte is read as data. So the process that writes a data file
+takes its digest right after, while the file is in memory, and renames the file before any version names it. In an
+object store, which has content tags of its own, files keep their names.
+"""
+
+import re
+from collections.abc import Container, Iterable
+
+from lance.fragment import FragmentMetadata
+
+from curation.json_types import Json
+from curation.storage import durable
+from curation.storage.digest import QUICK, quick_content
+from curation.storage.paths import Remote, place
+
+DATA = "data"
+_NAME = re.compile(r"(?:.*/)?([0-9a-f]{32})-[^/]+\.lance")
+
+
+def digest_in(name: str) -> str | None:
+    """Return the digest that the name of a data file says, as in :class:`curation.storage.digest.Content`."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else QUICK + found[1]
+
+
+def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) -> None:
+    """Rename the data files of fragments that were just written, on a disk and in what describes the fragments.
+
+    The files are on the disk afterwards: a commit may name them.
+
+    Args:
+        uri: The table.
+        fragments: As ``FragmentMetadata.to_json`` gives them; the paths in them are changed.
+        old: Data files of the fragments that keep their names, since a version names them.
+
+    Raises:
+        OSError: a file cannot be read or renamed.
+    """
+    home = place(uri)
+    if isinstance(home, Remote):
+        return
+    new = [file for fragment in fragments for file in fragment["files"] if file["path"] not in old]
+    for file in new:
+        written = home / DATA / file["path"]
+        file["path"] = f"{quick_content(written).digest.removeprefix(QUICK)}-{file['path']}"
+        written.replace(home / DATA / file["path"])
+    durable.sync([*(home / DATA / file["path"] for file in new), home / DATA])
+
+
+def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
+    """Return the data files of fragments, by name, whose bytes are not those of their digests."""
+    home = place(uri)
+    if isinstance(home, Remote):
+        return []
+    known = {f"{DATA}/{file.path}": digest_in(file.path) for fragment in fragments for file in fragment.files}
+    return sorted(name for name, said in known.items() if said and quick_content(home / name).digest != said)
