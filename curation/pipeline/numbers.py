@@ -83,8 +83,8 @@ def numbers_after(manifest: Manifest, stage: StageRecord, generation: int) -> Js
     found = read_numbers(manifest, generation)
     if found is None or found["made_by"]["stages"].get(stage.name) != [stage.started, stage.seconds]:
         return None
-    told = with_verdict(found["numbers"], reviews.read(manifest.directory), str(manifest.directory))
-    return {**found, "numbers": told}
+    judged = with_verdict(found["numbers"], reviews.read(manifest.directory), str(manifest.directory))
+    return {**found, "numbers": judged}
 
 
 def verdict_of(manifest: Manifest) -> Json | None:

@@ -141,7 +141,7 @@ class GenerationRecord:
 
     @property
     def name(self) -> str:
-        """Its name among all generations of its run: ``gen-1``, ``gen-1-naive``."""
+        """Name among all generations of the run: ``gen-1``, ``gen-1-naive``."""
         return f"gen-{self.index}-{self.branch}" if self.branch else f"gen-{self.index}"
 
     @property
@@ -179,7 +179,7 @@ class ChainRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """What the numbers of a generation are computed from, beside its own record."""
+    """Inputs of the numbers of a generation, beside its own record."""
 
     config: JsonView
     """The run's configuration as JSON."""
