@@ -205,7 +205,7 @@ class RunConfig(RowsConfig):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The numbers of the labels table that take the place of states, where no model of this run labels."""
+        """The numbers of the labels table that trust reads instead of states; no model of this run makes the labels."""
         if self.teacher.endpoint is not None:
             return compared(self.teacher.endpoint)
         given = self.teacher.given

@@ -22,7 +22,7 @@ from curation.tables.schemas import GIVEN_TYPE
 
 
 class _Around:
-    """A domain with the members of another one beside its own."""
+    """A domain that takes from another one what it does not define itself."""
 
     _domain: Domain
 

@@ -133,10 +133,10 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
     files |= {name: known[name] for name in files.keys() & known.keys() if not name.startswith(f"{folder}/")}
     durable.sync(home / name for name, content in files.items() if content is None)
     text = json.dumps({name: content or listing.content(name) for name, content in files.items()}, indent=0)
-    path = list_of(home / folder)
-    write_atomically(path, text)
-    durable.sync_names(path.parent)
-    return {"sums": str(PurePosixPath(folder).with_name(path.name)), "content": content_of(text.encode())}
+    sums = list_of(home / folder)
+    write_atomically(sums, text)
+    durable.sync_names(sums.parent)
+    return {"sums": str(PurePosixPath(folder).with_name(sums.name)), "content": content_of(text.encode())}
 
 
 def list_of(folder: Place) -> Place:
