@@ -65,12 +65,15 @@ def load(directory: Path, puzzle_file: Path, changes: dict | None = None, overri
 
 
 def stages(directory: Path) -> dict:
-    return recorded(directory / "run")
+    """The records of the stages that a plan lists: those of the numbers follow them."""
+    return {name: item for name, item in recorded(directory / "run").items() if not name.endswith("/numbers")}
 
 
 def events(directory: Path, kind: str) -> list[str]:
-    lines = (directory / "run" / "events.jsonl").read_text().splitlines()
-    return [event["stage"] for event in map(json.loads, lines) if event["event"] == kind]
+    """The stages, again without those of the numbers, that events of a kind name."""
+    found = map(json.loads, (directory / "run" / "events.jsonl").read_text().splitlines())
+    named = [event["stage"] for event in found if event["event"] == kind]
+    return [name for name in named if not name.endswith("/numbers")]
 
 
 @pytest.mark.timeout(1200)
@@ -159,7 +162,11 @@ def test_a_changed_budget_redoes_the_selection_alone(local_ray, tmp_path, puzzle
     before = stages(tmp_path)
     report = run(load(tmp_path, puzzle_file, changes, ("selection.budget.n=30",)))
     after = stages(tmp_path)
-    assert {name for name in after if after[name] != before[name]} == {"gen-0/select", "gen-0/selected-shift"}
+    assert {name for name in after if after[name] != before[name]} == {
+        "gen-0/numbers",
+        "gen-0/select",
+        "gen-0/selected-shift",
+    }
     assert report["arms"][0]["purity"]["n"] == 30 and report["arms"][0]["accuracy"] is None
     assert events(tmp_path, "started").count("gen-0/select") == 2
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from curation import report
-from curation.errors import SourceError
+from curation.errors import RunDirError, SourceError
 from curation.json_types import Json, JsonView
 from curation.pipeline import reviews
 from curation.pipeline.opened import OpenedRun
@@ -55,7 +55,12 @@ def compute(opened: OpenedRun, record: report.RunRecord) -> report.RunRecord:
         at = stage.at
         assert at.generation is not None, "numbers are of a generation"
         content = read_numbers(opened.manifest, at.generation, at.branch)
-        assert content is not None, "its stage is done"
+        if content is None:
+            path, home = opened.manifest.stages[stage.name].outputs["metrics"], opened.manifest.directory
+            raise RunDirError(
+                f"{path}: the numbers of the generation cannot be read as JSON; "
+                f"`curate run {home} --redo {stage.name}` computes them again"
+            )
         found[stage.name.partition("/")[0]] = content["numbers"]
     return replace(record, numbers=found)
 

@@ -195,7 +195,8 @@ def _at_work(
         return opened
 
     def again(opened: OpenedRun) -> list[str]:
-        return [_stage(opened, name, alone=False).name for name in redo]
+        recorded = opened.manifest.stages  # also those of numbers and of an analysis, which follow the run's
+        return [name if name in recorded else _stage(opened, name, alone=False).name for name in redo]
 
     if redo:
         again(open_run(config, save=False))

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from test_combining import finished_run
 
 from curation.cli import main
+from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 
 HEAVY = {"ray", "torch", "transformers", "tokenizers", "sklearn", "peft", "trl", "datasets"}
@@ -103,3 +104,21 @@ def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something
     assert "nothing that it shows has changed" in told
     again = CliRunner().invoke(main, ["report", str(run)], catch_exceptions=False)  # a run directory, always written
     assert again.exit_code == 0 and "gpu_hour" in numbers.read_text() and "has changed" not in again.output
+
+
+def test_damaged_numbers_are_named_and_computed_again(run: Path):
+    path = Path(Manifest.load(run).stages["gen-0/numbers"].outputs["metrics"])
+    before = json.loads(path.read_text())["numbers"]
+    path.write_bytes(b" " * path.stat().st_size)
+    told = CliRunner().invoke(main, ["run", str(run)])
+    again = f"curate run {run} --redo gen-0/numbers"
+    assert told.exit_code == 2 and f"`{again}` computes them again" in told.output
+    verified = CliRunner().invoke(main, ["verify", str(run)])
+    assert verified.exit_code == 1 and again in verified.output
+    assert "to be done again: gen-0/numbers" in curate(run, "--redo", "gen-0/numbers")
+    path = Path(Manifest.load(run).stages["gen-0/numbers"].outputs["metrics"])
+    path.write_text("{")  # a file of another size is seen by itself
+    curate(run)
+    path = Path(Manifest.load(run).stages["gen-0/numbers"].outputs["metrics"])
+    assert json.loads(path.read_text())["numbers"] == before
+    assert "damaged" not in CliRunner().invoke(main, ["verify", str(run)], catch_exceptions=False).output
