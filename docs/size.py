@@ -31,7 +31,7 @@ BUDGETS: dict[str, int] = {
     "curation/selection": 2_600,
     "curation/signals": 510,
     "curation/sources": 2_030,
-    "curation/stages": 8_680,
+    "curation/stages": 8_700,
     "curation/storage": 1_810,
     "curation/tables": 1_940,
     "curation/teachers": 5_720,
