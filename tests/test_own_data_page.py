@@ -23,7 +23,6 @@ STANDS_FOR = {
     "CONFIG": "examples/own_data/own.yaml",
     "my.yaml": "examples/own_data/own.yaml",
     "[CONFIG]": "",
-    "&": "",
     "COMMAND": "run",
     "RUN_DIR": "runs/own",
     "runs/my-run": "runs/own",

@@ -1,4 +1,4 @@
-"""Free text, graded by a program: the configuration of docs/data-forms.md, from CSV to a report by a scripted teacher."""
+"""Free text, graded by a program: the configuration of docs/data-forms.md, to a report by a scripted teacher."""
 
 import json
 import shutil
