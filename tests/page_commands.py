@@ -177,7 +177,8 @@ CANNOT: dict[str, Cannot] = {
     **dict.fromkeys(("ray up cluster.yaml", "ray down cluster.yaml", "ray dashboard cluster.yaml &"), _AWS),
     **dict.fromkeys(
         (
-            "ray exec cluster.yaml --tmux 'curate run s3://my-bucket/my.yaml --address auto'",  # the call within it is run
+            # the call within it is run
+            "ray exec cluster.yaml --tmux 'curate run s3://my-bucket/my.yaml --address auto'",
         ),
         _AWS,
     ),
