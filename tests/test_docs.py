@@ -153,7 +153,7 @@ def named(words: tuple[str, ...], group: click.Group = main) -> str | None:
     return next((f"{verb} has no {option}" for option in given if option not in known), None)
 
 
-@pytest.mark.parametrize("name", ["keys", "commands"])
+@pytest.mark.parametrize("name", ["keys", "commands", "metrics"])
 def test_the_references_are_those_of_the_code(name: str):
     script = runpy.run_path(str(DOCS / f"{name}.py"))
     assert script["draw"]() == script["PAGE"].read_text(), f"run `python docs/{name}.py`"
