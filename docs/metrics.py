@@ -10,8 +10,8 @@ INTRO = f"""\
 
 <!-- written by docs/{Path(__file__).name} -->
 
-[Monitoring](../operations.md#monitoring) says how to collect them. Prometheus has them with the prefix `ray_` and the tags
-`run` and `stage`.
+[Monitoring](../operations.md#monitoring) says how to collect them. Prometheus has them with the prefix `ray_` and the
+tags `run` and `stage`.
 
 | metric | kind | further tags | meaning |
 | --- | --- | --- | --- |

@@ -52,7 +52,7 @@ ANSWERS = {
     "quickstart": "make run",
     "real-models": "trust ranks labels better",
     "report": "Read its first line, the verdict",
-    "running": "checks configuration, input files and models",
+    "running": "run it; watch it",
     "students": "student.method names how students are trained",
     "troubleshooting": "take the name that is given",
     "trust": "trust.kind names the function by which the arm trust ranks",
