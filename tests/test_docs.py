@@ -46,12 +46,13 @@ ANSWERS = {
     "labelled-rows": "200 to 500",
     "method": "The first table says where each element of the method is implemented",
     "operations": "Storage that all nodes share",
-    "own-data": "take them to a report",
+    "data-forms": "Look up here what your rows need besides",
+    "own-data": "take them to a",
     "paper": "curate run examples/paper/NAME.yaml",
     "quickstart": "make run",
     "real-models": "trust ranks labels better",
     "report": "Read its first line, the verdict",
-    "running": "checks configuration, input files and models",
+    "running": "run it; watch it",
     "students": "student.method names how students are trained",
     "troubleshooting": "take the name that is given",
     "trust": "trust.kind names the function by which the arm trust ranks",
@@ -152,7 +153,7 @@ def named(words: tuple[str, ...], group: click.Group = main) -> str | None:
     return next((f"{verb} has no {option}" for option in given if option not in known), None)
 
 
-@pytest.mark.parametrize("name", ["keys", "commands"])
+@pytest.mark.parametrize("name", ["keys", "commands", "metrics"])
 def test_the_references_are_those_of_the_code(name: str):
     script = runpy.run_path(str(DOCS / f"{name}.py"))
     assert script["draw"]() == script["PAGE"].read_text(), f"run `python docs/{name}.py`"
@@ -279,7 +280,7 @@ def test_the_first_screen_of_each_page_answers_its_question():
 
 def test_own_data_shows_the_configuration_that_it_runs():
     texts = [text for language, text in blocks(DOCS / "own-data.md") if language == "yaml"]
-    _, own, *_ = texts  # the others are those of test_classifier_page.py, test_given_run.py and test_text_run.py
+    (own,) = texts
     assert own == (ROOT / "examples" / "own_data" / "own.yaml").read_text()
 
 
