@@ -24,7 +24,7 @@ _OWN = """
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
-    curate filter PACKAGE POOL -o OUT --keep 0.1 | curate filter DIR POOL -o OUT --keep 0.1
+    curate filter PACKAGE POOL -o OUT --keep 0.1
     curate filter packages/chess pool/ -o filtered --keep 50000
     curate filter packages/chess pool/ -o filtered --threshold 0.9 | curate filter filter.yaml
     curate init [CONFIG] | curate init my.yaml | curate init

@@ -37,7 +37,7 @@ ANSWERS = {
     "endpoints": "The teacher may be a model behind a server",
     "evidence": "in mate in one yes",
     "examples": "curate run examples/mcqa.yaml",
-    "exports": "curate filter DIR POOL -o OUT --keep 0.1",
+    "exports": "curate filter PACKAGE POOL -o OUT --keep 0.1",
     "extending": "one new file and one line",
     "glossary": "one question: a puzzle, a problem, a text",
     "gpus": "actors: {min: 1, max: 8, num_gpus: 1}",
@@ -56,9 +56,9 @@ ANSWERS = {
     "students": "student.method names how students are trained",
     "troubleshooting": "take the name that is given",
     "trust": "trust.kind names the function by which the arm trust ranks",
+    "verdict": "the gravest finding decides",
 }
-"""Words that answer the question of a page, or begin its list of answers, as a reader sees them; by page. The log of
-experiments answers none."""
+"""Words that answer the question of a page, or begin its list of answers, as a reader sees them; by page."""
 FIRST_SCREEN = 1_600
 """Characters of text on a first screen."""
 
@@ -273,7 +273,7 @@ def seen(path: Path) -> str:
 
 
 def test_the_first_screen_of_each_page_answers_its_question():
-    assert set(ANSWERS) == {path.stem for path in DOCS.glob("*.md")} - {"log"}
+    assert set(ANSWERS) == {path.stem for path in DOCS.glob("*.md")}
     late = {name: seen(DOCS / f"{name}.md").find(words) for name, words in ANSWERS.items()}
     assert {name: place for name, place in late.items() if not 0 <= place < FIRST_SCREEN} == {}
 
@@ -300,7 +300,7 @@ def test_messages_of_the_page_stand_in_the_code():
 
 def test_paths_and_tests_that_pages_name_are_there(tmp_path: Path):
     links = runpy.run_path(str(DOCS / "links.py"))
-    named = [page for page in PAGES if page.name not in {*links["TO_BE_MADE"], "CHANGELOG.md"}]
+    named = [page for page in PAGES if not {page.name, page.parent.name} & {*links["TO_BE_MADE"], "CHANGELOG.md"}]
     assert list(links["not_there"](named)) == []
     page = tmp_path / "page.md"
     page.write_text(
