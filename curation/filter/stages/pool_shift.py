@@ -4,18 +4,19 @@ import itertools
 from typing import NamedTuple
 
 from curation.domains import get_domain
-from curation.filter.stages.packaged import ComparesPassing, Packaged
+from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
 from curation.metrics.shift import two_sample
 from curation.metrics.text_shift import compare_with_words
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stages.first_cut import FirstCutRule, passing
 from curation.stages.shift import gravest, joined, sample_states, sampled_texts
 from curation.tables import io
 
 
-class MeasurePoolShift(ComparesPassing):
+class MeasurePoolShift(Stage, Packaged):
     """Tests how a round's hidden states differ from the package's; with a first cut, those of rows that pass it."""
 
     class Made(NamedTuple):
@@ -26,6 +27,7 @@ class MeasurePoolShift(ComparesPassing):
 
     labels: In[TableRef]
     seed: int
+    first_cut: FirstCutRule | None = None
     revision: int = 2  # it counts foreign rows, too
 
     def run(self, task: Task) -> Done:
@@ -35,7 +37,7 @@ class MeasurePoolShift(ComparesPassing):
     def measured(self) -> Json:
         """The test as JSON."""
         package = self.loaded()
-        states, passes = package.description.sample.states, self.passing(package)
+        states, passes = package.description.sample.states, passing(self.first_cut)
         reference = package.reference(() if passes is None else passes.states)
         sides = [reference, sample_states(self.labels, list(reference), self.seed)]
         hidden = [joined(side, states) if passes is None else joined(side, states)[passes(side)] for side in sides]
