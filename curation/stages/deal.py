@@ -101,37 +101,35 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     names = list(source.assignment.counts)
     ids_N, place_N = dealt(source, chunk)
     places = targets(job, source)
-    wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
-    rows: dict[int, _ReadRow] = {}
-    kept: dict[str, list[pa.Array]] = {column.name: [] for column in source.kept}
+    schema_of = {
+        name: table_schema(
+            domains[POOL if name == AUDIT else name], name, clustered=source.group is not None, kept=source.kept
+        )
+        for name in chunk.targets
+    }
+    parts: dict[str, list[pa.Table]] = {name: [] for name in chunk.targets}
     start = 0
     for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
-        taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
-        raw = raw_rows(batch.take(pa.array(taken)))
-        audited_N = (
-            place_N[start + taken] == places[AUDIT] if AUDIT in chunk.targets else np.zeros(len(taken), np.bool_)
-        )
-        for row, values, audited in zip(taken, raw, audited_N, strict=True):
-            split = names[place_N[start + row]]
-            found = _read(domains[split], values, split, audited=bool(audited))
-            if source.group is not None:
-                found = replace(found, cluster=cluster_of(values.get(source.group)))
-            rows[start + int(row)] = found
-        for column in source.kept:
-            kept[column.name].append(as_kept(batch.column(column.name), column.type))
+        own_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
         start += batch.num_rows
-    written = [commits.WRITTEN.empty_table()]
-    for name in chunk.targets:
-        taken = np.flatnonzero(place_N == places[name])
-        if len(taken):
+        taken = np.flatnonzero(np.isin(own_B, [places[name] for name in chunk.targets]))
+        rows: dict[int, _ReadRow] = {}
+        for row, values in zip(taken.tolist(), raw_rows(batch.take(pa.array(taken))), strict=True):
+            split = names[own_B[row]]
+            rows[row] = _read(domains[split], values, split, audited=split == POOL and AUDIT in chunk.targets)
+            if source.group is not None:
+                rows[row] = replace(rows[row], cluster=cluster_of(values.get(source.group)))
+        for name, schema in schema_of.items():
+            mine = np.flatnonzero(own_B == places[name])
             domain = domains[POOL if name == AUDIT else name]
-            schema = table_schema(domain, name, clustered=source.group is not None, kept=source.kept)
-            table = _table(domain, schema, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
-            if source.kept:
-                columns = {name: pa.chunked_array(parts).take(pa.array(taken)) for name, parts in kept.items()}
-                table = pa.table([columns.get(column.name, table[column.name]) for column in schema], schema=schema)
-            written.append(commits.write_fragment(table, job.uris[name], table.schema))
-    return pa.concat_tables(written)
+            table = _table(domain, schema, name, ids_B[mine].tolist(), [rows[row] for row in mine.tolist()])
+            for column in source.kept:
+                kept = as_kept(batch.column(column.name), column.type).take(pa.array(mine))
+                table = table.set_column(schema.get_field_index(column.name), column, kept)
+            parts[name].append(table)
+    tables = {name: pa.concat_tables(found) for name, found in parts.items() if sum(map(len, found))}
+    written = [commits.write_fragment(table, job.uris[name], table.schema) for name, table in tables.items()]
+    return pa.concat_tables([commits.WRITTEN.empty_table(), *written])
 
 
 def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
