@@ -203,9 +203,9 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
         states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
         columns[state_column(name)] = pa.array(states, pa.list_(pa.float32()))
     labels = io.write(pa.table(columns), str(tmp_path / "labels"))
-    how = {"name": "shift", "labels": labels, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
-    assert not MeasurePoolShift(**how, first_cut=cut).measured()["alarm"]
-    assert MeasurePoolShift(**how).measured()["alarm"]  # the same rows beside all of the package's
+    how = {"name": "shift", "tables": {"0000": labels}, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
+    assert not MeasurePoolShift(**how, first_cut=cut).measured().alarm
+    assert MeasurePoolShift(**how).measured().alarm  # the same rows beside all of the package's
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):

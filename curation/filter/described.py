@@ -19,7 +19,7 @@ from curation.filter.stages.cut import MakeCut
 from curation.filter.stages.kept_shift import MeasureKept
 from curation.filter.stages.packaged import PackagedTeacher
 from curation.filter.stages.pool import PoolRows, ReadPool
-from curation.filter.stages.pool_shift import MeasurePoolShift, MeasurePoolTextShift
+from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.metrics.shift import MAX_ROWS
@@ -62,7 +62,7 @@ class Looking:
 class Stages(Looking):
     """The stages of a round: also both looks for a shift, and what writes its rows."""
 
-    shift: MeasurePoolShift | MeasurePoolTextShift | None
+    shift: MeasurePoolShift | None
     """None if the package has nothing to compare a pool with."""
     kept: MeasureKept
     """The second look, at the rows that pass the cut."""
@@ -251,20 +251,21 @@ def _looking(
 
 
 def _comparing(
-    config: FilterConfig, package: TrustPackage, pooled: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
-) -> MeasurePoolShift | MeasurePoolTextShift | None:
-    """The stage that compares a round with what the package holds; ``pooled``: it and the rounds before, by name."""
-    common: dict[str, Any] = {
-        "name": f"shift-{rnd.name}",
-        "seed": config.seed,
-        "num_rows": rnd.rows.num_rows,
+    config: FilterConfig, package: TrustPackage, together: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
+) -> MeasurePoolShift | None:
+    """The stage that compares a round with what the package holds; ``together``: it and the rounds before, by name."""
+    sample = package.description.sample
+    if not sample.states and not sample.num_texts:
+        return None
+    labels = {rnd.name: together[rnd.name].label.out("labels")}
+    return MeasurePoolShift(
+        name=f"shift-{rnd.name}",
+        tables=labels if sample.states else {name: of.pool.out("pool") for name, of in together.items()},
+        seed=config.seed,
+        num_rows=rnd.rows.num_rows,
         **_packaged(package),
-    }
-    if package.description.sample.states:
-        return MeasurePoolShift(labels=pooled[rnd.name].label.out("labels"), **common, **gated)
-    if package.description.sample.num_texts:
-        return MeasurePoolTextShift(examples={name: of.pool.out("pool") for name, of in pooled.items()}, **common)
-    return None
+        **gated,
+    )
 
 
 def _writing(
