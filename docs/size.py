@@ -21,7 +21,7 @@ BUDGETS: dict[str, int] = {
     "curation/commands": 7_830,
     "curation/config": 4_940,
     "curation/domains": 5_390,
-    "curation/filter": 4_430,
+    "curation/filter": 4_420,
     "curation/metrics": 2_330,
     "curation/models": 1_570,
     "curation/passes": 2_040,
