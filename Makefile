@@ -63,6 +63,7 @@ check: $(INSTALLED)
 docs: $(DOCS_INSTALLED)
 	$(BIN)/python docs/keys.py
 	$(BIN)/python docs/commands.py
+	$(BIN)/python docs/metrics.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
 	$(BIN)/python docs/links.py build/docs
 

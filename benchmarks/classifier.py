@@ -1,4 +1,4 @@
-"""A classifier's CSV files to a report, a selection and a filter, by the commands of docs/own-data.md.
+"""A classifier's CSV files to a report, a selection and a filter, by the commands of docs/data-forms.md.
 
     python -m benchmarks.classifier --model FOLDER --data FOLDER [--work build/classifier] [--write-docs]
 
@@ -41,7 +41,8 @@ from curation.refs import TableRef
 from curation.tables import io, schemas
 
 LABELLED, UNLABELLED, LATER = 500, 2_000, 300
-PAGE = Path(__file__).parents[1] / "docs" / "own-data.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, TABLES = DOCS / "data-forms.md", DOCS / "log" / "classifier.md"
 BEGIN, END = "<!-- table: python -m benchmarks.classifier --write-docs -->", "<!-- end of the classifier's table -->"
 SECTION = re.compile(r"\n## 500 texts.*?(?=\n## )", re.DOTALL)
 PEER = importlib.util.find_spec("cleanlab") is not None
@@ -252,7 +253,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the folder of gemma-3-270m, or of another model")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data sets")
     parser.add_argument("--work", type=Path, default=Path("build/classifier"), help="where files and run are kept")
-    parser.add_argument("--write-docs", action="store_true", help="write the table into docs/own-data.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables into docs/log/classifier.md")
     given = parser.parse_args()
     folder = given.work.absolute()
     gold = write_files(given.data.absolute(), folder)
@@ -262,8 +263,8 @@ def main() -> None:
     found = table(read_rows(folder, gold), seconds)
     print(found)
     if given.write_docs:
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}\n\n{found}\n\n{END}{rest.partition(END)[2]}")
+        head, _, rest = TABLES.read_text().partition(BEGIN)
+        TABLES.write_text(f"{head}{BEGIN}\n\n{found}\n\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ CLASSES = {"irony": "ironic", "non_irony": "not ironic"}
 FLIPPED, STATES = 0.25, ("prompt_last", "output_mean", "output_last")
 CONFIDENCE = "given_confidence"
 RESULTS = Path(__file__).with_suffix(".json")
-PAGE = Path(__file__).parents[1] / "docs" / "own-data.md"
+PAGE = Path(__file__).parents[1] / "docs" / "log" / "given-labels.md"
 BEGIN, END = "<!-- table: python -m benchmarks.given_labels --write-docs -->", "<!-- end of table -->"
 PEER = importlib.util.find_spec("cleanlab") is not None
 
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--labelled", type=int, default=600, help="labelled rows of a deal")
     parser.add_argument("--rows", type=int, default=2_000, help="all rows that are read")
     parser.add_argument("--deals", type=int, default=10, help="deals of the rows into labelled ones and others")
-    parser.add_argument("--write-docs", action="store_true", help="write the table into docs/own-data.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the table into docs/log/given-labels.md")
     given = parser.parse_args()
     work = given.work.absolute()
     if not is_graded(work / "run"):

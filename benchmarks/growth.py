@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -153,6 +154,7 @@ def report(folder: Path, num_rows: int) -> None:
     """The report of what was selected."""
     from curation.report import GenerationRecord, RunRecord, collect
     from curation.report import write as write_report
+    from curation.report.numbers import compute_numbers
     from curation.storage.paths import place
 
     def table(name: str) -> TableRef:
@@ -224,7 +226,7 @@ def report(folder: Path, num_rows: int) -> None:
         passes=[],
         generations=[generation],
     )
-    found = collect(run)
+    found = collect(replace(run, numbers={generation.name: compute_numbers(run, generation)}))
     page, _ = write_report(found, place(str(folder)))
     assert found["trust"]["pool"]["all"]["num_rows"] == num_rows and page.exists()
 

@@ -40,7 +40,7 @@ def in_tasks(
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
     where: Json = {}
     if beside_actors:
-        num_cpus, (most, where) = 0, _off_head(ray.nodes())  # type: ignore[no-untyped-call]
+        num_cpus, (most, where) = 0, off_head(ray.nodes())  # type: ignore[no-untyped-call]
     task = ray.remote(function).options(
         num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES, **where
     )
@@ -57,7 +57,7 @@ HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head."""
 
 
-def _off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
+def off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
     """The number of CPUs for tasks that ask for none, and the options that keep them off the head if there are others.
 
     If the other nodes go, the tasks run on the head all the same.

@@ -1,8 +1,9 @@
 """Estimates the hours of the runs in ``examples/paper`` and writes them where they are told.
 
 Run it as ``python docs/paper_hours.py``: it prints a table, and writes each run's hours into the second line of its
-file and into its line of ``docs/paper.md``. The numbers are estimates from tokens and operations, not measurements;
-all assumptions are the constants of this file. ``--check`` writes nothing and fails where a number is out of date.
+file and into its line of ``docs/log/paper-tables.md``. The numbers are estimates from tokens and operations, not
+measurements; all assumptions are the constants of this file. ``--check`` writes nothing and fails where a number is out
+of date.
 """
 
 import re
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from curation.config.files import read
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNS, PAGE = ROOT / "examples" / "paper", ROOT / "docs" / "paper.md"
+RUNS, PAGE = ROOT / "examples" / "paper", ROOT / "docs" / "log" / "paper-tables.md"
 
 BF16 = 312e12
 """Peak operations per second of an A100 in bfloat16, in which labels are made and students compute."""
@@ -191,7 +192,7 @@ def main() -> int:
 
 
 def _link(path: Path) -> str:
-    return f"../examples/paper/{path.name}"
+    return f"../../examples/paper/{path.name}"
 
 
 if __name__ == "__main__":

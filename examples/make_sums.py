@@ -75,7 +75,7 @@ def prompt(left: int, right: int) -> str:
 
 def accuracy(model: ModelRef, sums: list[Sum], temperature: float) -> float:
     """The share of right answers."""
-    teacher = TransformersTeacher(AskConfig(states=("output_last",)), model)
+    teacher = TransformersTeacher(AskConfig(states=("output_last",), dtype="float32"), model)
     requests = [Request(row_id=place, prompt=prompt(*pair)) for place, pair in enumerate(sums)]
     decoding = DecodingConfig(max_tokens=16, stop=(), temperature=temperature)
     answers = [

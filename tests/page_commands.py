@@ -24,11 +24,11 @@ _OWN = """
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
-    curate filter PACKAGE POOL -o OUT --keep 0.1 | curate filter DIR POOL -o OUT --keep 0.1
+    curate filter PACKAGE POOL -o OUT --keep 0.1
     curate filter packages/chess pool/ -o filtered --keep 50000
     curate filter packages/chess pool/ -o filtered --threshold 0.9 | curate filter filter.yaml
     curate init [CONFIG] | curate init my.yaml | curate init
-    curate inspect OUT [STAGE] | curate inspect RUN_DIR
+    curate inspect OUT [STAGE]
     curate inspect RUN_DIR STAGE --where 'error IS NOT NULL' | curate inspect RUN_DIR gen-0/label-pool
     curate inspect RUN_DIR prepare/SPLIT --where 'error IS NOT NULL' | curate inspect TABLE
     curate inspect any/table.lance --where 'label IS NULL' --columns row_id,completion --rows 20 --version 3
@@ -36,7 +36,7 @@ _OWN = """
     curate inspect runs/quickstart gen-0/label-pool --where 'mean_logprob > -0.5' --rows 5
     curate plan CONFIG | curate plan CONFIG --save | curate plan examples/quickstart.yaml --no-probe
     curate plan examples/quickstart.yaml --no-probe --gpu L4
-    curate report CONFIG | curate run CONFIG | curate run my.yaml & | curate run RUN_DIR --redo STAGE
+    curate report CONFIG | curate run CONFIG | curate run RUN_DIR --redo STAGE
     curate run CONFIG --until gen-0/teacher
     curate run CONFIG --redo STAGE
     curate run examples/quickstart.yaml --set 'selection.arms=[naive, last_logprob, trust, ntf, ground_truth]'
@@ -70,7 +70,6 @@ _STORE = """
     ray get-auth-token --generate
     aws s3 cp my.yaml s3://my-bucket/my.yaml
     ray job submit --address http://localhost:8265 --no-wait -- curate run s3://my-bucket/my.yaml
-    ray job submit --address http://localhost:8265 -- curate run s3://my-bucket/my.yaml
     curate run s3://my-bucket/my.yaml | curate run s3://my-bucket/my.yaml --address auto
     curate status s3://bucket/my-run
     curate doctor CONFIG --address ...
@@ -178,12 +177,12 @@ CANNOT: dict[str, Cannot] = {
     **dict.fromkeys(("ray up cluster.yaml", "ray down cluster.yaml", "ray dashboard cluster.yaml &"), _AWS),
     **dict.fromkeys(
         (
-            "ray exec cluster.yaml 'curate run s3://my-bucket/my.yaml --address auto'",  # the call within it is run
+            # the call within it is run
             "ray exec cluster.yaml --tmux 'curate run s3://my-bucket/my.yaml --address auto'",
         ),
         _AWS,
     ),
-    "kubectl apply -f deploy/serviceaccount.yaml -f deploy/rayjob.yaml": Cannot(
+    "kubectl apply -f deploy/serviceaccount.yaml -f deploy/networkpolicy.yaml -f deploy/rayjob.yaml": Cannot(
         "needs Kubernetes with KubeRay's operator", "test_cluster_files.py::test_the_files_follow_kuberays_crds"
     ),
     "sbatch --nodes=4 deploy/slurm.sh /shared/my.yaml": Cannot(

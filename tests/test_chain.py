@@ -65,12 +65,15 @@ def load(directory: Path, puzzle_file: Path, changes: dict | None = None, overri
 
 
 def stages(directory: Path) -> dict:
-    return recorded(directory / "run")
+    """The records of the stages that a plan lists: those of the numbers follow them."""
+    return {name: item for name, item in recorded(directory / "run").items() if not name.endswith("/numbers")}
 
 
 def events(directory: Path, kind: str) -> list[str]:
-    lines = (directory / "run" / "events.jsonl").read_text().splitlines()
-    return [event["stage"] for event in map(json.loads, lines) if event["event"] == kind]
+    """The stages, again without those of the numbers, that events of a kind name."""
+    found = map(json.loads, (directory / "run" / "events.jsonl").read_text().splitlines())
+    named = [event["stage"] for event in found if event["event"] == kind]
+    return [name for name in named if not name.endswith("/numbers")]
 
 
 @pytest.mark.timeout(1200)

@@ -1,4 +1,4 @@
-"""The classifier that docs/own-data.md begins with: its commands as they stand, with texts and a model made here."""
+"""The classifier that docs/data-forms.md begins with: its commands as they stand, with texts and a model made here."""
 
 import csv
 import json

@@ -130,7 +130,6 @@ def test_commands_with_an_object_store_and_a_cluster(tmp_path: Path, monkeypatch
             submit = "ray job submit --address http://localhost:8265"
             shell.give(f"{submit} --no-wait -- curate run s3://my-bucket/my.yaml")
             until_done(shell, store.url("runs/my"))
-            shell.give(f"{submit} -- curate run s3://my-bucket/my.yaml")
             for command, test in STAND_IN.items():
                 if test == STORE and command not in shell.given:
                     shell.give(command)

@@ -175,7 +175,7 @@ def test_the_front_page_says_for_whom_how_and_where_to():
     """Three commands, and a way in by each task, before the list of all pages."""
     page = (ROOT / "docs" / "index.md").read_text()
     first, _, rest = page.partition("## All pages")
-    assert "**Start**" in rest and "For engineers" in first
+    assert ":caption: Start" in rest and "For engineers" in first
     assert first.count("\ncurate ") == 3
     for task in ("classify", "check", "filter", "the paper"):
         assert f"**{task}**" in first

@@ -69,7 +69,7 @@ def test_trust_by_the_numbers_puts_right_labels_first(folder: Path) -> None:
     assert trust["trust"]["auc"]["value"] > 0.75 and trust["given_confidence"]["auc"]["value"] > 0.75
     assert not {"internal_confidence", "margin", "entropy"} & trust.keys()
     purity = {arm["name"]: arm["purity"]["value"] for arm in generation["arms"]}
-    assert purity["trust"] == pytest.approx(0.967, abs=0.02)  # docs/own-data.md says so
+    assert purity["trust"] == pytest.approx(0.967, abs=0.02)  # docs/data-forms.md says so
     assert purity["given_confidence"] == pytest.approx(0.967, abs=0.02)
     assert purity["naive"] == pytest.approx(0.717, abs=0.02)
     assert set(purity) == {"naive", "given_confidence", "naive_parsed", "trust", "trust_gold", "ground_truth"}
@@ -110,7 +110,7 @@ def test_grades_stand_for_gold_labels(folder: Path) -> None:
         options = pyarrow.csv.ParseOptions(newlines_in_values=True)
         table = pyarrow.csv.read_csv(folder / f"{name}.csv", parse_options=options)
         pyarrow.csv.write_csv(table.drop_columns("label"), graded / f"{name}.csv")
-    _, _, page, *_ = (text for language, text in blocks(DOCS / "own-data.md") if language == "yaml")
+    _, page, *_ = (text for language, text in blocks(DOCS / "data-forms.md") if language == "yaml")
     (graded / "given.yaml").write_text(page)
     curate("run", str(graded / "given.yaml"), "--set", f"run_dir={graded / 'run'}", "--set", "splits.audit=true")
     (mine,), (theirs,) = report_of(graded)["generations"], report_of(folder)["generations"]

@@ -90,7 +90,7 @@ def test_a_moved_run_goes_on(made: Path, tmp_path: Path) -> None:
         curate("review", "draw", there)
         curate("run", there, "--set", f"selection.budget.n={N // 2}")
         assert len(selected(there)) == N // 2 and set(selected(there)) < set(chosen)
-        assert set(events(there)[len(started) :]) == {"gen-0/select", "gen-0/selected-shift"}
+        assert set(events(there)[len(started) :]) == {"gen-0/numbers", "gen-0/select", "gen-0/selected-shift"}
         refs = [ref for record in recorded(there).values() for ref in table_refs([record["inputs"], record["outputs"]])]
         assert refs and all(Path(ref.uri).is_relative_to(there) for ref in refs)
         curate("verify", there)

@@ -1,4 +1,4 @@
-"""The paper's runs in examples/paper: valid with stand-ins of models and data, the paper's values, docs/paper.md."""
+"""The paper's runs in examples/paper: valid with stand-ins of models and data, the paper's values, their page."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from curation.config.files import read
 from curation.config.load import load_config
 
 ROOT = Path(__file__).parents[1]
-PAPER, PAGE = ROOT / "examples" / "paper", ROOT / "docs" / "paper.md"
+PAPER, PAGE = ROOT / "examples" / "paper", ROOT / "docs" / "log" / "paper-tables.md"
 RUNS = sorted(PAPER.glob("*.yaml"))
 DATA = PAPER / "data"
 ROWS = 60
@@ -264,7 +264,7 @@ def test_every_pair_of_the_papers_tables_has_a_run_with_its_arms():
 
 
 def test_the_page_and_the_runs_name_each_other():
-    linked = re.findall(r"^\|.*\]\(\.\./examples/paper/([\w.-]+\.yaml)\) \|", PAGE.read_text(), re.MULTILINE)
+    linked = re.findall(r"^\|.*\]\(\.\./\.\./examples/paper/([\w.-]+\.yaml)\) \|", PAGE.read_text(), re.MULTILINE)
     assert sorted(linked) == [path.name for path in RUNS]
     for name in re.findall(r"\]\((?!http)([^)#]+)", PAGE.read_text()):
         assert (PAGE.parent / name).exists(), name

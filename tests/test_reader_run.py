@@ -103,7 +103,7 @@ def test_labels_are_the_columns_and_numbers_and_states_the_reader_s(folder: Path
 
 
 def test_the_section_of_the_page_is_valid() -> None:
-    _, _, page, section, *_ = (text for language, text in blocks(DOCS / "own-data.md") if language == "yaml")
+    _, page, section, *_ = (text for language, text in blocks(DOCS / "data-forms.md") if language == "yaml")
     config = config_of({**yaml.safe_load(page), **yaml.safe_load(section)})
     assert config.teacher.reader is not None and config.trust.states == ("output_last",)
 

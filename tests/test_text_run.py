@@ -1,4 +1,4 @@
-"""Free text, graded by a program: the configuration of docs/own-data.md, from CSV to a report by a scripted teacher."""
+"""Free text, graded by a program: the configuration of docs/data-forms.md, to a report by a scripted teacher."""
 
 import json
 import shutil
@@ -35,14 +35,14 @@ def done(*arguments: str) -> str:
 
 def page() -> tuple[str, str]:
     """The program and the configuration of the page."""
-    text = (DOCS / "own-data.md").read_text().split("## Free text, checked by a program")[1].split("\n## ")[0]
+    text = (DOCS / "data-forms.md").read_text().split("## Free text, checked by a program")[1].split("\n## ")[0]
     (program,) = (text for language, text in blocks_of(text) if language == "python")
     (config,) = (text for language, text in blocks_of(text) if language == "yaml")
     return program, config
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
-    return [found for found in blocks(DOCS / "own-data.md") if found[1] in text]
+    return [found for found in blocks(DOCS / "data-forms.md") if found[1] in text]
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ NUM_LEADS, LEADS = 2, (4.0, 16.0)
 """So many free signals, the best by AUC, are leads, one at a time: a lead's column is brought to each of these
 deviations, so that it is penalised less. With few rows the function is near such a signal where the evidence speaks for
 it, and with more it departs from it. No lead, one, three and five, and one deviation for all sets were tried
-(docs/log.md)."""
+(docs/log/experiments.md)."""
 NEGLIGIBLE = 0.05
 """Priors with less than this share of the best one's evidence are left out of an average."""
 LEARNED = 0.1
@@ -85,7 +85,7 @@ LINE_ROWS, BEND_ROWS = 300, 500
 that draw logits of fewer rows to a constant were tried (100 rows of four sets, 12 to 16 draws): where the teacher is
 hardly better than a guess they gain less in Brier score (.0005) than they lose elsewhere (.002 to .005)."""
 KNEES = (0.5, 0.75)
-"""Quantiles of the logits at which a line may bend (docs/log.md: others, and beta calibration, were tried)."""
+"""Quantiles of the logits at which a line may bend (docs/log/experiments.md has others, and beta calibration)."""
 TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
 """Settings of the combination's trees: small ones, as the members have read the states."""
 

@@ -7,7 +7,7 @@ fit, so that the strength of the penalty costs no fit either.
 The target of a class probe (``curation.trust.class_probe``) is the gold class of the labelled rows. Where a row has
 only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, of
 the labelled rows or of all, measure how a teacher agrees with itself; they were tried and add nothing to a teacher's
-answers (docs/log.md).
+answers (docs/log/experiments.md).
 """
 
 from typing import NamedTuple

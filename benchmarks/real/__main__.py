@@ -6,7 +6,7 @@ The teacher is a pretrained causal model in a folder of Hugging Face's format, w
 ``benchmarks.real.tasks`` once each (resumable; ``--no-label`` takes those that are there). Then every arm is fitted on
 100, 300, 1,000 and all source rows, five draws each (of all rows, five deals into folds), and measured on the pool:
 AUC, purity of the best 10 and 25 %, Brier score against a constant's, and of trust above .9 the promise less the share
-right. Results go to ``results.json`` beside this file and, with ``--write-docs``, into docs/real-models.md.
+right. Results go to ``results.json`` beside this file and, with ``--write-docs``, into docs/log/real-models.md.
 ``--run NAME=DIR`` adds any finished run with an audit set. The peer is a logistic regression of ten numbers and an
 out-of-fold probe, by scikit-learn.
 """
@@ -38,7 +38,7 @@ from train.trust_loop import LabelledRows
 SIZES, DRAWS, NTF_DRAWS = (100, 300, 1_000), 5, 2
 """Labelled rows, and draws of them; a fit of the paper's network takes minutes, so that it has fewer."""
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).parents[2] / "docs" / "real-models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "log" / "real-models.md"
 MARK = "<!-- tables: python -m benchmarks.real --write-docs -->"
 
 
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--deals", type=int, default=0, help="deals of each set's rows that judge trust above .9")
     parser.add_argument("--ntf", action="store_true", help="fit the paper's network too, on all rows")
     parser.add_argument("--only-ntf", action="store_true", help="fit it alone, for sets that are measured already")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/real-models.md again")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/log/real-models.md again")
     given = parser.parse_args()
     names = [name for name in given.sets.split(",") if name]
     if unknown := [name for name in names if name not in TASKS]:

@@ -10,7 +10,6 @@ writes meanwhile.
 import json
 import re
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 import lance
 
 from curation.errors import RunDirError
-from curation.refs import table_refs
 from curation.rundir.manifest import Manifest, record_in
 from curation.rundir.sealed import list_of
 from curation.storage import lease
@@ -64,10 +62,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
         manifest = Manifest.load(directory)
         manifest.require_current()
         manifest.require_own_tables()
-        pinned: defaultdict[str, set[int]] = defaultdict(set)  # the versions that the manifest names, by table
-        for item in manifest.stages.values():
-            for ref in table_refs([item.inputs, item.outputs]):
-                pinned[_resolved(ref.uri)].add(ref.version)
+        pinned = manifest.pinned
         superseded = list(_superseded(manifest, before))
         for folder in superseded:
             files = _files(folder)
@@ -77,7 +72,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
             yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
         for table in _tables(directory):
             if not any(table.startswith(f"{folder}/") for folder in superseded):
-                removed = clean_table(table, pinned[_resolved(table)], before, dry=dry)
+                removed = clean_table(table, pinned[str(place(table).resolve())], before, dry=dry)
                 if removed.versions or removed.files:
                     yield removed
 
@@ -112,10 +107,6 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
             (place(uri) / file.name).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
     return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
-
-
-def _resolved(path: str) -> str:
-    return str(place(path).resolve())
 
 
 def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:

@@ -13,6 +13,7 @@ from curation.errors import UserError
 from curation.json_types import Json, JsonView
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import deals_of
+from curation.pipeline.numbers import verdict_of
 from curation.rundir.events import parsed
 from curation.rundir.manifest import Manifest
 from curation.rundir.status import Status, statuses
@@ -105,7 +106,7 @@ def status_lines(shown: Shown) -> Iterator[str]:
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
         yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
     if shown.is_finished:
-        yield from verdict_lines(_report(manifest.directory))
+        yield from verdict_lines({"verdict": verdict_of(manifest)})
     yield from shown.further
 
 
@@ -129,7 +130,7 @@ def status_json(shown: Shown) -> Json:
             for status in found
         ],
         "unknown": shown.unknown,
-        "verdict": _report(manifest.directory).get("verdict") if all(status.is_settled for status in found) else None,
+        "verdict": verdict_of(manifest) if all(status.is_settled for status in found) else None,
         "under_way": list(_under_way(events, is_alive=holder is not None)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
@@ -153,13 +154,6 @@ def spent_on(config: RunConfig | FilterConfig) -> Json | None:
         "currency": (config.prices or PricesConfig()).currency,
         "odd": spending.findings,
     }
-
-
-def _report(directory: Place) -> Json:
-    """The content of ``report.json``; empty where there is none."""
-    path = directory / "report.json"
-    found: Json = json.loads(path.read_text()) if path.is_file() else {}
-    return found
 
 
 def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:

@@ -167,7 +167,7 @@ class SourceConfig(Section):
     form: Annotated[str, named_in(FORMS)] = "auto"
     """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
     ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
-    (docs/own-data.md)."""
+    (docs/data-forms.md)."""
     mixed: bool = False
     """Whether the files of a folder or glob may be of several splits or formats, as ``train`` and ``test``, ``.csv``
     and ``.jsonl``. Otherwise these are refused: test rows would be among the labelled ones, or rows twice."""

@@ -246,7 +246,7 @@ class SelectionConfig(Section):
     verify: PositiveInt | None = None
     """How many rows of the pool the program or the judge of ``domain.check`` checks: those that trust
     (``budget.reference``) puts first. What fails is dropped from that arm, so that rows which passed come first. The
-    check is given no reference answer of these rows (docs/own-data.md)."""
+    check is given no reference answer of these rows (docs/data-forms.md)."""
     repeats: Literal["one", "all"] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""

@@ -76,7 +76,7 @@ class SignalsConfig(Section):
 class JudgeConfig(Section):
     """A model that grades the labels which the domain's own rule calls wrong (paper: Omni-Judge, on Omni-MATH only).
 
-    Of the domain ``text`` with ``check: judge`` it grades all labels of all splits (docs/own-data.md).
+    Of the domain ``text`` with ``check: judge`` it grades all labels of all splits (docs/data-forms.md).
     """
 
     model: ModelConfig

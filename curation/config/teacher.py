@@ -273,7 +273,7 @@ class TeacherConfig(AskConfig):
     Trust reads them, and each is an arm ``given_<column>``. An empty cell is a missing number."""
     reader: given.ReaderConfig | None = None
     """With ``backend: given`` or ``endpoint``: a model that reads prompt and answer once, for hidden states of labels
-    made elsewhere (docs/own-data.md) and of a server's answers (docs/endpoints.md)."""
+    made elsewhere (docs/data-forms.md) and of a server's answers (docs/endpoints.md)."""
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     store_states: bool | PcaConfig = True

@@ -3,22 +3,26 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import numpy as np
 import scipy
+from pydantic import BeforeValidator
 
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 NORMAL_QUANTILE = 1.959963984540054
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that is ``null`` in JSON where it is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """A value, the bounds of its 95 % interval and its number of rows; NaN if it is undefined."""
 
-    value: float
-    low: float
-    high: float
+    value: Number
+    low: Number
+    high: Number
     n: int
 
     def to_json(self) -> dict[str, float | int | None]:

@@ -142,5 +142,7 @@ class PassOptions(TypedDict, total=False):
     """The model's ``curation.passes.dataset.ModelDataset``; unset, the pass has one of its own."""
     guard: Guard
     """Called before each commit."""
+    fragment_mb: int
+    """MiB of a fragment: smaller ones are merged; unset, they stay."""
     progress: Update
     """Receives progress updates."""

@@ -24,6 +24,7 @@ from curation.passes.poison import PoisonSuspects
 from curation.registry import BACKENDS
 from curation.storage.lease import unguarded
 from curation.tables import commits, io
+from curation.tables.compaction import compact
 from curation.tables.stream import commit_stream
 from curation.tasks import cause
 
@@ -44,8 +45,8 @@ def run_pass(
         CommitError: the store refused, or rows in and rows out differ.
     """
     io.create(uri, schema)
-    guard = how.get("guard", unguarded)
-    committer = commits.Committer(uri, guard)
+    guard, fragment_mb = how.get("guard", unguarded), how.get("fragment_mb")
+    committer = commits.Committer(uri, guard, fragment_mb)
     num_done = len(committer.done)
     rows = OpenRows(job.examples, takes, committer.done)
     total, num_left = rows.wanted, rows.left
@@ -71,6 +72,7 @@ def run_pass(
                     [committer],
                     seconds=how["commit_seconds"],
                     guard=guard,
+                    fragment_mb=fragment_mb,
                     on_commit=tally.committed,
                     on_written=tally.wrote,
                     rest=running.rest,
@@ -85,10 +87,11 @@ def run_pass(
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
     suspects.forget()
+    seconds = time.monotonic() - begun
     return PassResult(
-        table=ref,
+        table=ref if fragment_mb is None else compact(ref, fragment_mb, guard=guard),
         rows=num_left,
-        seconds=time.monotonic() - begun,
+        seconds=seconds,
         deaths=tally.deaths,
         teachers=tally.teachers,
         spent=tally.spent,

@@ -6,7 +6,6 @@ from curation import report
 from curation.cluster.versions import versions
 from curation.config.endpoint import PAID
 from curation.domains import get_domain
-from curation.errors import SourceError
 from curation.json_types import Json
 from curation.pipeline import reviews
 from curation.pipeline.analysing import describe_analysis
@@ -14,12 +13,10 @@ from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
-from curation.report.groups import PossibleGroups
 from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
 from curation.rundir.status import statuses
-from curation.stages.preview import possible_groups, preview
 from curation.teachers.endpoint_paid import spending_in
 
 
@@ -57,7 +54,6 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         prepared=present(opened.chain.tables, known),
         prepare_counts=counts,
         reviews=reviews.read(config.directory),
-        groups=_groups(opened),
         overlap=overlap,
         answers=() if bought is None else bought.findings,
         stages=[
@@ -81,15 +77,6 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         spent={} if forecast is None else used_since(forecast, manifest),
         used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
-
-
-def _groups(opened: OpenedRun) -> list[PossibleGroups]:
-    """Return columns of the files that may divide rows into groups, by some rows of each split."""
-    files = opened.manifest.source_files
-    try:
-        return possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
-    except (SourceError, OSError):  # a report is also made where the files are gone
-        return []
 
 
 def _pass(name: str, stage: StageRecord) -> report.PassRecord:
@@ -118,10 +105,10 @@ def _prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
     return counts, overlap
 
 
-def _generations(described: Sequence[Fields], known: Known) -> list[report.GenerationRecord]:
+def _generations(described: Sequence[Fields], known: Known, branch: str = "") -> list[report.GenerationRecord]:
     """The generations that were reached: of one that was not, nothing was selected."""
     found = [present(fields, known) for fields in described]
-    return [report.GenerationRecord(**fields) for fields in found if "budget" in fields]
+    return [report.GenerationRecord(**fields, branch=branch) for fields in found if "budget" in fields]
 
 
 def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRecord:
@@ -129,7 +116,7 @@ def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRec
     chain = opened.chain
     shallow = [present(fields, known) for fields in chain.shallow]
     decisions = [present({"decision": out}, known) for out in chain.decisions]
-    branches = {name: _generations(fields, known) for name, fields in chain.branches.items()}
+    branches = {name: _generations(fields, known, name) for name, fields in chain.branches.items()}
     return report.ChainRecord(
         arms=opened.config.chain.arms,
         branches=branches,

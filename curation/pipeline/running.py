@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from curation import report, tracking
 from curation.cluster.versions import versions
@@ -11,7 +11,7 @@ from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.json_types import Json
-from curation.pipeline import ablating, analysing, reporting
+from curation.pipeline import ablating, analysing, numbers
 from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
@@ -60,7 +60,7 @@ def run_chain(
         record = record_of(opened, known, config_path, command)
         if record.chain is not None and record.chain.ended is not None:
             say(record.chain.ended)
-        content = reporting.current(record, run.directory)
+        content = numbers.current(numbers.compute(opened, record), run.directory)
         if (verdict := content["verdict"]) is not None:  # a gauge for as long as this driver lives
             level = (USE, CARE, STOP).index(verdict["level"])
             Telemetry(run=opened.name, stage="driver").set(metrics.VERDICT, level)
@@ -164,7 +164,8 @@ def run_analysis(
     with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
         known = run.do(opened.stages)  # nothing: it is finished
         run.do(analysis(opened))
-        return reporting.current(record_of(opened, known, config_path, command), run.directory)
+        record = numbers.compute(opened, record_of(opened, known, config_path, command))
+        return numbers.current(record, run.directory)
 
 
 @contextmanager
@@ -194,7 +195,8 @@ def _at_work(
         return opened
 
     def again(opened: OpenedRun) -> list[str]:
-        return [_stage(opened, name, alone=False).name for name in redo]
+        recorded = opened.manifest.stages  # also those of numbers and of an analysis, which follow the run's
+        return [name if name in recorded else _stage(opened, name, alone=False).name for name in redo]
 
     if redo:
         again(open_run(config, save=False))
@@ -247,16 +249,18 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
     Raises:
         RunFailedError: a stage is missing.
     """
-    record = _require_finished(config, "no report yet", config_path=config_path, command=command)
+    opened, record = _require_finished(config, "no report yet", config_path=config_path, command=command)
+    with lease.hold(config.directory) if numbers.left_to_compute(opened, record) else nullcontext():
+        record = numbers.compute(opened, record)
     html, _ = report.write(report.collect(record), config.directory)
     return html
 
 
 def _require_finished(
     config: RunConfig, else_: str, *, config_path: str | None = None, command: str | None = None
-) -> report.RunRecord:
+) -> tuple[OpenedRun, report.RunRecord]:
     try:
-        return finished(config, config_path=config_path, command=command)
+        return _finished(config, config_path=config_path, command=command)
     except Unfinished as missing:
         raise RunFailedError(
             f"{config.directory}: {else_}, stage {missing.stage} is missing ({missing.why}); "
@@ -264,16 +268,25 @@ def _require_finished(
         ) from None
 
 
-def finished(config: RunConfig, *, config_path: str | None = None, command: str | None = None) -> report.RunRecord:
+def finished(config: RunConfig) -> report.RunRecord:
     """The record of a finished run, from which its report is made; nothing is done or written.
 
     Raises:
         Unfinished: a stage is missing.
     """
+    opened, record = _finished(config)
+    for status in numbers.left_to_compute(opened, record):
+        raise Unfinished(status.stage.name, status.words)
+    return numbers.compute(opened, record)
+
+
+def _finished(
+    config: RunConfig, *, config_path: str | None = None, command: str | None = None
+) -> tuple[OpenedRun, report.RunRecord]:
     opened = open_run(config, save=False)
     known: dict[str, Outputs | Skipped] = {}
     for status in statuses(opened.stages, opened.manifest.records, known):
         if not status.is_settled:
             redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
             raise Unfinished(status.stage.name, status.words, redo)
-    return record_of(opened, known, config_path, command)
+    return opened, record_of(opened, known, config_path, command)

@@ -148,8 +148,9 @@ def at_work(
     with lease.hold(directory, wait=wait) as held, ExitStack() as stack, files_of(directory):
         opened = opening(held.still_held)
         opened.manifest.require_own_tables()
-        again = dependents(named := redo(opened), opened.stages)
-        works, hosts = bool(again) or not opened.is_settled(stages(opened)), None
+        own = {stage.name for stage in opened.stages}
+        again = [*dependents(named := redo(opened), opened.stages), *(name for name in named if name not in own)]
+        works, hosts = not own.isdisjoint(again) or not opened.is_settled(stages(opened)), None
         if works:
             for line in opened.begin():
                 say(line)

@@ -19,7 +19,7 @@ from curation.domains.grading import graded_among
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import share_among
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, RunInputs
 from curation.report.set_table import by_held_class
 from curation.selection.class_shares import Basis, ClassShares, distance, estimated
 from curation.selection.quotas import allocate
@@ -58,7 +58,7 @@ class ClassesChosen:
         return self.distance - self.least
 
 
-def by_class(run: RunRecord, record: GenerationRecord, arm: str | None) -> Json | None:
+def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
     """The classes of an arm's weak labels; ``None`` without an arm, or where there are no classes.
 
     A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their

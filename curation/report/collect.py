@@ -1,49 +1,15 @@
-"""Computes a run's report from its tables: a JSON object of every number on the page, with its n and interval."""
+"""Joins the numbers of a run's generations with stage times, costs and answers: the content of its report."""
 
-from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
 
-import numpy as np
-from pyroaring import BitMap64
-
-from curation.arms import ARMS, REFERENCE_ARM
-from curation.arrays import Bools, Int64s
-from curation.config.given import GIVEN
-from curation.hashing import derive, hash_unit
-from curation.json_types import Json, JsonView
-from curation.report import measures
-from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
+from curation.json_types import Json
 from curation.report.chained import chained
-from curation.report.class_table import by_class
-from curation.report.comparable import asked_unlike, domain_of
 from curation.report.costs import compared, money_of, spent
-from curation.report.diversity import diversity
-from curation.report.guarantee import by_gold, guarantee
 from curation.report.headline import headline
-from curation.report.judging import judging
-from curation.report.measured import GradedSet, InMemory
-from curation.report.measures import finite, share_of
+from curation.report.measures import finite
 from curation.report.passes import of_pass, starts
-from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
-from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunRecord
-from curation.report.risk_curves import risk_curves
-from curation.report.rows import difficulties, free_signals, graded_counts, judge, selected_rows, without_constant
-from curation.report.samples import samples
-from curation.report.student_findings import with_students
-from curation.report.students import further, learned, model
-from curation.report.tested import accuracy, read_tests
-from curation.report.trusted import evidence, foreseen_purities, regimes, sets, trust_tables, with_labels
-from curation.report.verdict import gravest, verdict
-from curation.selection.capped import is_capped
-from curation.tables import io, scans
-from curation.tables.row_ids import include, missing
-
-ROWS_IN_MEMORY = 1 << 19
-"""The scores of a graded pool of more labelled rows are counted on a grid."""
-SAMPLE = "report sample"
-"""The purpose of the seed that draws the rows of a large pool whose difficulty is asked for."""
+from curation.report.record import GenerationRecord, RunRecord
+from curation.report.verdict import gravest, with_verdict
 
 DETAILS = (
     "evidence",
@@ -81,8 +47,17 @@ DETAILS = (
 
 
 def collect(run: RunRecord) -> Json:
-    """The report of a run; it repeats the last generation's details at the top level."""
-    generations = [_generation(run, record) for record in run.generations]
+    """Join the report of a run, of whose generations all numbers are known.
+
+    It repeats the last generation's details at the top level.
+    """
+
+    def joined(record: GenerationRecord) -> Json:
+        found = with_verdict(run.numbers[record.name], run.reviews, run.directory)
+        del found["funnel"]
+        return {**found, "analysis": dict(record.analysis) or None}
+
+    generations = [joined(record) for record in run.generations]
     last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}
     seconds = sum(stage.seconds for stage in run.stages)
     costs = compared(run.forecast, run.spent)
@@ -98,10 +73,17 @@ def collect(run: RunRecord) -> Json:
         "own_code": dict(run.own_code),
         "config": run.config,
         "domain": run.domain.name,
-        "funnel": _funnel(run, generations),
+        "funnel": {
+            "splits": [
+                {"split": name, **counts, "dropped": run.overlap["dropped"].get(name, 0)}
+                for name, counts in run.prepare_counts.items()
+            ],
+            "overlap": dict(run.overlap),
+            "generations": [run.numbers[record.name]["funnel"] for record in run.generations],
+        },
         **{key: last[key] for key in DETAILS},
         "generations": generations,
-        "chain": chained(run, generations, partial(_generation, run)),
+        "chain": chained(run, generations, joined),
         "stages": [
             {
                 "name": stage.name,
@@ -133,222 +115,3 @@ def _selection(generation: Json) -> tuple[int | None, float | None]:
     if arm is None:
         return None, None
     return arm["num_selected"], None if arm["purity"] is None else arm["purity"]["value"]
-
-
-def _funnel(run: RunRecord, generations: list[Json]) -> Json:
-    return {
-        "splits": [
-            {"split": name, **counts, "dropped": run.overlap["dropped"].get(name, 0)}
-            for name, counts in run.prepare_counts.items()
-        ],
-        "overlap": dict(run.overlap),
-        "generations": [
-            {
-                "index": record.index,
-                "labelled": {split: dict(counts) for split, counts in record.label_counts.items()},
-                "graded": {split: graded_counts([ref]) for split, ref in record.grades.items()},
-                "too_long": {
-                    split: {key: value for key, value in counts.items() if key != "table"}
-                    for split, counts in record.too_long.items()
-                },
-                "tested": {name: graded_counts(refs) for name, refs in record.tests.items()},
-                "selected": {arm["name"]: arm["num_selected"] for arm in generation["arms"]},
-            }
-            for record, generation in zip(run.generations, generations, strict=True)
-        ],
-    }
-
-
-def _generation(run: RunRecord, record: GenerationRecord) -> Json:
-    tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
-    selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-    ranked = dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in selected if ARMS[arm].ranked)])
-    ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = dict.fromkeys([REFERENCE_ARM, *_always(run), *ranked, *ruling])
-    judged = {
-        split: without_constant(
-            judge(record.labels[split], ref, dict.fromkeys([*functions, *free_signals(record.labels[split])])),
-            functions,
-        )
-        for split, ref in record.grades.items()
-        if split != "pool"
-    }
-    num_pool = io.count(record.labels["pool"], filter=io.answered(record.labels["pool"]))
-    pool = _graded_pool(run, record, functions, tables, num_pool)
-    measured = sets(run, judged, pool)
-    parsed = {name: rows.parsed for name, rows in measured.items() if len(rows.parsed)}
-    tests = read_tests(record.tests)
-    difficulty = _labelled_difficulties(run, record, num_pool)
-    lines, means = regimes(run, record, judged, measured, num_pool)
-    num_candidates = _num_candidates(run, record, num_pool)
-    expected = {} if pool is not None else foreseen_purities(judged["source"], tables, num_candidates, run.seed)
-    chosen = {
-        arm: {
-            **_selected(arm, table, pool),
-            "foreseen_purity": None if (found := expected.get(arm)) is None else found.to_json(),
-            **{key: record.formats[arm][key] for key in FORMAT},
-            "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
-            "num_unread": _unread(record, arm),
-        }
-        for arm, table in tables.items()
-    }
-    students = learned(run, record, chosen, selected)
-    curves = [arm for arm in selected if not ARMS[arm].gold]
-    shown = evidence(run, record, judged, measured, tables, num_candidates)
-    varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
-    classes = by_class(run, record, None if shown is None else shown.arm)
-    shown = with_students(with_labels(shown, varied, classes), students, record.training, run.config)
-    return {
-        "verdict": None if shown is None else verdict(shown, run.directory).to_json(),
-        "evidence": None if shown is None else shown.to_json(),
-        "rows": None
-        if shown is None
-        else samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
-        "index": record.index,
-        "teacher_model": model(record.teacher, run.config.get("teacher")),
-        "trust_function": record.trust.to_json(),
-        "n": record.n,
-        "budget": dict(record.budget),
-        "budget_is_oracle": record.budget["oracle"],
-        "num_pool": num_pool,
-        "repeats": dict(record.repeats),
-        **students,
-        "students": further(run, record, chosen, selected),
-        "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
-        "verified": verified(record, selected),
-        "asked_unlike": asked_unlike(run.config),
-        "diversity": varied,
-        "classes": classes,
-        "teacher": {
-            "test": accuracy(tests, TEACHER),
-            "pool": None if pool is None or not len(pool) else pool.share_right.to_json(),
-        },
-        "shift": dict(record.shift),
-        "foreign": dict(record.foreign),
-        "guarantee": guarantee(run, record),
-        "regimes": lines,
-        "regime_means": means,
-        "trust": trust_tables(run, record, judged, measured, ranked, num_pool),
-        "reliability": {name: measures.reliability(rows) for name, rows in parsed.items()},
-        "histogram": {name: measures.histogram(rows) for name, rows in parsed.items()},
-        "pool_grid": _grid(pool, difficulty),
-        "purity_curves": measures.purity_curves(pool, curves, record.n)
-        if pool is not None and len(pool) and curves
-        else None,
-        "difficulty": _difficulty(difficulty, selected),
-        "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
-        "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
-        "risk_curves": risk_curves(run, record, judged, pool),
-        "judging": judging(record, alone=domain_of(run.config).judge is not None),
-        "projection": None if record.projection is None else dict(record.projection),
-        "analysis": dict(record.analysis) or None,
-    }
-
-
-def _always(run: RunRecord) -> list[str]:
-    """The free signals that the report measures whatever they are; none where no model gave log-probabilities."""
-    teacher = run.config.get("teacher", {})
-    return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
-
-
-def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json | None:
-    """The rows that a check passed, and how many of an arm's selection are among them; ``None``: none was checked.
-
-    The rows that pass rank before those that were not checked; how many of them are selected is not known where other
-    rules decide, too.
-    """
-    found = record.verified
-    if found is None or found["arm"] not in selected:
-        return None
-    num_selected = len(selected[found["arm"]])
-    return {
-        **found,
-        "share": share_of(found["passed"], found["asked"]),
-        "selected": num_selected,
-        "selected_checked": None if is_capped(record.budget) else min(num_selected, found["passed"]),
-    }
-
-
-def _unread(record: GenerationRecord, arm: str) -> int | None:
-    signal = ARMS[arm].signal
-    return None if signal is None else record.unread.get(signal.column)
-
-
-def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
-    """An arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
-    purity = None
-    if ARMS[arm].gold and table.num_rows:
-        purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
-    elif pool is not None and (found := pool.among_selected(arm)).n:
-        purity = found.to_json()
-    return {
-        "name": arm,
-        "label_source": "gold" if ARMS[arm].gold else "weak",
-        "num_selected": table.num_rows,
-        "num_unparsed": table.num_rows - int(table["is_parsed"].to_numpy().sum()),
-        "purity": purity,
-        "purity_by_definition": ARMS[arm].gold,
-    }
-
-
-def _graded_pool(
-    run: RunRecord, record: GenerationRecord, functions: Collection[str], tables: JsonView, num_pool: int
-) -> GradedSet | None:
-    """The graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
-    if "pool" not in record.grades:
-        return None
-    labels, grades = record.labels["pool"], record.grades["pool"]
-    measured = list(dict.fromkeys([*functions, *free_signals(labels)]))
-    if num_pool > ROWS_IN_MEMORY:
-        weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
-        seed = derive(run.seed, SAMPLE)
-        return on_grid(labels, grades, measured, weak, arms=[*functions], num_pool=num_pool, seed=seed)
-    selected = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-    judged = without_constant(judge(labels, grades, measured), functions)
-    return InMemory(judged=judged, selected=selected, seed=run.seed)
-
-
-def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
-    """The grid that the numbers of a large pool rest on; ``None`` where they are those of its rows."""
-    if not isinstance(pool, OnGrid):
-        return None
-    return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}
-
-
-def _num_candidates(run: RunRecord, record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected together: of repeated questions one row each."""
-    counts = record.repeats
-    num_again = counts["num_rows"] - counts["num_questions"]
-    if not num_again or run.config["selection"].get("repeats") == "all":
-        return num_pool
-    return num_pool - int(num_again * num_pool / counts["num_pool"])
-
-
-def _labelled_difficulties(run: RunRecord, record: GenerationRecord, num_pool: int) -> Difficulties:
-    """Difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
-
-    def drawn(row_ids_N: Int64s) -> Bools:
-        found: Bools = hash_unit(row_ids_N, derive(run.seed, SAMPLE)) < SAMPLE_ROWS / num_pool
-        return found
-
-    row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain, drawn if num_pool > ROWS_IN_MEMORY else None)
-    labelled = BitMap64()
-    for batch in scans.batches(record.labels["pool"], {"row_id": "row_id"}, None):
-        include(labelled, batch.column("row_id").to_numpy())
-    mine_N = ~missing(row_ids_N, labelled)
-    return row_ids_N[mine_N], values_N[mine_N]
-
-
-def _test_difficulties(run: RunRecord) -> Difficulties:
-    """Difficulties of the test rows; unknown if their domain does not have the pool's columns."""
-    if "test" not in run.prepared or not set(run.domain.columns.names) <= set(
-        io.open_table(run.prepared["test"]).schema.names
-    ):
-        return np.zeros(0, dtype=np.int64), np.zeros(0)
-    return difficulties(run.prepared["test"], run.domain)
-
-
-def _difficulty(found: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
-    row_ids_N, values_N = found
-    marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
-    return measures.difficulty(row_ids_N, values_N, marks)

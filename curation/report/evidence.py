@@ -14,7 +14,7 @@ from curation.arrays import Float64s, Int64s
 from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.metrics.estimates import NORMAL_QUANTILE
+from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
 from curation.report.groups import PossibleGroups
@@ -49,11 +49,11 @@ class Quality:
     """The Brier score less that of a constant, the share of right labels of the source's rows, on the same rows."""
     top: Estimate
     """The share of right labels among the rows that stand for the selected ones."""
-    top_trust: float
+    top_trust: Number
     """Their mean trust."""
     believed: Estimate
     """The share of right labels among the rows whose trust is at least one half; NaN without such a row."""
-    believed_trust: float
+    believed_trust: Number
     """Their mean trust."""
 
 

@@ -1,13 +1,13 @@
 """Whether the guarantee of a risk-controlled budget is claimed, what it assumes, and why it is withheld."""
 
 from curation.json_types import Json
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, RunInputs
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move", "bad_gold")
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
 
 
-def guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
+def guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     """The guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
     risk = record.budget["risk"]
     if risk is None:

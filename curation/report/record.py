@@ -78,6 +78,8 @@ class GenerationRecord:
     """One generation: its teacher, its selections, and the results of its students."""
 
     index: int
+    branch: str = ""
+    """The chain that it belongs to; empty: the main one."""
     teacher: ModelRef | None
     """``None`` for a teacher without weights (the scripted one)."""
     student_base: ModelRef | None
@@ -138,6 +140,11 @@ class GenerationRecord:
     """Findings of ``curate analyze``, by ``advantages`` and ``coherence`` (``curation.pipeline.analysing``)."""
 
     @property
+    def name(self) -> str:
+        """Name among all generations of the run: ``gen-1``, ``gen-1-naive``."""
+        return f"gen-{self.index}-{self.branch}" if self.branch else f"gen-{self.index}"
+
+    @property
     def n(self) -> int:
         """The budget of every arm."""
         return int(self.budget["n"])
@@ -171,16 +178,12 @@ class ChainRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """A whole run."""
+class RunInputs:
+    """Inputs of the numbers of a generation, beside its own record."""
 
-    name: str
     config: JsonView
     """The run's configuration as JSON."""
-    config_path: str | None
     seed: int
-    versions: Mapping[str, str]
-    command: str
     domain: Domain
     prepared: Mapping[str, TableRef]
     """The splits' tables by name; ``audit`` and ``test`` may be missing."""
@@ -188,9 +191,23 @@ class RunRecord:
     """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: JsonView
     """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
+    groups: Sequence[PossibleGroups] = ()
+    """Columns of the files that may divide rows into groups; none where the files cannot be read any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunInputs):
+    """A whole run."""
+
+    name: str
+    config_path: str | None
+    versions: Mapping[str, str]
+    command: str
     stages: Sequence[StageSummary]
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]
+    numbers: Mapping[str, JsonView] = field(default_factory=dict)
+    """The numbers of every generation (``report.numbers.compute_numbers``) by its name."""
     forecast: JsonView | None = None
     """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
@@ -201,8 +218,6 @@ class RunRecord:
     """Amounts by pass of a model, in all its runs."""
     directory: str = "RUN_DIR"
     """The run directory, for the commands that the report names."""
-    groups: Sequence[PossibleGroups] = ()
-    """Columns of the files that may divide rows into groups; none where the files cannot be read any more."""
     chain: ChainRecord | None = None
     """``None`` where no generation follows another."""
     reviews: Sequence[ReviewRecord] = ()

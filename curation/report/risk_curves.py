@@ -16,7 +16,7 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
 from curation.report.measures import share_of
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, RunInputs
 from curation.report.rows import LOWEST, Judged
 from curation.selection.order import Batch, Streamed
 from curation.selection.risk import curve
@@ -25,7 +25,7 @@ from curation.trust import get_trust
 
 
 def risk_curves(
-    run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
+    run: RunInputs, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
 ) -> Json | None:
     """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without one risk-controlled cut.
 

@@ -16,7 +16,7 @@ from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet, InMemory
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, RunInputs
 from curation.tables import io, schemas
 from curation.trust import get_trust
 
@@ -37,7 +37,7 @@ class Drawing:
 
 
 def samples(
-    run: RunRecord,
+    run: RunInputs,
     record: GenerationRecord,
     arm: str,
     function: str,
@@ -105,7 +105,7 @@ def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[
     return "validation", []
 
 
-def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
+def _rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
     """The rows with these ids, by id; each table is scanned once."""
     trust = get_trust(function, 0)
     names = set(io.open_table(drawing.labels).schema.names)
@@ -137,7 +137,7 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
     }
 
 
-def _prompt(run: RunRecord, example: Mapping[str, object]) -> str | None:
+def _prompt(run: RunInputs, example: Mapping[str, object]) -> str | None:
     return attempt(run.domain.prompt, example)[0]
 
 

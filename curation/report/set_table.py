@@ -13,12 +13,12 @@ from curation.domains.grading import graded_among
 from curation.domains.label_sets import LabelSets
 from curation.json_types import Json
 from curation.report.measures import share_among
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, RunInputs
 from curation.selection.class_shares import ClassShares, estimated
 from curation.tables import io
 
 
-def by_held_class(run: RunRecord, record: GenerationRecord, arm: str, sets: LabelSets) -> Json:
+def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: LabelSets) -> Json:
     """The classes of an arm's weak sets, the empty set last.
 
     A row for each class: ``given`` pool rows whose set holds it, ``estimated`` share in the pool, ``chosen`` rows and

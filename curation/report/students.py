@@ -10,7 +10,7 @@ from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.report.comparable import asked_unlike, withheld, withhold
 from curation.report.decodings import by_decoding
-from curation.report.record import BASE, GenerationRecord, RunRecord
+from curation.report.record import BASE, GenerationRecord, RunInputs
 from curation.report.tested import (
     accuracy,
     compared,
@@ -24,7 +24,7 @@ from curation.report.trained import trainings
 
 
 def learned(
-    run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
+    run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> Json:
     """The students of one base: each arm's training and results, their base, and what they may be compared by.
 
@@ -55,7 +55,7 @@ def learned(
 
 
 def further(
-    run: RunRecord, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
+    run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> list[Json]:
     """The further students by ``name``, each with the keys of :func:`learned`.
 

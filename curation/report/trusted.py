@@ -31,8 +31,7 @@ from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.near_copies import MOST_ROWS, NearCopies, near_copies, read_texts
 from curation.report.option_lengths import option_lengths
-from curation.report.people import checked
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, RunInputs
 from curation.report.rivals import against, best_signal, in_table, what_trust_is, who_won
 from curation.report.rows import Judged
 from curation.selection.capped import is_capped
@@ -43,7 +42,7 @@ LOOKED_AT, CHARACTERS = 2_000, 40
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
-def sets(run: RunRecord, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
+def sets(run: RunInputs, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
     """The non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded.
 
     Validation rows are held out under every fitted function, so that all are measured on the same ones.
@@ -58,7 +57,7 @@ def _held(source: Judged, functions: Collection[str], seed: int) -> InMemory:
 
 
 def evidence(
-    run: RunRecord,
+    run: RunInputs,
     record: GenerationRecord,
     judged: Mapping[str, Judged],
     measured: Mapping[str, GradedSet],
@@ -91,14 +90,6 @@ def evidence(
         shift=record.shift.get("source"),
         foreign=record.foreign.get(arm),
         seed=run.seed,
-        checked=checked(
-            run.reviews,
-            record.index,
-            arm,
-            record.selections[arm],
-            trust=float(trust_M.mean()) if len(trust_M) else 0.0,
-            confidence=CONFIDENCE,
-        ),
         capped=is_capped(record.budget),
         repeats=repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
@@ -128,7 +119,7 @@ def evidence(
 
 
 def _near(
-    run: RunRecord, record: GenerationRecord, arm: str, row_ids_M: Int64s
+    run: RunInputs, record: GenerationRecord, arm: str, row_ids_M: Int64s
 ) -> tuple[NearCopies | None, Int64s | None]:
     """Near-copies among the selected rows ``row_ids_M`` of an arm, and the cluster of each of these, int64 [M]."""
     source = io.read(run.prepared["source"], columns=["row_id", "gold"], filter="error IS NULL")
@@ -200,7 +191,7 @@ def repeats(fit: JsonView) -> Repeats | None:
 
 
 def trust_tables(
-    run: RunRecord,
+    run: RunInputs,
     record: GenerationRecord,
     judged: Mapping[str, Judged],
     measured: Mapping[str, GradedSet],
@@ -256,7 +247,7 @@ def _words(record: GenerationRecord, tables: Json) -> list[str]:
 
 
 def regimes(
-    run: RunRecord,
+    run: RunInputs,
     record: GenerationRecord,
     judged: Mapping[str, Judged],
     measured: Mapping[str, GradedSet],

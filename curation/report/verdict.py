@@ -6,12 +6,15 @@ and misses.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from curation.json_types import Json
+from pydantic import TypeAdapter
+
+from curation.json_types import Json, JsonView
+from curation.refs import TableRef
 from curation.report.class_table import COLLAPSE
 from curation.report.control import plain_words
-from curation.report.evidence import Evidence
+from curation.report.evidence import CONFIDENCE, Evidence
 from curation.report.headline import number, percent
 from curation.report.label_findings import (
     REPEATED,
@@ -29,6 +32,7 @@ from curation.report.label_findings import (
     unreadable,
 )
 from curation.report.levels import CARE, FEW_OF_A_CLASS, LEVELS, STOP, USE, Level, VerdictRule
+from curation.report.people import ReviewRecord, checked
 from curation.report.student_findings import learned_nothing
 from curation.report.trust_findings import (
     FEW_ROWS,
@@ -49,6 +53,7 @@ from curation.report.trust_findings import (
     worse_than_a_constant,
 )
 
+_EVIDENCE = TypeAdapter(Evidence)
 SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Beside the words, so that nothing depends on a colour."""
 
@@ -86,6 +91,26 @@ def verdict(evidence: Evidence, directory: str) -> ReportVerdict:
         words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
     findings = [item for _, item in found]
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
+
+
+def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: str) -> Json:
+    """Return the numbers of a generation with the verdict on them, by people's ``reviews`` of the selection too.
+
+    ``directory`` is the run's, for the commands to give next.
+    """
+    found = dict(numbers)
+    if (judged := found.pop("judged")) is None:
+        return {"verdict": None, **found}
+    people = checked(
+        reviews,
+        judged["index"],
+        judged["arm"],
+        TableRef.from_json(judged["table"]),
+        trust=judged["trust"],
+        confidence=CONFIDENCE,
+    )
+    evidence = replace(_EVIDENCE.validate_python(found["evidence"]), checked=people)
+    return {"verdict": verdict(evidence, directory).to_json(), **found, "evidence": evidence.to_json()}
 
 
 def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:

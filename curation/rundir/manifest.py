@@ -11,6 +11,7 @@ Paths below the directory are written relative to it, so that it can be moved an
 import hashlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
@@ -315,6 +316,15 @@ class Manifest:
         self._lost = {other: lost for other, lost in self.lost.items() if other != name}
         self.write()
         return record
+
+    @property
+    def pinned(self) -> dict[str, set[int]]:
+        """The versions of tables that records name, by the resolved path of the table."""
+        found: defaultdict[str, set[int]] = defaultdict(set)
+        for record in self.stages.values():
+            for ref in table_refs([record.inputs, record.outputs]):
+                found[str(place(ref.uri).resolve())].add(ref.version)
+        return found
 
     def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
         """Return where a stage with these inputs writes.

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 from curation.cluster import full_store
 from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_lance
 from curation.json_types import Json
+from curation.refs import table_refs
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.load import Load, fits
-from curation.rundir.manifest import Manifest
+from curation.rundir.manifest import Manifest, StageRecord
 from curation.rundir.status import Status, statuses
 from curation.stopping import Stopped, check, deferred, stopped_by
 from curation.storage.lease import Guard, Lease
-from curation.storage.paths import Place
+from curation.storage.paths import Place, place
+from curation.tables.versions import remove_older
 from curation.tasks import root
 from curation.telemetry import metrics
 from curation.telemetry.console import progress, say, too_quiet
@@ -341,6 +343,7 @@ class Run:
             kind=end.stage.kind,
             at=end.stage.at,
         )
+        self._remove_older_versions(record)
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         if end.is_whole:
             self._timing.note(end.stage, done.rows, seconds)
@@ -348,6 +351,14 @@ class Run:
         work = f"{done.rows:,} rows" if done.rows else "done"
         say(f"{name}: {work} in {seconds:.1f} s{rate}")
         return record.outputs
+
+    def _remove_older_versions(self, record: StageRecord) -> None:
+        """Remove the versions of the stage's own tables that a compaction replaced, and that no record names."""
+        folder, pinned = self.manifest.directory_of(record.name, record.inputs), self.manifest.pinned
+        for ref in table_refs(record.outputs):
+            if ref.uri.startswith(f"{folder}/"):
+                self.manifest.guard()
+                remove_older(ref, pinned[str(place(ref.uri).resolve())])
 
     def _failed(self, name: str, error: Exception) -> Exception:
         """The exception that a run raises for an error of a stage."""

@@ -92,7 +92,7 @@ class TeacherUse(Inputs):
         return replace(self, ask=self.ask.model_copy(update=changes))
 
     @contextmanager
-    def passing(self, task: Task, commit_seconds: float) -> Iterator[tuple[AskConfig, PassOptions]]:
+    def passing(self, task: Task, commit_seconds: float, fragment_mb: int) -> Iterator[tuple[AskConfig, PassOptions]]:
         """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
         engine, hold_cpus = self.started, task.hosts.hold_cpus
         name = str(self.backend)
@@ -103,7 +103,16 @@ class TeacherUse(Inputs):
             max_idle_seconds=engine.actors.max_idle_seconds,
         )
         with task.progress() as update, hosted as dataset:
-            yield engine, PassOptions(commit_seconds=commit_seconds, dataset=dataset, guard=task.guard, progress=update)
+            yield (
+                engine,
+                PassOptions(
+                    commit_seconds=commit_seconds,
+                    dataset=dataset,
+                    guard=task.guard,
+                    progress=update,
+                    fragment_mb=fragment_mb,
+                ),
+            )
 
     @property
     def name(self) -> str:

@@ -28,7 +28,6 @@ from curation.stages.label_chunks import LabelJob
 from curation.stages.reduce import Reduction, reduction_of
 from curation.stopping import checked
 from curation.tables import io, schemas
-from curation.tables.compaction import compact
 from curation.tables.row_ids import bitmap, missing
 from curation.teachers import width
 
@@ -120,8 +119,8 @@ class MakeLabels(AskModel):
         }
 
     def finished(self, task: Task, result: PassResult) -> Done:
-        """The stage done: its table compacted, its rows counted, its pass recorded."""
-        table = compact(result.table, self.fragment_mb, guard=task.guard)
+        """The stage done: its rows counted, its pass recorded."""
+        table = result.table
         counts = count_labels(table)
         if result.clipped_values:
             logger.warning(
@@ -152,7 +151,7 @@ class Label(MakeLabels):
 
     def run(self, task: Task) -> Done:
         """Label the rows that are not labelled yet, and count."""
-        with self.teacher.passing(task, self.commit_seconds) as (engine, how):
+        with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
             job = self.job(task, engine)
             state_size = width(job.teacher, job.model)
             result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)

@@ -52,7 +52,7 @@ class Read(MakeLabels):
         bought = BitMap64()
         for batch in checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
             bought |= bitmap(batch.column("row_id").to_numpy())
-        with self.teacher.passing(task, self.commit_seconds) as (engine, how):
+        with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
             job = ReadJob(
                 answers=self.answers,
                 engine=engine,

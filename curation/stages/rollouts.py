@@ -118,7 +118,7 @@ class RollOut(AskModel):
             limit=self.limit,
             telemetry=task.telemetry,
         )
-        with self.teacher.passing(task, self.commit_seconds) as (engine, how):
+        with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
             made = roll_out(job, replace(asked, engine=engine), directory=task.directory, **how)
         task.say(made.words)
         return Done(outputs=made, rows=made.num_asked)

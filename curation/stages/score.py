@@ -97,19 +97,38 @@ def _loaded(ref: TrustRef) -> "StateTrust":
 
 
 def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
-    """The signal's value of each row, float32 [N]; NaN if it has none."""
-    ids_M, values_M = _values(signal)
+    """The signal's value of each row, float32 [N]; NaN if it has none.
+
+    Both tables are about in the order of the pool, so that some neighbouring rows need few fragments of the signal.
+    """
     found_N = np.full(len(row_ids_N), np.nan, dtype=np.float32)
-    if len(ids_M):
-        place_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
-        hit_N = ids_M[place_N] == row_ids_N
-        found_N[hit_N] = values_M[place_N[hit_N]]
+    for place, (low, high) in enumerate(_ranges(signal)):
+        if low <= row_ids_N.max(initial=-1) and row_ids_N.min(initial=high + 1) <= high:
+            ids_M, values_M = _values(signal, place)
+            place_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
+            hit_N = ids_M[place_N] == row_ids_N
+            found_N[hit_N] = values_M[place_N[hit_N]]
     return found_N
 
 
 @lru_cache(maxsize=8)
-def _values(signal: TableRef) -> tuple[Int64s, Scores]:
-    table = io.read(signal, columns=["row_id", "value"])
+def _ranges(signal: TableRef) -> list[tuple[int, int]]:
+    """The smallest and the largest row id of each fragment."""
+    found = []
+    for fragment in io.open_table(signal).get_fragments():
+        ends = [
+            (int(ids_N.min()), int(ids_N.max()))
+            for batch in fragment.scanner(columns=["row_id"]).to_batches()
+            if len(ids_N := batch.column("row_id").to_numpy())
+        ]
+        found.append((min(low for low, _ in ends), max(high for _, high in ends)))
+    return found
+
+
+@lru_cache(maxsize=8)
+def _values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
+    """The ids of a fragment, ascending, and their values: 12 bytes a row."""
+    table = io.open_table(signal).get_fragments()[place].to_table(columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()
     order_M = np.argsort(ids_M)
     return ids_M[order_M], table["value"].to_numpy()[order_M].astype(np.float32)

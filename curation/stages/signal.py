@@ -28,7 +28,6 @@ from curation.stages.asking import AskModel
 from curation.stages.asks import Ask, Values, ask_of
 from curation.storage.paths import place
 from curation.tables import io, schemas
-from curation.tables.compaction import compact
 from curation.teachers.wrapped import ContentFree
 
 
@@ -229,7 +228,7 @@ def signal(
 
 
 def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, Json]:
-    """The compacted table of a stage's signal, and the record of its pass."""
-    with stage.teacher.passing(task, stage.commit_seconds) as (engine, how):
+    """The table of a stage's signal, and the record of its pass."""
+    with stage.teacher.passing(task, stage.commit_seconds, stage.fragment_mb) as (engine, how):
         result = signal(replace(job, engine=engine), row_ids_N, **how)
-    return compact(result.table, stage.fragment_mb, guard=task.guard), stage.teacher.record(result)
+    return result.table, stage.teacher.record(result)

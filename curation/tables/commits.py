@@ -28,6 +28,7 @@ from pyroaring import BitMap64
 from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
 from curation.storage.lease import Guard, unguarded
+from curation.tables.compaction import Merger
 from curation.tables.digests import rename_files
 from curation.tables.row_ids import RowIds, bitmap, include_all
 from curation.tables.versions import Superseded, sync_version
@@ -101,16 +102,20 @@ def with_note(written: pa.Table, **facts: object) -> pa.Table:
 
 
 class Committer:
-    """Appends written fragments to one table, each time after a call of ``guard``; refuses row ids that are there."""
+    """Appends written fragments to one table, each time after a call of ``guard``; refuses row ids that are there.
 
-    def __init__(self, uri: str, guard: Guard = unguarded) -> None:
+    ``fragment_mb``: small fragments are merged meanwhile, to so many MiB (``compaction.Merger``); unset: they stay.
+    """
+
+    def __init__(self, uri: str, guard: Guard = unguarded, fragment_mb: int | None = None) -> None:
         self.uri, self._guard = uri, guard
+        self._merger = None if fragment_mb is None else Merger(uri, fragment_mb)
         self.num_rows = 0
         """The number of rows committed by this committer."""
         self._row_ids = RowIds(uri)
         self._queue: list[_Queued] = []
         self._pending = BitMap64()
-        self._superseded = Superseded(uri, guard)
+        self._superseded = Superseded(guard)
         self._look()
 
     @property
@@ -164,6 +169,8 @@ class Committer:
         dataset = lance.dataset(self.uri)
         self._row_ids.follow(dataset)
         self._dataset, self._first = dataset, _first(dataset)
+        if self._merger is not None:
+            self._merger.forget()
         queue, self._queue, self._pending = self._queue, [], BitMap64()
         for queued in queue:
             if self._is_new(queued.ids):
@@ -181,11 +188,15 @@ class Committer:
     def _commit(self) -> None:
         """Add the queued fragments to the known version; lets Lance's error through if there is a newer version."""
         new = [fragment for queued in self._queue for fragment in queued.fragments]
+        merged = [] if self._merger is None else self._merger.take()
         operation = (
             lance.LanceOperation.Merge(new, self._dataset.schema)
             if self._first is None
             else lance.LanceOperation.Update(
-                removed_fragment_ids=[], updated_fragments=[self._first], new_fragments=new, fields_modified=[]
+                removed_fragment_ids=[number for item in merged for number in item.old],
+                updated_fragments=[self._first],
+                new_fragments=[*(fragment for item in merged for fragment in item.new), *new],
+                fields_modified=[],
             )
         )
         self._guard()
@@ -194,8 +205,12 @@ class Committer:
         if self._first is None:
             self._first = _first(self._dataset)
         self._row_ids.add(new, self._pending)
+        if merged:
+            self._row_ids.rebase(self._dataset)
         self._queue, self._pending = [], BitMap64()
         self._superseded.follow(self._dataset)
+        if self._merger is not None:
+            self._merger.start(self._dataset)
 
 
 def _first(dataset: lance.LanceDataset) -> FragmentMetadata | None:

@@ -1,8 +1,10 @@
-"""Compaction: rewrites many small fragments of a table as few large ones, in the table's own order.
+"""Compaction: rewrites many small fragments of a table as few large ones.
 
-A pass writes one fragment per chunk, whatever its size. After the pass, Ray tasks write the new fragments, and one
-commit replaces the old ones. The previous version and its files stay for its readers until ``curate clean``, so a table
-takes twice its space for a while.
+A pass writes one fragment per chunk, whatever its size, and each version of a table names all of its fragments. So
+while a pass adds to a table, Ray tasks merge what it has written (:class:`Merger`), and a commit takes as long at its
+end as at its beginning. After the pass, :func:`compact` merges what is left, in the table's own order. When the stage
+is on record, the versions before are removed (:func:`curation.tables.versions.remove_older`): their files hold the
+table's rows, hidden states too, a second time.
 
 Nothing depends on compaction: if a task or the commit fails, the previous version is used. The store refuses the commit
 if another driver's commit came first and named one of the old fragments; it refuses the other driver's if ours came
@@ -10,21 +12,25 @@ first.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import lance
-from lance.fragment import FragmentMetadata
+from lance.fragment import FragmentMetadata, write_fragments
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
 from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
 from curation.heavy import ray
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
 from curation.tables.digests import find_changed, rename_files
 from curation.tables.row_ids import RowIds
 from curation.tables.versions import sync_version
-from curation.tasks import in_tasks, root
+from curation.tasks import MAX_RETRIES, in_tasks, off_head, root
 
 logger = logger_of(__name__)
 
@@ -32,6 +38,8 @@ FEWEST = 16
 """Compact only a table with at least so many fragments; a smaller one is not worth rewriting all its rows."""
 FACTOR = 4
 """Compact only if the number of fragments falls at least this many times."""
+FANOUT = 256
+"""While a pass adds to a table, so many fragments of about the same size become one."""
 BATCH_BYTES = 16 << 20
 """Bytes of rows that a task reads at a time."""
 
@@ -70,7 +78,7 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
         {
             "target_rows_per_fragment": max(1, int(fragment_bytes / row_bytes)),
             "max_bytes_per_file": 2**40,  # split by rows only, otherwise a small fragment follows each large one
-            "batch_size": max(1, min(8192, int(BATCH_BYTES / row_bytes))),
+            "batch_size": _batch_rows(row_bytes),
             "num_threads": 1,
         },
     ).tasks
@@ -82,10 +90,9 @@ def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
     """Write one fragment, without committing.
 
     Raises:
-        CommitError: a file was changed since it was written: a copy with digests of its own would hide that.
+        CommitError: a file was changed since it was written.
     """
-    if wrong := find_changed(ref.uri, task.fragments):
-        raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
+    _require_unchanged(ref, task.fragments)
     executed = task.execute(lance.dataset(ref.uri, version=ref.version))
     result = json.loads(executed.json())  # type: ignore[attr-defined]  # its stubs lack it
     rename_files(ref.uri, result["new_fragments"])
@@ -115,7 +122,109 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
     if not files <= known or dataset.count_rows() != len(ids.ids):
         raise CommitError(f"{ref.uri}: rows of another driver came in between version {ref.version} and its compaction")
     ids.rebase(dataset)
+    ids.save()
     return TableRef(uri=ref.uri, version=dataset.version)
+
+
+class MergedFragments(NamedTuple):
+    """Fragments of a table that were written anew, and what they became."""
+
+    old: list[int]
+    new: list[FragmentMetadata]
+
+
+class Merger:
+    """Merges small fragments of a table in Ray tasks while a committer, the only one to commit, adds to it.
+
+    It merges fragments of about the same size as soon as there are ``FANOUT`` of them, or together they are as large as
+    a fragment is to be. So a row is written anew some three times at most, and a version names no more than some
+    hundred small fragments. The table's first fragment stays: each commit names it.
+    """
+
+    def __init__(self, uri: str, fragment_mb: int) -> None:
+        self._uri, self._fragment_bytes = uri, fragment_mb << 20
+        self._under_way: dict[ray.ObjectRef[list[Json]], list[FragmentMetadata]] = {}
+
+    def start(self, dataset: lance.LanceDataset) -> None:
+        """Start to merge the fragments of this version that are ripe."""
+        busy = {fragment.id for group in self._under_way.values() for fragment in group}
+        for group in self._ripe(fragment.metadata for fragment in dataset.get_fragments()[1:]):
+            if busy.isdisjoint(fragment.id for fragment in group):
+                _, where = off_head(ray.nodes())  # type: ignore[no-untyped-call]
+                task = ray.remote(merge).options(num_cpus=0, max_retries=MAX_RETRIES, **where)
+                ids = [fragment.id for fragment in group]
+                self._under_way[task.remote(TableRef(uri=self._uri, version=dataset.version), ids)] = group
+
+    def take(self) -> list[MergedFragments]:
+        """Return what has been merged since the last call; its new fragments are in no version yet.
+
+        Raises:
+            CommitError: a file was changed since it was written, or rows are missing.
+        """
+        found = []
+        for task in (
+            ray.wait([*self._under_way], num_returns=len(self._under_way), timeout=0)[0] if self._under_way else ()
+        ):
+            group = self._under_way.pop(task)
+            try:
+                new = [FragmentMetadata.from_json(json.dumps(item)) for item in ray.get(task)]
+            except (*REFUSALS, ray.exceptions.RayError) as error:
+                if isinstance(root(error), CommitError):
+                    raise root(error) from error
+                logger.warning("%s: keeps %d small fragments (%s)", self._uri, len(group), of_lance(error) or error)
+                continue
+            before, after = (sum(fragment.physical_rows for fragment in part) for part in (group, new))
+            if before != after:
+                raise CommitError(f"{self._uri}: {before} rows of {len(group)} fragments became {after}")
+            found.append(MergedFragments([fragment.id for fragment in group], new))
+        return found
+
+    def forget(self) -> None:
+        """Drop what is under way: another version than the one that it was made for is the newest."""
+        self._under_way = {}
+
+    def _ripe(self, fragments: Iterable[FragmentMetadata]) -> Iterator[list[FragmentMetadata]]:
+        levels: defaultdict[int, list[FragmentMetadata]] = defaultdict(list)
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for fragment in fragments:
+            size = max(1, sum(file.file_size_bytes or 0 for file in fragment.files))
+            if size >= self._fragment_bytes:
+                continue
+            level = int(math.log(size, FANOUT))
+            levels[level].append(fragment)
+            sizes[level] += size
+            num = len(levels[level])
+            if num == FANOUT or (num >= FACTOR and sizes[level] >= self._fragment_bytes):
+                yield levels.pop(level)
+                del sizes[level]
+
+
+def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
+    """Write the rows of some fragments as one, without committing; return its description.
+
+    Raises:
+        CommitError: a file was changed since it was written.
+    """
+    dataset = lance.dataset(ref.uri, version=ref.version)
+    old: list[Any] = [dataset.get_fragment(number) for number in ids]
+    _require_unchanged(ref, [fragment.metadata for fragment in old])
+    num_bytes = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.metadata.files)
+    num_rows = sum(fragment.physical_rows for fragment in old)
+    scanner = dataset.scanner(fragments=old, batch_size=_batch_rows(num_bytes / num_rows), scan_in_order=True)
+    one = {"max_rows_per_file": num_rows, "max_bytes_per_file": 2**40}  # a number of rows beyond 32 bits is taken as 0
+    new = write_fragments(scanner.to_reader(), ref.uri, schema=dataset.schema, mode="append", **one)
+    described: list[Json] = [fragment.to_json() for fragment in new]
+    rename_files(ref.uri, described)
+    return described
+
+
+def _require_unchanged(ref: TableRef, fragments: Sequence[FragmentMetadata]) -> None:
+    if wrong := find_changed(ref.uri, fragments):  # a copy with digests of its own would hide that
+        raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
+
+
+def _batch_rows(row_bytes: float) -> int:
+    return max(1, min(8192, int(BATCH_BYTES / max(1.0, row_bytes))))
 
 
 def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:

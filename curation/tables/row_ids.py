@@ -1,16 +1,15 @@
 """The row ids of a table as a cached bitmap, so that a resume can quickly ask a table of 10^8 rows what it holds.
 
-The table is the only source of ids. ``<table>.ids`` beside it is a cache: the bitmap of the first fragments of the
-table, and a digest of their file names, which Lance draws at random and never reuses. If the table still begins with
-these fragments, only the others are read. If not (it was overwritten, or removed and made again), all are read.
-Compaction keeps the ids, so it carries the cache over (:meth:`RowIds.rebase`).
+The table is the only source of ids. ``<table>.ids`` beside it is a cache: the bitmap of some fragments of the table,
+and their names, which Lance draws at random and never reuses. Only the other fragments of the table are read. If none
+of its fragments is known, or there are more ids than rows (it was overwritten, or restored), all are read.
 """
 
 import hashlib
 import json
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import lance
 import numpy as np
@@ -42,10 +41,8 @@ class RowIds:
         self.ids = BitMap64()
         """The ids of the version followed last; every second id of a range of 10^8 takes 12.5 MB."""
         self._path = place(f"{uri}.ids")
-        self._names = hashlib.sha256()
-        self._expected = self._names.hexdigest()
-        """The digest of the names of the first ``_num_fragments`` fragments, whose ids are loaded."""
-        self._num_fragments = 0
+        self._names: set[str] = set()
+        """The fragments whose ids are loaded."""
         self._saved = time.monotonic()
         self._load()
 
@@ -56,51 +53,47 @@ class RowIds:
             CommitError: an id occurs twice in it.
         """
         begun = time.monotonic()
-        fragments = dataset.get_fragments()
-        names = [name_of(fragment.metadata) for fragment in fragments]
-        known, ids = self._num_fragments, self.ids
-        if digest_of(names[:known]).hexdigest() != self._expected:
-            known, ids = 0, BitMap64()
-        new, num_new = BitMap64(), 0
-        for ids_N in scan(dataset, fragments[known:], in_order=False) if known < len(fragments) else ():
-            include(new, ids_N)
-            num_new += len(ids_N)
-        num_ids = len(ids) + len(new) - ids.intersection_cardinality(new)
-        if num_ids != len(ids) + num_new:
-            raise CommitError(
-                f"{dataset.uri}: {len(ids) + num_new} rows hold {num_ids} different row ids; restore an older version"
-            )
-        ids.update(new)
-        self.ids, self._names, self._num_fragments = ids, digest_of(names), len(names)
-        self._expected = self._names.hexdigest()
+        fragments = {name_of(fragment.metadata): fragment for fragment in dataset.get_fragments()}
+        if self._names.isdisjoint(fragments) or not self._add_unknown(dataset, fragments):
+            self.ids, self._names = BitMap64(), set()
+            if not self._add_unknown(dataset, fragments):
+                raise CommitError(
+                    f"{dataset.uri}: {dataset.count_rows()} rows hold {len(self.ids)} different row ids; restore an "
+                    "older version"
+                )
         if time.monotonic() - begun > SAVE_SECONDS / 30:
             self.save()
 
+    def _add_unknown(self, dataset: lance.LanceDataset, fragments: Mapping[str, lance.LanceFragment]) -> bool:
+        """Load the ids of fragments that are not known; return whether each row of the version has an id of its own.
+
+        Known fragments that the version does not name were merged into others, which hold their ids too; were they
+        dropped, there would be more ids than rows.
+        """
+        unknown = [fragment for name, fragment in fragments.items() if name not in self._names]
+        new = BitMap64()
+        for ids_N in scan(dataset, unknown, in_order=False) if unknown else ():
+            include(new, ids_N)
+        self.ids.update(new)
+        self._names = set(fragments)
+        return len(self.ids) == dataset.count_rows()
+
     def add(self, fragments: Iterable[FragmentMetadata], ids: BitMap64) -> None:
-        """Add the ids that were just committed, after all loaded fragments."""
-        for fragment in fragments:
-            self._names.update(name_of(fragment).encode())
-            self._num_fragments += 1
-        self._expected = self._names.hexdigest()
+        """Add the ids that were just committed."""
+        self._names.update(map(name_of, fragments))
         include_all(self.ids, ids)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 
     def rebase(self, dataset: lance.LanceDataset) -> None:
-        """Switch to a version that has the same rows in other fragments, and write the cache."""
-        self._names = digest_of(names := [name_of(fragment.metadata) for fragment in dataset.get_fragments()])
-        self._expected, self._num_fragments = self._names.hexdigest(), len(names)
-        self.save()
+        """Switch to a version that has the same rows in other fragments."""
+        self._names = {name_of(fragment.metadata) for fragment in dataset.get_fragments()}
 
     def save(self) -> None:
         """Write the cache; if that fails, the next reader reads the table."""
         self._saved = time.monotonic()
         content = self.ids.serialize()
-        head = {
-            "fragments": self._num_fragments,
-            "names": self._expected,
-            "content": hashlib.sha256(content).hexdigest(),
-        }
+        head = {"fragments": sorted(self._names), "content": hashlib.sha256(content).hexdigest()}
         try:
             write_atomically(self._path, json.dumps(head).encode() + b"\n" + content)
         except OSError as error:
@@ -115,8 +108,7 @@ class RowIds:
             head = json.loads(text)
             if hashlib.sha256(content).hexdigest() != head["content"]:
                 raise ValueError("its content is damaged")
-            self._num_fragments, self._expected = int(head["fragments"]), str(head["names"])
-            self.ids = BitMap64.deserialize(content)
+            self._names, self.ids = set(map(str, head["fragments"])), BitMap64.deserialize(content)
         except (ValueError, KeyError, TypeError) as error:
             logger.warning("%s: ignored (%s)", self._path, error)
 
@@ -196,12 +188,4 @@ def scan(
 
 def name_of(fragment: FragmentMetadata) -> str:
     """The identity of a fragment's rows: the file of its first columns, and its deletions."""
-    return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}\n"
-
-
-def digest_of(names: Iterable[str]) -> "hashlib._Hash":
-    """A digest of names, to which more can be added."""
-    digest = hashlib.sha256()
-    for name in names:
-        digest.update(name.encode())
-    return digest
+    return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}"

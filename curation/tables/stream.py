@@ -42,6 +42,7 @@ def commit_stream(
     *,
     seconds: float,
     guard: Guard = unguarded,
+    fragment_mb: int | None = None,
     on_commit: Callable[[CommitRound], None] | None = None,
     on_written: Callable[[WrittenFragment], None] | None = None,
     rest: Callable[[], Iterable[pa.Table]] = tuple,
@@ -52,9 +53,9 @@ def commit_stream(
     One that waits long for its next table yields None now and then, so that what has come is committed in time. Slow
     commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
-    A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
-    their first rows. So where each task names its tables in that order, a row of a later one is never committed before
-    the same task's rows of an earlier one.
+    A round commits table by table: those of ``committers`` in their order, then the others, with ``guard`` and
+    ``fragment_mb`` (:class:`Committer`), in that of their first rows. So where each task names its tables in that
+    order, a row of a later one is never committed before the same task's rows of an earlier one.
 
     ``on_commit`` is called after each round, ``on_written`` for each row as it arrives.
     """
@@ -64,7 +65,7 @@ def commit_stream(
     def take(table: pa.Table) -> None:
         for row in table.to_pylist():
             if row["uri"] not in of:
-                of[row["uri"]] = Committer(row["uri"], guard)
+                of[row["uri"]] = Committer(row["uri"], guard, fragment_mb)
             of[row["uri"]].add(row["fragments"], row["row_ids"])
             if on_written is not None:
                 note = {} if row["note"] is None else json.loads(row["note"])

@@ -8,6 +8,7 @@ version before it is whole, and the rows that only the torn one named are done a
 import re
 import time
 from collections import deque
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import lance
@@ -126,11 +127,12 @@ class Superseded:
 
     Each version's manifest names all fragments of the table, so n commits leave n * n / 2 names. No reference can name
     these versions, because a pass returns only its last one. A pass only adds rows, so every later version holds theirs
-    too, and open readers are unaffected. The store refuses a commit that was made for a removed version, however late.
+    too; who has one open for longer than ``KEPT_SECONDS`` may find that its small files were merged and are gone. The
+    store refuses a commit that was made for a removed version, however late.
     """
 
-    def __init__(self, uri: str, guard: Guard) -> None:
-        self._uri, self._guard = uri, guard
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._newest: int | None = None
         self._replaced: deque[tuple[int, float]] = deque()
         """Versions, the oldest first, with the time when each was replaced."""
@@ -154,10 +156,24 @@ class Superseded:
         old = []
         while self._replaced and self._replaced[0][1] <= before:
             old.append(self._replaced.popleft()[0])
-        if not old:
-            return
         self._guard()
-        try:
-            dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
-        except REFUSALS as error:  # `curate clean` removes them later
-            logger.warning("%s: %d old versions were not removed (%s)", self._uri, len(old), of_lance(error) or error)
+        remove_versions(dataset, old)
+
+
+def remove_older(ref: TableRef, pinned: Collection[int]) -> None:
+    """Remove the versions of a table before ``ref`` that are not ``pinned``, with the files that only they name."""
+    dataset = lance.dataset(ref.uri, version=ref.version)
+    old = [number for item in dataset.versions() if (number := item["version"]) < ref.version]
+    remove_versions(dataset, [number for number in old if number not in pinned])
+
+
+def remove_versions(dataset: lance.LanceDataset, old: Sequence[int]) -> None:
+    """Remove versions that no record names and that have no tag, and the files that only they name, if that succeeds.
+
+    A commit that was made for one of them is refused, however late it comes.
+    """
+    try:
+        if old:
+            dataset.cleanup_old_versions(versions=list(old), error_if_tagged_old_versions=False)
+    except REFUSALS as error:  # `curate clean` removes them later
+        logger.warning("%s: %d old versions were not removed (%s)", dataset.uri, len(old), of_lance(error) or error)

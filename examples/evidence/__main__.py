@@ -2,7 +2,8 @@
 
 It makes rows and bases that are missing, checks the gates on development splits, does the cells that are missing, and
 writes ``results.json`` after each. The same command goes on where it was stopped. ``--write-docs`` fills the tables of
-docs/evidence.md from ``results.json``; ``--plan`` prints what is missing and how long it takes.
+docs/evidence.md and docs/log/evidence.md from ``results.json``; ``--plan`` prints what is missing and how long it
+takes.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from examples.evidence.gates import Gate, gates, told
 from examples.evidence.recipes import recipe_cells
 
 RESULTS = HERE / "results.json"
-PAGE = ROOT / "docs" / "evidence.md"
+PAGES = (ROOT / "docs" / "evidence.md", ROOT / "docs" / "log" / "evidence.md")
 DATA_SECONDS, BASES_SECONDS = 420, 1100
 """Expected, alone on two cores."""
 
@@ -149,7 +150,7 @@ def main() -> int:
     parser.add_argument("--gates", action="store_true", help="check the gates, and stop")
     parser.add_argument("--no-gates", action="store_true", help="go on where a gate fails")
     parser.add_argument("--plan", action="store_true", help="print what is missing, and do nothing")
-    parser.add_argument("--write-docs", action="store_true", help="fill docs/evidence.md from the results")
+    parser.add_argument("--write-docs", action="store_true", help="fill docs/evidence.md and docs/log/evidence.md")
     given = parser.parse_args()
     home = given.home.absolute()
     first = plan.gate_cells(home, given.tasks)
@@ -177,8 +178,9 @@ def main() -> int:
     if given.write_docs:
         from examples.evidence.tables import write_docs
 
-        write_docs(PAGE, json.loads(given.results.read_text()))
-        say(f"tables: {PAGE}")
+        for page in PAGES:
+            write_docs(page, json.loads(given.results.read_text()))
+            say(f"tables: {page}")
     return 0
 
 

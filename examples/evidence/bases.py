@@ -159,7 +159,7 @@ def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, reci
 
 def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
     """The share of greedy answers that are right, in either notation."""
-    teacher = TransformersTeacher(AskConfig(states=("output_last",)), model)
+    teacher = TransformersTeacher(AskConfig(states=("output_last",), dtype="float32"), model)
     examples = [domain.read(row) for row in rows]
     requests = [Request(row_id=place, prompt=domain.prompt(example)) for place, example in enumerate(examples)]
     right = 0

@@ -1,4 +1,4 @@
-"""The tables of docs/evidence.md, made from ``results.json`` alone."""
+"""The tables of docs/evidence.md and docs/log/evidence.md, made from ``results.json`` alone."""
 
 import re
 from collections.abc import Mapping, Sequence

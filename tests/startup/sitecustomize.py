@@ -1,8 +1,8 @@
 """Python runs this at the start of every process of the tests, since ``conftest.py`` puts this folder on its path.
 
 An import of torch and transformers makes a million objects, through which Python's default looks for garbage again and
-again: a fifth of the CPU time of such an import (``docs/log.md``, "What the tests cost"). A third of the rest of an
-import of transformers' models is scikit-learn, for one function of assisted generation, which nothing here uses.
+again: a fifth of the CPU time of such an import (``docs/log/experiments.md``, "What the tests cost"). A third of the rest
+of an import of transformers' models is scikit-learn, for one function of assisted generation, which nothing here uses.
 """
 
 import gc

@@ -45,7 +45,7 @@ def export_student(
     words = [f"{output}: {written.kind} of {found.stage} of {found.run}, with README.md and lineage.json"]
     if lineage["evaluation"] is None:
         words.append(
-            f"warning: {run}/report.json does not tell of this student, so the card has no test accuracy, purity or "
+            f"warning: {run} has no numbers of this student, so the card has no test accuracy, purity or "
             "trust metrics; when `curate run` has ended, export again with --force"
         )
     elif (verdict := lineage["verdict"]) is not None and verdict["level"] == STOP:

@@ -5,11 +5,12 @@ from functools import cached_property
 
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import chosen_generation, fitted_by, fitting_stage, read_run, report_of
+from curation.commands.export.run import chosen_generation, fitted_by, fitting_stage, read_run
 from curation.config import AnswersConfig, RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
 from curation.pipeline.grading import grading_stage
+from curation.pipeline.numbers import numbers_after
 from curation.refs import ModelRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -91,11 +92,10 @@ class Fit:
         return int(self.record.inputs["seed"])
 
     @cached_property
-    def report(self) -> JsonView | None:
-        """The generation's part of the run's report, if that tells of this very fit; ``None``: none does."""
-        content = report_of(self.manifest, self.record)
-        found: JsonView | None = None if content is None else content["generations"][self.generation]
-        return found
+    def numbers(self) -> JsonView | None:
+        """The generation's numbers, with the verdict, if they tell of this very fit; ``None``: none do."""
+        found = numbers_after(self.manifest, self.record, self.generation)
+        return None if found is None else found["numbers"]
 
 
 def labels_stage(config: RunConfig) -> type[Label | Read]:

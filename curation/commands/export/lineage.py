@@ -24,13 +24,14 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 
 
 def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json:
-    """Everything that the card tells; ``evaluation`` is ``None`` where no report tells of the student."""
-    arm, report = ARMS[student.arm], student.report
-    # The report has the details of the main chain alone.
-    generation = None if report is None or student.branch else report["generations"][student.generation]
+    """Everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
+    arm, measured = ARMS[student.arm], student.measured
+    # The card has results of the main chain alone.
+    generation = None if measured is None or student.branch else measured["numbers"]
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
     results = further.get(student.name, generation)
+    made_with = versions() if measured is None else measured["made_by"]["versions"]
     own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
     selected = student.selecting
     assert selected is not None, "find_student compares the digest of its rows"
@@ -43,7 +44,7 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
         "run": {
             "name": student.run,
             "directory": str(student.manifest.directory.resolve()),
-            "command": None if report is None else report["command"],
+            "command": None if measured is None else measured["made_by"]["command"],
             "seed": student.config.seed,
         },
         "student": {
@@ -66,7 +67,10 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
         "training": _training(student),
         "verdict": None if generation is None else _verdict(generation),
         "evaluation": None if own is None else _evaluation(student, generation, results, own),
-        "versions": {"run": dict(versions() if report is None else report["versions"]), "export": dict(versions())},
+        "versions": {
+            "run": dict(made_with),
+            "export": dict(versions()),
+        },
     }
 
 

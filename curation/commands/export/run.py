@@ -6,12 +6,10 @@ from curation.arms import REFERENCE_ARM
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.errors import ExportError
-from curation.json_types import JsonView
 from curation.rundir.graph import Stage
-from curation.rundir.manifest import Manifest, StageRecord
+from curation.rundir.manifest import Manifest
 from curation.stages.fit import FitTrust
 from curation.stages.search import Search
-from curation.storage.json_files import read_json
 from curation.storage.paths import Place, require_reachable
 
 
@@ -39,16 +37,6 @@ def chosen_generation(config: RunConfig, generation: int | None, there: str) -> 
     if generation is not None and not 0 <= generation <= last:
         raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {there}")
     return last if generation is None else generation
-
-
-def report_of(manifest: Manifest, record: StageRecord) -> JsonView | None:
-    """The run's report, if it tells of the very work that the record is of; ``None``: none does."""
-    try:
-        content: JsonView = read_json(manifest.directory / "report.json")
-    except (OSError, ValueError):
-        return None
-    own = (record.name, record.started, record.seconds)
-    return content if own in [(item["name"], item["started"], item["seconds"]) for item in content["stages"]] else None
 
 
 def fitting_stage(config: RunConfig, trust: str) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
-from curation.commands.export.run import chosen_generation, fitted_by, read_run, report_of
+from curation.commands.export.run import chosen_generation, fitted_by, read_run
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
+from curation.pipeline.numbers import numbers_after
 from curation.refs import ModelRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -101,9 +102,9 @@ class Student:
         return place(self.model.adapter or self.model.base)
 
     @cached_property
-    def report(self) -> JsonView | None:
-        """The run's report if it tells of this very training; ``None``: none does."""
-        return report_of(self.manifest, self.record)
+    def measured(self) -> JsonView | None:
+        """The generation's ``metrics.json``, with the verdict, if it tells of this very training; else ``None``."""
+        return numbers_after(self.manifest, self.record, self.generation)
 
 
 def _changed(student: Student) -> str | None:

@@ -82,7 +82,7 @@ def export_trust(
     text = [f"{output}: {fit.name}{kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
     if not description.evaluation:
         text.append(
-            f"warning: {run}/report.json does not tell of this fit, so the package has no AUC and no purity; when "
+            f"warning: {run} has no numbers of this fit, so the package has no AUC and no purity; when "
             "`curate run` has ended, export again with --force"
         )
     if rows is None:
@@ -154,11 +154,11 @@ def _answers(stage: StageRecord) -> AnswersConfig:
 
 
 def _evaluation(fit: Fit) -> Iterator[Measured]:
-    """The report's measures of the function on rows with a label that could be read."""
-    if fit.report is None:
+    """The run's measures of the function on rows with a label that could be read."""
+    if fit.numbers is None:
         return
     for rows in ("validation", "pool"):
-        found = fit.report["trust"].get(rows, {}).get("parsed", {})
+        found = fit.numbers["trust"].get(rows, {}).get("parsed", {})
         own = found.get("functions", {}).get(fit.name)
         if own is None:
             continue
@@ -176,8 +176,8 @@ def _evaluation(fit: Fit) -> Iterator[Measured]:
 
 def _verdict(fit: Fit) -> RunVerdict | None:
     """The verdict on the generation, if the arm that it judges ranks by this function."""
-    found = None if fit.report is None else fit.report.get("verdict")
-    if fit.report is None or found is None or ARMS.find(fit.report["evidence"]["arm"]).trust != fit.name:
+    found = None if fit.numbers is None else fit.numbers["verdict"]
+    if fit.numbers is None or found is None or ARMS.find(fit.numbers["evidence"]["arm"]).trust != fit.name:
         return None
     after = found["findings"][0]["next"] if found["findings"] else ""
     return RunVerdict(level=found["level"], sentence=found["sentence"], next=after.rstrip("."))

@@ -57,7 +57,7 @@ def check_of(value: object) -> Check:
         )
     options = value[name]
     if not isinstance(options, Mapping):
-        raise ConfigError(f"check.{name}: {options!r} is no mapping of options; docs/own-data.md lists them")
+        raise ConfigError(f"check.{name}: {options!r} is no mapping of options; docs/data-forms.md lists them")
     return _made(_RULES[name], name, options)
 
 
@@ -65,5 +65,5 @@ def _made(made_by: Any, name: str, options: Mapping[str, Any]) -> Check:
     try:
         check: Check = made_by(**options)
     except TypeError as error:
-        raise ConfigError(f"check.{name}: does not take {dict(options)!r} ({error}); see docs/own-data.md") from error
+        raise ConfigError(f"check.{name}: does not take {dict(options)!r} ({error}); see docs/data-forms.md") from error
     return check

@@ -172,7 +172,7 @@ class CommandCheck:
         if self._num_failed >= MOST_FAILED:
             raise ConfigError(
                 f"check.command: {' '.join(self.command)} fails on each of {MOST_FAILED} rows that it was given alone, "
-                f"the last time: {error}; mend the program (docs/own-data.md says what it reads and prints)"
+                f"the last time: {error}; mend the program (docs/data-forms.md says what it reads and prints)"
             )
         return RowError(f"check_failed: the command was given this row alone, and {error}")
 

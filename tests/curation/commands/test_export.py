@@ -188,11 +188,12 @@ def test_a_base_on_the_hub_is_named_with_its_commit_and_a_guarantee_in_words(fin
         curves = {"step": [1.0, 2.0], "reward": [0.25, 0.5], "kl": [0.0, None]}
         stages[STAGE]["outputs"]["training"] |= {"losses": [0.5, 0.125], "curves": curves, "stopped": "nothing learnt"}
         stages["gen-0/select"]["outputs"]["budget"] |= {"rule": "risk", "risk": {"rule": "ours"}}
-        report = json.loads((copy / "report.json").read_text())
-        report["generations"][0]["guarantee"] = {
+        path = copy / stages["gen-0/numbers"]["outputs"]["metrics"]
+        content = json.loads(path.read_text())
+        content["numbers"]["guarantee"] = {
             "claimed": True, "withheld": None, "text": "at most 10 % wrong", "exchangeable": "by construction",
         }  # fmt: skip
-        (copy / "report.json").write_text(json.dumps(report))
+        path.write_text(json.dumps(content))
 
     directory = changed(finished, tmp_path, published)
     export(directory, "-o", tmp_path / "out")
@@ -418,19 +419,14 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     assert "none: filters by this package have no cascade" in (tmp_path / "bare/README.md").read_text()
 
 
-def test_the_verdict_travels_with_what_is_exported(finished, tmp_path: Path):
-    _, report = finished
+def test_the_verdict_travels_with_what_is_exported(finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    copy, report = finished
     assert report["generations"][0]["evidence"]["arm"] == "trust"
     said = "Do not use: a test says so."
 
-    def judge(stages: dict[str, Any], copy: Path) -> None:
-        content = json.loads((copy / "report.json").read_text())
-        findings = [{"rule": "signal", "level": STOP, "finding": "a test says so", "next": "Label more rows."}]
-        judged = {"level": STOP, "sign": "x", "sentence": said, "findings": findings}
-        content["generations"][0]["verdict"] = judged
-        (copy / "report.json").write_text(json.dumps(content))
-
-    copy = changed(finished, tmp_path, judge)
+    findings = [{"rule": "signal", "level": STOP, "finding": "a test says so", "next": "Label more rows."}]
+    judged = {"level": STOP, "sign": "x", "sentence": said, "findings": findings}
+    monkeypatch.setattr("curation.pipeline.numbers.with_verdict", lambda numbers, *_: {**numbers, "verdict": judged})
     for arguments in (["export-trust", copy, "-o", tmp_path / "t"], ["export-student", copy, "-o", tmp_path / "s"]):
         found = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
         assert found.exit_code == 0 and said in found.stderr and found.stderr.startswith("warning: "), found.output
@@ -495,8 +491,8 @@ def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tm
     assert not out.exists()
 
 
-def test_a_moved_run_without_a_report_gives_a_package_without_numbers(finished, tmp_path: Path):
-    copy = changed(finished, tmp_path, lambda stages, copy: (copy / "report.json").unlink())
+def test_a_moved_run_without_numbers_gives_a_package_without_numbers(finished, tmp_path: Path):
+    copy = changed(finished, tmp_path, lambda stages, copy: stages.pop("gen-0/numbers"))
     assert "warning: " in (line := export_trust(copy, "-o", tmp_path / "trust"))
     package = package_of(tmp_path / "trust")
     assert package.description.evaluation == () and package.description.made.directory == str(copy)

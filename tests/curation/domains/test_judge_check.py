@@ -111,7 +111,7 @@ def test_no_other_stage_asks_the_judge() -> None:
 
 
 def test_the_configuration_of_the_page_is_one() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "own-data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "data-forms.md").read_text()
     block = page.split("## Free text, checked by a judge")[1].split("```yaml\n")[1].split("```")[0]
     config = yaml.safe_load(block)
     made = RunConfig.model_validate({**BASE, **config})

@@ -60,7 +60,7 @@ def test_an_unknown_card_is_refused() -> None:
 
 
 def test_the_page_has_the_table_that_the_benchmark_prints() -> None:
-    page = (ROOT / "docs" / "gpus.md").read_text()
+    page = (ROOT / "docs" / "log" / "paper-memory.md").read_text()
     for line in table(RUNS, ["L4", "A100-80G", "H100", "H200"]):
         assert line in page
 

@@ -3,7 +3,7 @@
 ``data/keys.json`` has, by configuration and stage, the inputs of the key: short ones as they are, long ones as a
 fingerprint. Outputs of other stages stand by their names, so that nothing is run.
 ``python tests/curation/pipeline/test_keys.py`` writes the file anew, for a change that is meant and told in
-``docs/log.md``.
+``docs/log/experiments.md``.
 """
 
 import json

@@ -5,12 +5,12 @@ import re
 
 import numpy as np
 import pytest
+from computed import collect
 from test_report import changed, make_run
 
 from curation.commands.tables import analysis_lines
 from curation.metrics.advantage import compared
 from curation.metrics.coherence import coherence, difference
-from curation.report import collect
 from curation.report.analysis_charts import figures
 from curation.report.html import render
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from computed import collect
 from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_test
 
 from curation.domains.grading import read_grades
-from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary, collect
+from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary
 from curation.report.chained import chained
 from curation.report.html import render
 from curation.tables import io
@@ -33,10 +34,10 @@ def make_chain(folder: Path) -> RunRecord:
 
     of_first = first.generations[0]
     generations = [of_first, replace(second.generations[0], index=1)]
-    of_naive = replace(naive.generations[0], index=1)
+    of_naive = replace(naive.generations[0], index=1, branch="naive")
     selected = {"naive": of_naive.selections["naive"]}
     of_naive = replace(of_naive, selections=selected, tests={name: of_naive.tests[name] for name in ("naive", "base")})
-    of_before = replace(before.generations[0], index=1)
+    of_before = replace(before.generations[0], index=1, branch="predecessor")
     stages = {"gen-0/a": 10.0, "gen-0/b": 1.0, "gen-1/a": 5.0, "gen-1-naive/a": 4.0, "gen-1/shallow": 2.0}
     spent = SpentRecord(
         actor_seconds=3.0, prompt_tokens=50, output_tokens=7, chunks=1, commits=1, bytes=1, spans=[(0.0, 1.0)]

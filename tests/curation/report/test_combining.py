@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from computed import collect
 from scipy import stats
 from test_report import by_name, make_run, right_on_test
 
@@ -17,9 +18,11 @@ from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.pipeline.opened import open_run
-from curation.pipeline.running import finished
-from curation.report import RunRecord, collect
+from curation.pipeline.running import finished, rewrite_report
+from curation.report import RunRecord
 from curation.rundir.graph import key_of
+from curation.rundir.manifest import Manifest
+from curation.stages.numbers import read_numbers
 from curation.storage import lease
 
 ROOT = Path(__file__).parents[3]
@@ -120,6 +123,8 @@ def finished_run(
                 placed: Any = {"kind": stage.kind, "at": stage.at}
                 opened.manifest.record(stage.name, key_of(stage, known), outputs, rows=10, seconds=1.0, **placed)
             known[stage.name] = outputs
+    if skip is None:
+        rewrite_report(settings, config_path=str(path), command=f"curate run {path}")
     return Path(settings.directory)
 
 
@@ -279,13 +284,19 @@ def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
     assert content["test_rows"] == {"total": 750, "distinct": 750}  # the same ids, in another benchmark
 
 
-def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path, list[Path]], tmp_path: Path) -> None:
+def test_what_cannot_be_combined_is_refused_with_what_differs(
+    seeds: tuple[Path, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, _ = seeds[1]
     fewer = finished_run(tmp_path, "fewer", 1, selection={"budget": {"n": 120}, "arms": ["naive", "trust"]})
     told = refused(first, fewer)
     assert f"{first} and {fewer} cannot be combined: their arms differ" in told
     assert "only the first has: internal_confidence, ground_truth; only the second has: none" in told
-    other = finished_run(tmp_path, "letters", 1, domain="mcqa")
+    metrics_of_first = read_numbers(Manifest.load(first), 0)
+    assert metrics_of_first is not None
+    with monkeypatch.context() as patch:  # the hand-made tables have no columns of the other domain
+        patch.setattr("curation.stages.numbers.compute_numbers", lambda run, record: metrics_of_first["numbers"])
+        other = finished_run(tmp_path, "letters", 1, domain="mcqa")
     assert "their domains are chess and mcqa" in refused(first, other)
     chain = {"shares": 2, "stop": None}
     longer = finished_run(tmp_path, "longer", 1, generations=[{"student": {"path": str(TEACHER)}}] * 2, chain=chain)

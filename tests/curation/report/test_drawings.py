@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pyarrow as pa
 import pytest
+from computed import collect
 from scipy.stats import beta
 from test_report import (
     GOLD,
@@ -28,7 +29,7 @@ from test_report import (
 
 from curation.domains.chess import Chess
 from curation.domains.grading import Graded
-from curation.report import RunRecord, collect, pointed
+from curation.report import RunRecord, pointed
 from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
 from curation.report.charts import bins_chart, figure_of, histogram_chart, purity_chart, risk_chart, svg
 from curation.report.headline import with_interval

@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from computed import collect
 from test_report import make_run
 
 from curation.metrics import proportion
-from curation.report import collect
 from curation.report.charts import LEAST_ROWS, joined
 from curation.report.html import render
 from curation.report.trained import training_figure, trainings

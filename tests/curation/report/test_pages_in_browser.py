@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from chromium import LOW_CONTRAST, chromium
+from computed import collect
 from test_analysis_section import advantages, coherent, with_analysis
 from test_chained import make_chain
 from test_report import changed, make_run
 from test_verdict import SHOUTING, sick
 
-from curation.report import collect
 from curation.report.html import render
 
 pytestmark = pytest.mark.slow

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pytest
+from computed import collect
 from scipy.stats import beta, binomtest, entropy
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
@@ -22,7 +23,7 @@ from curation.domains.chess import Chess
 from curation.hashing import derive, hash_unit
 from curation.metrics import recovery_of_runs
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, collect, write
+from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, write
 from curation.report.comparable import CLAIMS, withheld
 from curation.report.headline import _weak_to_strong, with_interval
 from curation.report.html import render
@@ -561,7 +562,7 @@ def test_unparsed_rows_change_the_metrics_and_are_not_in_the_figures(run: RunRec
 def test_a_large_pool_is_counted_on_a_grid_to_its_resolution(
     run: RunRecord, report: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["curation.report.collect"], "ROWS_IN_MEMORY", 100)
+    monkeypatch.setattr(sys.modules["curation.report.numbers"], "ROWS_IN_MEMORY", 100)
     found = collect(run)
     assert report["pool_grid"] is None
     grid = found["pool_grid"]

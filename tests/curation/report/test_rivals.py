@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from computed import collect
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from test_report import GOLD, N, changed, make_run, rows_of
 
 from curation.arms import FREE
 from curation.domains.grading import read_grades
-from curation.report import RunRecord, collect
+from curation.report import RunRecord
 from curation.report.html import render
 from curation.report.measured import InMemory
 from curation.report.rivals import against, best_signal, rivals_of, what_trust_is, who_won

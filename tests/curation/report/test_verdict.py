@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from computed import collect
 from scipy.stats import beta, norm
 from test_report import GOLD, N, changed, make_run, rows_of
 
@@ -18,7 +19,7 @@ from curation.commands.tables import verdict_lines
 from curation.domains.unseen_labels import UnseenLabels
 from curation.metrics import Estimate, proportion, share_of_finite
 from curation.metrics.foreign import Foreign
-from curation.report import RunRecord, collect
+from curation.report import RunRecord
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,

@@ -131,7 +131,7 @@ def test_digests_are_taken_by_the_writers_and_the_records_stay_small(made: Path)
     assert named and {labels(made) / name for name in named} < listed.keys()
     assert all(content == quick_content(path) for path, content in listed.items())
     data = list((labels(made) / "data").iterdir())
-    assert len(data) > NUM_FRAGMENTS and all(digest_in(path.name) == quick_content(path).digest for path in data)
+    assert 0 < len(data) < NUM_FRAGMENTS and all(digest_in(path.name) == quick_content(path).digest for path in data)
     assert len(json.dumps(record.sealed)) < 200
     folder = Path(outputs(made, "gen-0/trust")["trust"]["uri"]).parent
     assert [path.name for path in folder.iterdir()] == ["net"], "a list in it would change the digest of a model there"

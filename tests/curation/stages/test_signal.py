@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from curation.refs import TableRef
 from curation.stages.asks import Ask
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.score import score
+from curation.stages.score import _looked_up, score
 from curation.stages.signal import SignalJob, signal
 from curation.tables import io, schemas
 
@@ -160,3 +161,18 @@ def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_
         again = io.read(signal(other, wanted, commit_seconds=0.2).table)
         assert again.sort_by("row_id").equals(measured.sort_by("row_id"))
         num_asked = len(asked(tmp_path))
+
+
+def test_values_are_looked_up_fragment_by_fragment(tmp_path: Path) -> None:
+    rng, uri = np.random.default_rng(0), str(tmp_path / "signal.lance")
+    ids_M = np.concatenate([part[rng.permutation(len(part))] for part in np.split(np.arange(0, 4000, 2), 20)])
+    value_M = rng.random(len(ids_M)).astype(np.float32)
+    value_M[::7] = np.nan
+    table = pa.table({"row_id": ids_M, "value": pa.array(value_M, mask=np.isnan(value_M))})
+    for start in range(0, len(ids_M), 130):  # other cuts than those of the order
+        lance.write_dataset(table.slice(start, 130), uri, mode="append" if start else "create")
+    found_N = _looked_up(io.latest(uri), asked_N := rng.permutation(4100))
+    value_of = dict(zip(ids_M.tolist(), value_M.tolist(), strict=True))
+    assert np.array_equal(found_N, [value_of.get(row_id, np.nan) for row_id in asked_N.tolist()], equal_nan=True)
+    assert np.isnan(_looked_up(io.latest(uri), np.array([9000, 1]))).all()
+    assert len(_looked_up(io.latest(uri), np.empty(0, dtype=np.int64))) == 0

@@ -45,15 +45,19 @@ def passed(directory: Path, num_chunks: int) -> TableRef:
 
 def test_small_fragments_become_large_ones_with_the_rows_in_their_order(tmp_path, local_ray):
     ref = passed(tmp_path, 100)
-    before, reader = io.read(ref), io.open_table(ref)
+    before, num_before = io.read(ref), len(io.open_table(ref).get_fragments())
     compacted = compact(ref, 1)
     fragments = io.open_table(compacted).get_fragments()
-    assert len(fragments) == 5 and len(reader.get_fragments()) == 100
+    assert len(fragments) == 5 and num_before == 100
     sizes = [fragment.metadata.files[0].file_size_bytes / 2**20 for fragment in fragments]
     assert min(sizes) > 0.9 and max(sizes) < 1.5
-    assert io.read(compacted).equals(before) and io.read(ref).equals(before)
-    assert reader.to_table().equals(before)
+    assert io.read(compacted).equals(before)
     assert compact(compacted, 1) == compacted
+    versions.remove_older(compacted, {ref.version})
+    assert io.read(ref).equals(before)
+    versions.remove_older(compacted, {compacted.version})
+    assert [item["version"] for item in lance.dataset(ref.uri).versions()] == [compacted.version]
+    assert len(list((Path(ref.uri) / "data").iterdir())) == 5  # no row is on the disk twice
 
     for path in (Path(ref.uri) / "data").iterdir():  # the cache of the ids is that of the new fragments
         path.rename(path.with_suffix(".away"))
@@ -87,6 +91,47 @@ def test_it_waits_for_no_cpu_that_the_actors_of_a_pass_keep(tmp_path, local_ray)
     assert len(io.open_table(compact(ref, 1)).get_fragments()) == 5
     for actor in busy:
         local_ray.kill(actor)
+
+
+def test_a_pass_merges_while_it_adds(tmp_path, local_ray, monkeypatch, caplog):
+    monkeypatch.setattr(compaction, "FANOUT", 8)
+    uri = str(tmp_path / "labels.lance")
+    io.create(uri, SCHEMA)
+    committer, fewest = commits.Committer(uri, fragment_mb=1), []
+    for chunk in range(150):
+        if chunk == 75:  # another driver goes on
+            committer = commits.Committer(uri, fragment_mb=1)
+            assert set(committer.done) == set(range(75 * CHUNK))
+        queue(committer, chunk)
+        committer.flush()
+        assert committer._merger is not None
+        local_ray.wait([*committer._merger._under_way], num_returns=len(committer._merger._under_way) or 1, timeout=60)
+        fewest.append(len(lance.dataset(uri).get_fragments()))
+    # 52 KB each: eight become one of .4 MB, three of which are larger than a fragment is to be
+    assert max(fewest) < 40 and fewest[-1] < 30 and not caplog.messages
+    found = io.read(io.latest(uri))
+    assert sorted(found["row_id"].to_pylist()) == list(range(150 * CHUNK))
+    state_N = np.stack(found["state"].to_numpy())[:, 0].astype(np.int64)
+    assert (state_N == found["row_id"].to_numpy() % 50).all()
+    assert set(commits.committed_ids(uri)) == set(range(150 * CHUNK))
+
+
+def test_a_file_that_changed_is_not_merged(tmp_path, local_ray, monkeypatch):
+    monkeypatch.setattr(compaction, "FANOUT", 4)
+    ref = passed(tmp_path, 6)
+    committer = commits.Committer(ref.uri, fragment_mb=1)
+    for fragment in lance.dataset(ref.uri).get_fragments()[1:]:
+        path = Path(ref.uri) / "data" / fragment.metadata.files[0].path
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1
+        path.write_bytes(content)
+    queue(committer, 6)
+    committer.flush()
+    assert committer._merger is not None
+    local_ray.wait([*committer._merger._under_way], timeout=60)
+    queue(committer, 7)
+    with pytest.raises(CommitError, match=r"the content of 4 of its files changed"):
+        committer.flush()
 
 
 @pytest.mark.parametrize("num_chunks", [0, 1, compaction.FEWEST - 1])

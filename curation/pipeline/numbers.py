@@ -1,0 +1,133 @@
+"""The stages that compute the numbers of a run's generations, once the others are done, and the report's content."""
+
+from dataclasses import replace
+
+from curation import report
+from curation.errors import RunDirError, SourceError
+from curation.json_types import Json, JsonView
+from curation.pipeline import reviews
+from curation.pipeline.opened import OpenedRun
+from curation.report.groups import PossibleGroups
+from curation.report.record import GenerationRecord
+from curation.report.verdict import gravest, with_verdict
+from curation.rundir.graph import Position, Stage
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.rundir.run import Run
+from curation.rundir.status import Status, statuses
+from curation.stages.numbers import ComputeNumbers, read_numbers
+from curation.stages.preview import possible_groups, preview
+from curation.storage.json_files import read_json
+from curation.storage.paths import Place
+from curation.telemetry.console import say
+
+READ = {
+    "domain": None,
+    "evaluation": ("also", "decoding", "margin", "num_runs"),
+    "report_rows": None,
+    "selection": ("repeats",),
+    "splits": None,
+    "student": ("learning_rate",),
+    "teacher": ("backend", "decoding", "endpoint", "reader"),
+}
+"""Sections of the configuration that the numbers depend on, with the keys of each; None: all."""
+UNSHOWN = ("created", "command", "reproduce")
+"""Parts of a report that say when and how it was made, and are no result."""
+
+
+def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]:
+    """The stages that compute the numbers of all generations of a record."""
+    branches = () if record.chain is None else record.chain.branches.values()
+    return [_stage(opened, record, item) for line in (record.generations, *branches) for item in line]
+
+
+def left_to_compute(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
+    """The stages of :func:`describe_numbers` that are not done."""
+    found = statuses(describe_numbers(opened, record), opened.manifest.records)
+    return [status for status in found if not status.is_settled]
+
+
+def compute(opened: OpenedRun, record: report.RunRecord) -> report.RunRecord:
+    """Compute the numbers that are missing, in this process; return the record with those of every generation."""
+    stages = describe_numbers(opened, record)
+    Run(opened.name, opened.manifest, room=dict).do(stages)
+    found: dict[str, JsonView] = {}
+    for stage in stages:
+        at = stage.at
+        assert at.generation is not None, "numbers are of a generation"
+        content = read_numbers(opened.manifest, at.generation, at.branch)
+        if content is None:
+            path, home = opened.manifest.stages[stage.name].outputs["metrics"], opened.manifest.directory
+            raise RunDirError(
+                f"{path}: the numbers of the generation cannot be read as JSON; "
+                f"`curate run {home} --redo {stage.name}` computes them again"
+            )
+        found[stage.name.partition("/")[0]] = content["numbers"]
+    return replace(record, numbers=found)
+
+
+def current(record: report.RunRecord, directory: Place) -> Json:
+    """Return the report's content; write it in ``directory`` unless the one there says the same."""
+    content = report.collect(record)
+    page, numbers = directory / "report.html", directory / "report.json"
+    try:
+        known = read_json(numbers) if page.is_file() and numbers.is_file() else None
+    except ValueError:
+        known = None
+    if isinstance(known, dict) and {**known, **dict.fromkeys(UNSHOWN)} == {**content, **dict.fromkeys(UNSHOWN)}:
+        say(f"report: {page}, as it was: nothing that it shows has changed (`curate report` writes it again)")
+        return known
+    say(f"report: {report.write(content, directory)[0]}")
+    return content
+
+
+def numbers_after(manifest: Manifest, stage: StageRecord, generation: int) -> Json | None:
+    """Return the content of a generation's ``metrics.json``, if it tells of the very work that ``stage`` records.
+
+    Its ``numbers`` have the verdict on them. ``None``: they were not computed since.
+    """
+    found = read_numbers(manifest, generation)
+    if found is None or found["made_by"]["stages"].get(stage.name) != [stage.started, stage.seconds]:
+        return None
+    judged = with_verdict(found["numbers"], reviews.read(manifest.directory), str(manifest.directory))
+    return {**found, "numbers": judged}
+
+
+def verdict_of(manifest: Manifest) -> Json | None:
+    """Return the verdict on a run by the numbers of its generations; ``None`` where there are none."""
+    people = reviews.read(manifest.directory)
+    found: list[Json | None] = []
+    while (content := read_numbers(manifest, len(found))) is not None:
+        found.append(with_verdict(content["numbers"], people, str(manifest.directory))["verdict"])
+    return gravest(found)
+
+
+def _stage(opened: OpenedRun, record: report.RunRecord, generation: GenerationRecord) -> ComputeNumbers:
+    def groups() -> list[PossibleGroups]:
+        files = opened.manifest.source_files
+        try:
+            return possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
+        except (SourceError, OSError):  # numbers are also computed where the files are gone
+            return []
+
+    return ComputeNumbers(
+        name=f"{generation.name}/numbers",
+        at=Position(generation=generation.index, branch=generation.branch),
+        config={name: _part(record.config.get(name), keys) for name, keys in READ.items()},
+        seed=record.seed,
+        domain=opened.config.domain_of("pool"),
+        prepared=dict(record.prepared),
+        prepare_counts=dict(record.prepare_counts),
+        overlap=dict(record.overlap),
+        record=replace(generation, analysis={}),
+        find_groups=groups,
+        made_by={
+            "command": record.command,
+            "versions": dict(record.versions),
+            "stages": {name: [item.started, item.seconds] for name, item in opened.manifest.stages.items()},
+        },
+        num_rows=0,
+    )
+
+
+def _part(section: object, keys: tuple[str, ...] | None) -> object:
+    return {key: section.get(key) for key in keys} if keys and isinstance(section, dict) else section
