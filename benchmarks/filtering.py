@@ -56,6 +56,7 @@ from curation.filter.stages.pool import PoolRows, read_pool
 from curation.filter.stages.write import write_rows
 from curation.refs import TableRef
 from curation.sources import discover
+from curation.stages.prepare import SplitWriting
 from curation.tables import io, schemas
 
 DOMAIN = DomainConfig(name="benchmarks.filtering:Asked")
@@ -121,7 +122,7 @@ def make_tables(directory: Path, num_rows: int) -> Tables:
         pq.write_table(pa.table({"text": text}), source / f"{number:02}.parquet")
     rows = PoolRows(files=tuple(discover(SourceConfig(path=str(source)))), domain=DOMAIN, columns=())
     begun = time.monotonic()
-    pool = read_pool(rows, str(directory / "pool.lance")).pool
+    pool = read_pool(rows, str(directory / "pool.lance"), SplitWriting()).pool
     seconds = time.monotonic() - begun
     print(f"the pool's table, which curate filter writes when it reads the files: {seconds:.2f} s, not in ours")
 

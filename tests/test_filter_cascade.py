@@ -28,7 +28,7 @@ from curation.registry import BACKENDS
 from curation.selection import Candidates
 from curation.selection.cascade import first_cut
 from curation.selection.top_n import TopN
-from curation.stages.first_cut import passing
+from curation.stages.first_cut import FirstCutRule, passing
 from curation.tables import io
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
@@ -170,7 +170,7 @@ def test_a_cut_that_is_made_again_labels_nothing_and_keeps_no_more_than_the_firs
     assert found.did and found.content["first_cut"]["loss"] == 0.2 and found.content["kept"] == 30
     events = [json.loads(line) for line in (cascaded.output / "_curation/events.jsonl").read_text().splitlines()]
     why = [event["why"] for event in events if event["event"] == "started" and event["stage"] == "label-0000"]
-    assert len(why) == 2 and why[1].startswith("changed: first_cut.loss was 0.05, is 0.2")
+    assert len(why) == 2 and why[1].startswith("changed: first_cut.goal.loss was 0.05, is 0.2")
 
 
 def test_one_that_saves_nothing_says_so_with_numbers_and_is_off(local_ray, tmp_path):
@@ -195,16 +195,17 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
     package = make_package(tmp_path, completions=LONG, answer_words=WORDS)
     threshold = package.description.cascade.cut["threshold"]
     table = states_of(range(4000), states=STATES)
-    passes_N = passing(package.first, threshold)({name: matrix(table, name) for name in STATES})
+    cut = FirstCutRule(function=package.first, threshold=threshold, break_even=0.0)
+    passes_N = passing(cut)({name: matrix(table, name) for name in STATES})
     assert 0.05 < passes_N.mean() < 0.3
     columns = {"row_id": table["row_id"]}
     for name in STATES:
         states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
         columns[state_column(name)] = pa.array(states, pa.list_(pa.float32()))
     labels = io.write(pa.table(columns), str(tmp_path / "labels"))
-    how = {"name": "shift", "labels": labels, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
-    assert not MeasurePoolShift(**how, first_cut={"threshold": threshold}).measured()["alarm"]
-    assert MeasurePoolShift(**how).measured()["alarm"]  # the same rows beside all of the package's
+    how = {"name": "shift", "tables": {"0000": labels}, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
+    assert not MeasurePoolShift(**how, first_cut=cut).measured().alarm
+    assert MeasurePoolShift(**how).measured().alarm  # the same rows beside all of the package's
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):

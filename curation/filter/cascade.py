@@ -13,8 +13,10 @@ from curation.config.filter import CascadeConfig, FilterConfig
 from curation.errors import ConfigError
 from curation.filter.package import Cascade, TrustPackage
 from curation.json_types import Json, JsonView
+from curation.refs import TrustRef
 from curation.registry import BACKENDS
 from curation.selection.cascade import FirstCut, first_cut
+from curation.stages.first_cut import FirstCutRule
 from curation.teachers import can_gate
 from curation.trust import load_fitted
 
@@ -30,13 +32,15 @@ class Settled:
     found: FirstCut
     packaged: Cascade
 
-    @property
-    def inputs(self) -> Json:
-        """Inputs that labels depend on: an argument of the stages that label and compare; nothing where it is off."""
-        if self.found.threshold is None:
-            return {}
+    def rule(self, function: TrustRef | None) -> FirstCutRule | None:
+        """Return the rule by a function of prompts, for the stages that label and compare; ``None`` where it is off."""
         found = self.found
-        return {"first_cut": {**self.goal, "threshold": found.threshold, "break_even": found.break_even}}
+        if found.threshold is None:
+            return None
+        assert function is not None, "settle refuses a package without"
+        return FirstCutRule(
+            function=function, threshold=found.threshold, break_even=found.break_even, goal=dict(self.goal)
+        )
 
     @property
     def left_out_of_forecasts(self) -> str | None:
@@ -59,7 +63,7 @@ def settle(
         config: of the filter.
         package: its package.
         num_rows: rows of the pool among which ``keep.n`` are kept.
-        before: ``inputs["first_cut"]`` of the labels that are there, if these were made with one.
+        before: the goal of the labels that are there, if these were made with one.
 
     Raises:
         PackageError: the package holds no first cut.
@@ -95,7 +99,7 @@ def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
     passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
-    tokens = settled.found.tokens_saved(dropped, passed if settled.inputs else 0)
+    tokens = settled.found.tokens_saved(dropped, 0 if settled.found.threshold is None else passed)
     ends = {name: value for name in ("value", "low", "high") if np.isfinite(value := getattr(tokens, name))}
     shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in ends.items()}
     return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}

@@ -17,18 +17,19 @@ from curation.filter.package import TrustPackage
 from curation.filter.stages.certifying import calibration_digest
 from curation.filter.stages.cut import MakeCut
 from curation.filter.stages.kept_shift import MeasureKept
-from curation.filter.stages.label_pool import LabelPool, ReadAnswers
+from curation.filter.stages.packaged import PackagedTeacher
 from curation.filter.stages.pool import PoolRows, ReadPool
-from curation.filter.stages.pool_shift import MeasurePoolShift, MeasurePoolTextShift
+from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import asked
 from curation.refs import ModelRef
-from curation.rundir.graph import Outputs, Stage, ordered
+from curation.rundir.graph import Out, Outputs, Stage, ordered
 from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
+from curation.stages.read import Read
 from curation.storage.paths import Place
 
 CUT = "cut"
@@ -54,14 +55,14 @@ class Looking:
     pool: ReadPool
     buy: Label | None
     """The answers of a server that the package's teacher reads; None where it answers itself."""
-    label: LabelPool | ReadAnswers
+    label: Label | Read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages(Looking):
     """The stages of a round: also both looks for a shift, and what writes its rows."""
 
-    shift: MeasurePoolShift | MeasurePoolTextShift | None
+    shift: MeasurePoolShift | None
     """None if the package has nothing to compare a pool with."""
     kept: MeasureKept
     """The second look, at the rows that pass the cut."""
@@ -113,7 +114,7 @@ def describe(
     Raises:
         ConfigError: another rule, or other calibration rows, are given than those of the cut that is kept.
     """
-    rule = rule_of(config.keep)
+    rule, package = rule_of(config.keep), package.at(kept_at(config))
     if made is not None and not recut and made["rule"] != rule:
         raise ConfigError(
             f"{config.output_directory}: was cut by {_words(made['rule'])}, and is to be by {_words(rule)}; --recut "
@@ -122,10 +123,11 @@ def describe(
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
     function = package.description.trust
     settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
-    ask, gated = config.teacher.asking(package.description.ask).paid_in(str(config.directory)), {}
-    if first_cut is not None and first_cut.inputs:
-        ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), first_cut.inputs
-    model = asked(teacher, ask, name="backend")
+    ask = config.teacher.asking(package.description.ask).paid_in(str(config.directory))
+    gated: dict[str, Any] = {}
+    if first_cut is not None and (gate := first_cut.rule(package.first)) is not None:
+        ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), {"first_cut": gate}
+    model = PackagedTeacher(**vars(asked(teacher, ask, name="backend")), package=package.digest)
     server = None
     if (bought := package.description.bought) is not None:
         server = asked(None, config.teacher.buying(bought).paid_in(str(config.directory)), name="backend-server")
@@ -138,7 +140,7 @@ def describe(
         function=function,
         seed=config.seed,
         keep=config.keep,
-        **_packaged(config, package),
+        **_packaged(package),
     )
     rank = (
         Rank(name="rank", tables=labels, threshold=cut.out("threshold"), function=function, seed=config.seed)
@@ -156,7 +158,7 @@ def describe(
             function=function,
             seed=config.seed,
             num_rows=rnd.rows.num_rows,
-            **_packaged(config, package),
+            **_packaged(package),
             **gated,
         )
         shift = _comparing(config, package, together, rnd, gated)
@@ -192,9 +194,9 @@ def kept_at(config: FilterConfig) -> Place:
     return config.directory / "package"
 
 
-def _packaged(config: FilterConfig, package: TrustPackage) -> dict[str, Any]:
+def _packaged(package: TrustPackage) -> dict[str, Any]:
     """The arguments of a stage that works by the package."""
-    return {"package": package.digest, "uri": str(kept_at(config)), "allow_code": package.allow_code}
+    return {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
 
 
 def _words(rule: Mapping[str, object]) -> str:
@@ -224,38 +226,46 @@ def _looking(
         **settings,
     )
     common: dict[str, Any] = {
+        "domain": description.domain,
         "decoding": description.decoding,
         "examples": pool.out("pool"),
-        "seed": config.seed,
         "num_rows": num_rows,
         **settings,
     }
-    buy, name = None, f"label-{rnd.name}"
-    labelled: LabelPool | ReadAnswers
-    if server is not None:
-        buy = Label(name=f"buy-{rnd.name}", teacher=server, domain=description.domain, **common)
-        answers = buy.out("labels")
-        labelled = ReadAnswers(name=name, teacher=model, answers=answers, **common, **_packaged(config, package))
-    else:
-        labelled = LabelPool(name=name, teacher=model, **common, **_packaged(config, package), **gated)
-    return Looking(pool=pool, buy=buy, label=labelled)
+    states = [*description.sample.states, *(description.cascade.inputs if gated and description.cascade else ())]
+    reading: dict[str, Any] = {
+        "name": f"label-{rnd.name}",
+        "teacher": model,
+        "fitted": {description.trust: package.trust},
+        "sample": {"states": list(dict.fromkeys(states)), "seed": config.seed},
+        "needs": [model.backend] if isinstance(model.backend, Out) else [],
+    }
+    if server is None:
+        label = Label(seed=config.seed, **common, **reading, **gated)
+        return Looking(pool=pool, buy=None, label=label)
+    served = description.served
+    assert served is not None, "the package names whose answers it reads"
+    buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **common)
+    read = Read(answers=buy.out("labels"), reads_numbers=not served.top_logprobs, **common, **reading)
+    return Looking(pool=pool, buy=buy, label=read)
 
 
 def _comparing(
-    config: FilterConfig, package: TrustPackage, pooled: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
-) -> MeasurePoolShift | MeasurePoolTextShift | None:
-    """The stage that compares a round with what the package holds; ``pooled``: it and the rounds before, by name."""
-    common: dict[str, Any] = {
-        "name": f"shift-{rnd.name}",
-        "seed": config.seed,
-        "num_rows": rnd.rows.num_rows,
-        **_packaged(config, package),
-    }
-    if package.description.sample.states:
-        return MeasurePoolShift(labels=pooled[rnd.name].label.out("labels"), **common, **gated)
-    if package.description.sample.num_texts:
-        return MeasurePoolTextShift(examples={name: of.pool.out("pool") for name, of in pooled.items()}, **common)
-    return None
+    config: FilterConfig, package: TrustPackage, together: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
+) -> MeasurePoolShift | None:
+    """The stage that compares a round with what the package holds; ``together``: it and the rounds before, by name."""
+    sample = package.description.sample
+    if not sample.states and not sample.num_texts:
+        return None
+    labels = {rnd.name: together[rnd.name].label.out("labels")}
+    return MeasurePoolShift(
+        name=f"shift-{rnd.name}",
+        tables=labels if sample.states else {name: of.pool.out("pool") for name, of in together.items()},
+        seed=config.seed,
+        num_rows=rnd.rows.num_rows,
+        **_packaged(package),
+        **gated,
+    )
 
 
 def _writing(

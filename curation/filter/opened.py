@@ -187,7 +187,7 @@ def open_filter(
     if among is None:
         check_keep(config.keep, package, everything.num_rows)
     labelled = manifest.stages.get(f"label-{rounds[0].name}")
-    before = None if labelled is None else labelled.inputs.get("first_cut")
+    before = None if labelled is None else labelled.inputs.get("first_cut", {}).get("goal")
     if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
         among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
     first_cut = settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)

@@ -52,8 +52,8 @@ class ReferenceScores(Protocol):
     def trust_of_all(self) -> Float32s:
         """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
 
-    def ordered(self) -> Streamed:
-        """The raw scores as order statistics, which hold no score."""
+    def ordered(self, floor: float | None = None) -> Streamed:
+        """The raw scores, of rows that score at least the ``floor``, as order statistics, which hold no score."""
 
     def num_trusted(self, threshold: float) -> int:
         """The number of rows with at least this trust; counted batch by batch."""
@@ -79,6 +79,8 @@ class Pool:
     """``measured``: the source split, or the probe that is named."""
     calibration: GradedScores | None = None
     """``calibration``: the calibration split."""
+    floor: float | None = None
+    """The raw score from which on the calibration rows were drawn; None: from all rows."""
     classes: Sequence[str] | None = None
     """The closed set of labels, where cuts or places are divided by it."""
     seed: int

@@ -33,7 +33,7 @@ class AnswerOnce(Label):
                 return Done(outputs=self.Made(labels=result.table, counts=counts, pass_=record), rows=counts.rows)
         except (*REFUSALS, ray.exceptions.RayError) as error:
             task.say(f"no answers are taken from {self.kept_in}: {error}")
-        done = self.answer(task)
+        done = super().run(task)
         try:
             if entry is not None:
                 answers.keep(entry, done.outputs.labels, str(task.manifest.directory))

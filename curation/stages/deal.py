@@ -13,7 +13,7 @@ from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError
 from curation.escaping import message, quoted
 from curation.json_types import Json
-from curation.sources import Assignment, Stretch, cluster_of, raw_rows, read_rows, row_ids
+from curation.sources import Assignment, Stretch, as_kept, cluster_of, raw_rows, read_rows, row_ids
 from curation.tables import commits, schemas
 
 POOL, AUDIT = "pool", "audit"
@@ -29,6 +29,8 @@ class DealtSource:
     assignment: Assignment
     group: str | None = None
     """The column ``splits.group``."""
+    kept: tuple[pa.Field, ...] = ()
+    """Columns of the files that stand behind the domain's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,15 @@ class DealJob:
     sources: dict[str, DealtSource]
     uris: dict[str, str]
     """The tables, by split, and the audit table's."""
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all tables."""
+        total = 0
+        for source in self.sources.values():
+            counts = list(source.assignment.counts.values())
+            total += sum(counts[place] for place in targets(self, source).values())
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +62,11 @@ class SourceChunk:
     """The tables to write."""
 
 
-def table_schema(domain: Domain, name: str, *, clustered: bool = False) -> pa.Schema:
-    """The schema of a split's table, or of the audit table; ``clustered``: with the rows' clusters."""
+def table_schema(domain: Domain, name: str, *, clustered: bool = False, kept: Sequence[pa.Field] = ()) -> pa.Schema:
+    """The schema of a split's table, with ``kept`` columns, or the audit table's; ``clustered``: with the clusters."""
     if name == AUDIT:
         return schemas.AUDIT
-    return schemas.examples(domain.columns, gold=name != POOL, clustered=clustered)
+    return schemas.examples(pa.schema([*domain.columns, *kept]), gold=name != POOL, clustered=clustered)
 
 
 def targets(job: DealJob, source: DealtSource) -> dict[str, int]:
@@ -73,11 +84,11 @@ def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
 @dataclass(frozen=True, kw_only=True)
 class _ReadRow:
     example: Json | None
-    gold: str | None
     problem: str | None
-    gold_problem: str | None
-    solution: str | None
-    solution_problem: str | None
+    gold: str | None = None
+    gold_problem: str | None = None
+    solution: str | None = None
+    solution_problem: str | None = None
     cluster: int | None = None
 
 
@@ -87,56 +98,62 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     keys = {name: domain.model_dump_json() for name, domain in source.domains.items()}
     made = {key: get_domain(source.domains[name]) for key, name in {key: name for name, key in keys.items()}.items()}
     domains = {name: made[key] for name, key in keys.items()}
-    by_place = {place: domains[name] for place, name in enumerate(source.assignment.counts) if name in domains}
+    names = list(source.assignment.counts)
     ids_N, place_N = dealt(source, chunk)
     places = targets(job, source)
-    wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
-    rows: dict[int, _ReadRow] = {}
+    schema_of = {
+        name: table_schema(
+            domains[POOL if name == AUDIT else name], name, clustered=source.group is not None, kept=source.kept
+        )
+        for name in chunk.targets
+    }
+    parts: dict[str, list[pa.Table]] = {name: [] for name in chunk.targets}
     start = 0
     for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
-        taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
-        raw = raw_rows(batch.take(pa.array(taken)))
-        audited_N = (
-            place_N[start + taken] == places[AUDIT] if AUDIT in chunk.targets else np.zeros(len(taken), np.bool_)
-        )
-        rows |= {
-            start + int(row): replace(
-                _read(by_place[place_N[start + row]], values, audited=bool(audited)),
-                cluster=None if source.group is None else cluster_of(values.get(source.group)),
-            )
-            for row, values, audited in zip(taken, raw, audited_N, strict=True)
-        }
+        own_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
         start += batch.num_rows
-    written = [commits.WRITTEN.empty_table()]
-    for name in chunk.targets:
-        taken = np.flatnonzero(place_N == places[name])
-        if len(taken):
+        taken = np.flatnonzero(np.isin(own_B, [places[name] for name in chunk.targets]))
+        rows: dict[int, _ReadRow] = {}
+        for row, values in zip(taken.tolist(), raw_rows(batch.take(pa.array(taken))), strict=True):
+            split = names[own_B[row]]
+            rows[row] = _read(domains[split], values, split, audited=split == POOL and AUDIT in chunk.targets)
+            if source.group is not None:
+                rows[row] = replace(rows[row], cluster=cluster_of(values.get(source.group)))
+        for name, schema in schema_of.items():
+            mine = np.flatnonzero(own_B == places[name])
             domain = domains[POOL if name == AUDIT else name]
-            schema = table_schema(domain, name, clustered=source.group is not None)
-            table = _table(domain, schema, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
-            written.append(commits.write_fragment(table, job.uris[name], table.schema))
-    return pa.concat_tables(written)
+            table = _table(domain, schema, name, ids_B[mine].tolist(), [rows[row] for row in mine.tolist()])
+            for column in source.kept:
+                kept = as_kept(batch.column(column.name), column.type).take(pa.array(mine))
+                table = table.set_column(schema.get_field_index(column.name), column, kept)
+            parts[name].append(table)
+    tables = {name: pa.concat_tables(found) for name, found in parts.items() if sum(map(len, found))}
+    written = [commits.write_fragment(table, job.uris[name], table.schema) for name, table in tables.items()]
+    return pa.concat_tables([commits.WRITTEN.empty_table(), *written])
 
 
 def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
     """Raw rows as rows of a split's table; a row that cannot be read is an error row."""
-    rows = [_read(domain, raw, audited=False) for raw in raws]
+    rows = [_read(domain, raw, name, audited=False) for raw in raws]
     return _table(domain, table_schema(domain, name), name, ids, rows)
 
 
-def _read(domain: Domain, raw: Mapping[str, object], *, audited: bool) -> _ReadRow:
+def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool) -> _ReadRow:
+    """Read a row of the split ``name``; a gold label of the pool's only where it is ``audited``."""
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := schema_problem(example, domain.columns)):
         example = None
-    gold, gold_problem = attempt(domain.gold, raw) if example is not None else (None, "")
+    if example is None or not (audited or name != POOL):
+        return _ReadRow(example=example, problem=problem or None)
+    gold, gold_problem = attempt(domain.gold, raw)
     if not gold_problem and (gold_problem := schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
         gold = None
-    if gold is not None and example is not None:
+    if gold is not None:
         reason, failure = attempt(domain.gold_problem, gold, example)
         gold_problem = reason or failure
         gold = None if gold_problem else gold
     solution, solution_problem = None, ""
-    if audited and example is not None and gold is not None:
+    if audited and gold is not None:
         solution, solution_problem = _solution(domain, raw, example, gold)
     return _ReadRow(
         example=example,

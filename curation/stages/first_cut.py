@@ -8,7 +8,7 @@ order of the work; what is answered does not.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +42,8 @@ class FirstCutRule:
     """Rows with a raw score below it are not answered."""
     break_even: float
     """The share of dropped rows below which the cut does not pay (``cascade.FirstCut``)."""
+    goal: Mapping[str, float] = field(default_factory=dict)
+    """The goal that the threshold was set for, for the record."""
     check_rows: int = CHECK_ROWS
     """Prompts after which a process looks whether it pays."""
 
@@ -98,10 +100,12 @@ class Passing:
         return passes_N
 
 
-def passing(function: TrustRef, threshold: float) -> Passing:
-    """Which rows would pass, by a function that reads states alone."""
-    found = load_fitted(function)
-    return Passing(states=tuple(found.inputs), function=found, threshold=threshold)
+def passing(cut: FirstCutRule | None) -> Passing | None:
+    """Return which rows would pass, by a function that reads states alone; ``None`` without a first cut."""
+    if cut is None:
+        return None
+    found = load_fitted(cut.function)
+    return Passing(states=tuple(found.inputs), function=found, threshold=cut.threshold)
 
 
 def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:

@@ -143,33 +143,31 @@ class Label(MakeLabels):
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
     """Signals that ask the same model, as ``asks_of`` takes them: they are measured as the rows are labelled, for their
     own stages to find."""
+    first_cut: FirstCutRule | None = None
+    """Drops rows after their prompt, which are not answered."""
     asks_teacher: bool = setting(default=False)
     """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
 
     def run(self, task: Task) -> Done:
         """Label the rows that are not labelled yet, and count."""
-        return self.answer(task)
-
-    def answer(self, task: Task, first_cut: FirstCutRule | None = None) -> Done:
-        """Label the rows that are not labelled yet, and count; rows that a first cut drops are not answered."""
         with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
-            job = self.job(task, engine, first_cut)
+            job = self.job(task, engine)
             state_size = width(job.teacher, job.model)
             result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
         done = self.finished(task, result)
-        if first_cut is not None:
+        if self.first_cut is not None:
             task.say(f"first cut: {done.outputs.counts.first_cut}")
         return done
 
-    def job(self, task: Task, engine: AskConfig | None = None, first_cut: FirstCutRule | None = None) -> LabelJob:
+    def job(self, task: Task, engine: AskConfig | None = None) -> LabelJob:
         """The description of the pass."""
         return LabelJob(
             engine=engine,
             seed=self.seed,
             reduction=self._reduction(),
             asks=asks_of(self.signals, task.directory, task.manifest.attempts),
-            first_cut=first_cut,
+            first_cut=self.first_cut,
             **self.labels_fields(task),
         )
 

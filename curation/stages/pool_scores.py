@@ -47,6 +47,8 @@ class PoolScores:
     """The rows labelled without error that no first cut dropped; pickled to every task."""
 
     labels: TableRef
+    further: tuple[TableRef, ...] = ()
+    """Tables with more labelled rows."""
     trust: str
     """A name of ``curation.arms.TRUST``."""
     seed: int = 0
@@ -69,7 +71,7 @@ class PoolScores:
     @cached_property
     def num_rows(self) -> int:
         """All of them, also those that are never selected."""
-        return io.count(self.labels, filter=io.answered(self.labels))
+        return sum(io.count(ref, filter=io.answered(ref)) for ref in (self.labels, *self.further))
 
     @cached_property
     def copies_M(self) -> Int64s:
@@ -135,13 +137,19 @@ class PoolScores:
                 never_B |= missing(ids_B, self.only)
             yield batch, ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
-    def _over(self, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
+    def _over(self, function: Callable[["PoolScores", Sequence[int] | None], Result]) -> Iterator[Result]:
+        """Call a function with each table's scores, by itself or, of a large one, for some fragments a Ray task."""
         _ = self.copies_M  # found once, here, and not by every task
-        return scans.mapped(self.labels, function)
+        for scores in self._by_table:
+            yield from scans.mapped(scores.labels, partial(function, scores))
+
+    @property
+    def _by_table(self) -> list["PoolScores"]:
+        return [self, *(replace(self, labels=ref, further=()) for ref in self.further)]
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
         """``function`` of all batches or, of a large table, of those of each Ray task."""
-        return self._over(lambda fragments: function(self.batches(fragments, trust=trust)))
+        return self._over(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
 
     def bound(self, n: int, seed: int) -> Bound:
         """The bound of the n highest raw scores.
@@ -163,23 +171,33 @@ class PoolScores:
     def ranked(self, bound: Bound) -> Iterator[Int64s]:
         """The ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
         _ = self.copies_M
-        passing = scans.streamed(self.labels, lambda fragments: _passing(bound, self.batches(fragments)))
-        return ranked(passing, bound.seed)
+
+        def passing() -> Iterator[Batch]:
+            for scores in self._by_table:
+                yield from scans.streamed(scores.labels, partial(scores._passing, bound))
+
+        return ranked(passing(), bound.seed)
+
+    def _passing(self, bound: Bound, fragments: Sequence[int] | None) -> Iterator[Batch]:
+        for ids_B, raw_B in self.batches(fragments):
+            place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+            if len(place_M):
+                yield ids_B[place_M], raw_B[place_M]
 
     def capped(self, keys: LabelKeys, n: int, cap: int, seed: int) -> Capped:
         """The n best rows, or fewer, of which at most ``cap`` have the same key (:mod:`curation.selection.capped`)."""
 
-        def of(fragments: Sequence[int] | None) -> Capped:
-            return walked(self._keyed(keys.reader(), fragments), n, cap, seed)
+        def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
+            return walked(scores._keyed(keys.reader(), fragments), n, cap, seed)
 
         return walked_parts(self._over(of), n, cap)
 
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
         """The rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
 
-        def counted(fragments: Sequence[int] | None) -> tuple[Int64s, int]:
+        def counted(scores: PoolScores, fragments: Sequence[int] | None) -> tuple[Int64s, int]:
             size_C, num_rows = np.zeros(len(classes) + 1, dtype=np.int64), 0
-            for batch, _, score_B in self._scored(fragments, ("label",)):
+            for batch, _, score_B in scores._scored(fragments, ("label",)):
                 may_B = score_B > -np.inf  # false for NaN, too
                 size_C += np.bincount(places(batch.column("label"), classes)[may_B], minlength=len(size_C))
                 num_rows += len(score_B)
@@ -188,20 +206,17 @@ class PoolScores:
         parts = [*self._over(counted)]
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
 
-    def sample_of(self, classes: Sequence[str], seed: int, num_rows: int | None = None) -> ClassScores:
-        """Raw scores and classes of the rows or, of more than ``SAMPLE_ROWS``, of about so many by a hash of the id.
+    def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
+        """Raw scores and classes of the rows or, of more than ``SAMPLE_ROWS``, of about so many by a hash of the id."""
+        total = self.num_rows
 
-        ``num_rows``: those of all tables, where this is one of several.
-        """
-        total = self.num_rows if num_rows is None else num_rows
-
-        def drawn(fragments: Sequence[int] | None) -> ClassScores:
-            scores, found = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
-            for batch, ids_B, score_B in self._scored(fragments, ("label",)):
+        def drawn(scores: PoolScores, fragments: Sequence[int] | None) -> ClassScores:
+            parts, found = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
+            for batch, ids_B, score_B in scores._scored(fragments, ("label",)):
                 is_drawn_B = hash_unit(ids_B, seed) * total < SAMPLE_ROWS
-                scores.append(score_B[is_drawn_B])
+                parts.append(score_B[is_drawn_B])
                 found.append(places(batch.column("label"), classes)[is_drawn_B])
-            return ClassScores(score_N=np.concatenate(scores), class_N=np.concatenate(found))
+            return ClassScores(score_N=np.concatenate(parts), class_N=np.concatenate(found))
 
         return ClassScores.joined([*self._over(drawn)])
 
@@ -209,9 +224,9 @@ class PoolScores:
         """The rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
         threshold_T = np.append(threshold_C, np.inf)
 
-        def counted(fragments: Sequence[int] | None) -> Int64s:
+        def counted(scores: PoolScores, fragments: Sequence[int] | None) -> Int64s:
             num_T = np.zeros(len(threshold_T), dtype=np.int64)
-            for batch, _, score_B in self._scored(fragments, ("label",)):
+            for batch, _, score_B in scores._scored(fragments, ("label",)):
                 class_B = places(batch.column("label"), classes)
                 num_T += np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(num_T))
             return num_T
@@ -226,8 +241,8 @@ class PoolScores:
         def numbered(_: Int64s, weak_M: pa.Array) -> Labels:
             return places(weak_M, classes).astype(np.uint64)
 
-        def of(fragments: Sequence[int] | None) -> Capped:
-            return walked(self._keyed(numbered, fragments), num, none_last_T, seed)
+        def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
+            return walked(scores._keyed(numbered, fragments), num, none_last_T, seed)
 
         return walked_parts(self._over(of), num, none_last_T)
 
@@ -251,9 +266,14 @@ class PoolScores:
         """The trust of all rows, float32 [N]."""
         return np.concatenate([*self.mapped(_scores, trust=True)])
 
-    def ordered(self) -> Streamed:
-        """The raw scores as order statistics: a pass over them now, and one for each question."""
-        return Streamed(self.mapped)
+    def ordered(self, floor: float | None = None) -> Streamed:
+        """The raw scores as order statistics: a pass over them now, and one for each question.
+
+        Only of rows that score at least the ``floor``.
+        """
+        if floor is None:
+            return Streamed(self.mapped)
+        return Streamed(lambda function: self.mapped(lambda batches: function(_from_floor(batches, floor))))
 
     @property
     def num_scored(self) -> int:
@@ -284,11 +304,10 @@ def _among(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s,
         yield ids_B, raw_B, row_id_R[place_B] == ids_B
 
 
-def _passing(bound: Bound, batches: Iterable[Batch]) -> Iterator[Batch]:
+def _from_floor(batches: Iterable[Batch], floor: float) -> Iterator[Batch]:
     for ids_B, raw_B in batches:
-        place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
-        if len(place_M):
-            yield ids_B[place_M], raw_B[place_M]
+        is_above_B = raw_B >= floor
+        yield ids_B[is_above_B], raw_B[is_above_B]
 
 
 def _scores(batches: Iterable[Batch]) -> Scores:

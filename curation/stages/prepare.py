@@ -165,16 +165,16 @@ def prepare(
     job, schemas, expected = _planned(config, directory, files, dealt)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
-    chunks = list(_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
+    chunks = list(chunks_of({name: files[name] for name in job.sources}, writing.chunk_rows))
     settled = _settled(job, chunks, directory) if config.splits.overlap != "report" else None
-    left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
     def shown(split: str) -> str:
         seen = preview(config, files, dealt.rows)
         return seen[POOL].no_gold if split == AUDIT else first_bad(seen[split])
 
     try:
-        _deal_left(job, left, Standing(rows=num_done, total=sum(expected.values())), writing)
+        if settled is None:
+            deal_left(job, schemas, chunks, writing)
         refs = {name: io.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             found = {name: count_split(ref, name) for name, ref in refs.items()}
@@ -192,12 +192,20 @@ def prepare(
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 
-def _deal_left(job: DealJob, left: Sequence[SourceChunk], before: Standing, writing: SplitWriting) -> None:
-    """Write the chunks that are left in Ray tasks; ``before``: the rows that are written already, and all."""
+def deal_left(
+    job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk], writing: SplitWriting
+) -> None:
+    """Write the chunks that the tables do not have yet, in their order, in Ray tasks.
+
+    Raises:
+        CommitError: the store refused.
+        ray.exceptions.RayError: Ray gave up.
+    """
+    left, num_done = _left(job, schemas, chunks)
 
     def committed(done: CommitRound) -> None:
         if writing.progress is not None:
-            writing.progress(replace(before, rows=before.rows + sum(done.rows.values())))
+            writing.progress(Standing(rows=num_done + sum(done.rows.values()), total=job.num_rows))
 
     committed(CommitRound({}, 0.0))
     if left:
@@ -275,7 +283,8 @@ def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: M
     )
 
 
-def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
+def chunks_of(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
+    """Yield the rows of the sources in chunks; unset, 1/32 of all rows a chunk, at most 50,000."""
     if chunk_rows is None:
         total = sum(file.num_rows for files in sources.values() for file in files)
         chunk_rows = min(MAX_CHUNK_ROWS, max(MIN_CHUNK_ROWS, -(-total // NUM_CHUNKS)))

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,12 @@ class TrustPackage:
     """The function of prompts for a first cut; None: the package has none."""
     allow_code: tuple[str, ...] = ()
     """The code that it was allowed to name (:func:`load`)."""
+
+    def at(self, folder: Place) -> "TrustPackage":
+        """Return the package as it stands in a folder that a copy of it is in, or will be."""
+        trust = TrustRef(uri=str(folder / TRUST), digest=self.trust.digest)
+        first = None if self.first is None else TrustRef(uri=str(folder / FIRST), digest=self.first.digest)
+        return replace(self, uri=str(folder), trust=trust, first=first)
 
     def held_out(self) -> HeldOut:
         """The rows that set a first cut.

@@ -1,14 +1,10 @@
 """The cut of a filter: which rows pass, as a condition on each row alone, so that later rows pass the same cut.
 
-The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept. A rule that is calibrated
-(``certified``) takes its candidate cuts from a seeded sample of at most ``SAMPLE_ROWS`` pool rows: any candidates that
-do not depend on the calibration rows are valid (:mod:`curation.selection.risk`), and up to that number the sample is
-the pool.
+The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -23,17 +19,15 @@ from curation.filter.package import TrustPackage
 from curation.filter.package.tables import floats_of
 from curation.filter.stages.certifying import CertifyingRows, certifying_rows
 from curation.filter.stages.packaged import Packaged
-from curation.hashing import derive, hash_unit
+from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.selection.bound import Bound, CountingPass, PassCounts, exact_bound, merged, tally
-from curation.selection.budget import GradedScores
-from curation.selection.class_shares import ClassScores
-from curation.selection.risk import calibrate
-from curation.selection.risk.by_class import calibrate_classes
-from curation.stages.pool_scores import SAMPLE_ROWS, Batch, PoolScores
+from curation.selection.bound import Bound
+from curation.selection.budget import Count, GradedScores, Pool
+from curation.selection.risk import Certified
+from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
 
 ALL_TIES = 2**64 - 1
@@ -189,9 +183,9 @@ def decide(
         UserError: the calibration rows cannot be used.
     """
     raw, trust = schemas.raw_column(function), schemas.trust_column(function)
-    pools = [PoolScores(labels=ref, trust=function) for ref in tables]
-    labelled, dropped = sum(pool.num_rows for pool in pools), sum(map(io.num_dropped, tables))
-    found = [part for pool in pools for part in pool.mapped(_counted, trust=True)]
+    pool = PoolScores(labels=tables[0], further=tuple(tables[1:]), trust=function)
+    labelled, dropped = pool.num_rows, sum(map(io.num_dropped, tables))
+    found = [*pool.mapped(_counted, trust=True)]
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
@@ -206,14 +200,19 @@ def decide(
         threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
-        rows = CertifyingRows(calibration, floor, classes)
-        risk, lowest_raw, by_label = _certified(pools, keep.certified, rows, num_rows=labelled, seed=seed)
+        count = _certified(pool, keep.certified, CertifyingRows(calibration, floor, classes), seed=seed)
+        risk, by_label = {"per": keep.certified.per, **(count.risk or {})}, None
+        if keep.certified.per == "label":
+            cuts = {item["label"]: item["threshold"] for item in risk["classes"]}
+            by_label = {label: cut for label, cut in cuts.items() if cut is not None}
+        lowest_raw = count.threshold if by_label is None else min(by_label.values())
+        assert lowest_raw is not None, "rows pass"
         bound = Bound(score=lowest_raw, tie=ALL_TIES, seed=0, num_selected=0)
         threshold = ThresholdCut(column=raw, bound=bound, by_label=by_label)
     else:
         wanted = _number(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
-        threshold = ThresholdCut(column=raw, bound=_top(pools, wanted - short, seed))
+        threshold = ThresholdCut(column=raw, bound=pool.bound(wanted - short, seed))
     lowest = min(_trusts_that_pass(tables, threshold, trust), default=float("nan"))
     return Decision(
         threshold=threshold,
@@ -242,30 +241,22 @@ def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None)
     return wanted
 
 
-def _certified(
-    pools: Sequence[PoolScores], config: CertifiedConfig, calibration: CertifyingRows, *, num_rows: int, seed: int
-) -> tuple[Json, float, Mapping[str, float] | None]:
-    """Evidence for a cut, as JSON with the number of pool rows that gave its candidates; the cut, and by label."""
-    rows, draws = calibration.rows, derive(seed, "candidates")
-    assert rows is not None, "the caller reads them"
-    known_M = np.where(np.isnan(rows.raw_M), -np.inf, rows.raw_M)
-    settings = config.model_dump(exclude={"calibration"})
-    given = {name: value for name, value in settings.items() if name != "per"}
-    given |= {"seed": derive(seed, "risk"), "floor": calibration.floor}
-    by_label, lowest = None, None
-    if config.per == "label":
-        parts = [pool.sample_of(calibration.classes, draws, num_rows) for pool in pools]
-        sample = ClassScores.joined(parts)
-        found = ClassScores(score_N=known_M, class_N=rows.places(calibration.classes))
-        cuts = calibrate_classes(found, rows.correct_M, sample, calibration.classes, **given)
-        made, num_drawn, by_label = cuts.to_json(), len(sample.score_N), cuts.thresholds
-        lowest = min(by_label.values(), default=None)
-    else:
-        drawn = partial(_drawn, num_rows=num_rows, seed=draws)
-        pool_N = np.concatenate([part for pool in pools for part in pool.mapped(drawn)])
-        cut = calibrate(known_M, rows.correct_M, pool_N, **given)
-        made, num_drawn, lowest = asdict(cut), len(pool_N), cut.threshold
-    if lowest is None:
+def _certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows, *, seed: int) -> Count:
+    """The rows above the cut that the calibration rows certify, by the budget rule of runs."""
+    rule = Certified(**config.model_dump(exclude={"calibration"}))
+    found = rule.count(
+        Pool(
+            num_rows=pool.num_rows,
+            scores=pool,
+            calibration=given.rows,
+            floor=given.floor,
+            classes=given.classes,
+            seed=derive(seed, "risk"),
+        )
+    )
+    made = found.risk
+    assert made is not None, "the rule says what it found"
+    if not found.n:
         needed = made["needed"]
         by = f" ({made['guarantee'].removeprefix('none: ')})" if config.per == "label" else ""
         more = "" if needed is None else f" (about {needed:,} would have sufficed: {made['needed_basis']})"
@@ -273,7 +264,7 @@ def _certified(
             f"keep.certified: nothing is written: {made['num_calibration']:,} calibration rows certify no cut at alpha "
             f"{config.alpha:g}{more}{by}; give more of them, or raise alpha (the labels are kept)"
         )
-    return {**settings, **made, "num_candidates_from": num_drawn}, lowest, by_label
+    return found
 
 
 def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
@@ -283,21 +274,6 @@ def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
         known_N = score_N[~np.isnan(score_N)]
         number, highest = number + len(known_N), max(highest, float(known_N.max(initial=-np.inf)))
     return number, highest
-
-
-def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Float32s:
-    """The scores of about ``SAMPLE_ROWS`` of ``num_rows`` rows, of each row by a hash of its id."""
-    parts = [score_N[hash_unit(ids_N, seed) * num_rows < SAMPLE_ROWS] for ids_N, score_N in batches]
-    return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
-
-
-def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
-    """The bound of the n highest raw scores of all tables together."""
-
-    def counted(asked: CountingPass) -> PassCounts:
-        return merged(part for pool in pools for part in pool.mapped(partial(tally, asked)))
-
-    return exact_bound(counted, n, seed)
 
 
 def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:

@@ -16,14 +16,14 @@ import scipy
 from curation.arrays import Bools, Float32s, Floats
 from curation.filter.package import TrustPackage
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.packaged import ComparesPassing
+from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
 from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, count_passing, distances_to_source
 from curation.metrics.shift import Shift, passing_in_words, two_sample
 from curation.refs import TableRef
-from curation.rundir.graph import Done, In, InEach
+from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.first_cut import Passing
+from curation.stages.first_cut import FirstCutRule, Passing, passing
 from curation.stages.shift import joined, sample_rows, scores_in, states_in
 from curation.tables import io
 from curation.tables.schemas import trust_column
@@ -97,8 +97,11 @@ class KeptShift:
         }
 
 
-class MeasureKept(ComparesPassing):
-    """Compares the rows that pass the cut, of a round and those before it, with the package's rows that pass it."""
+class MeasureKept(Stage, Packaged):
+    """Compares the rows that pass the cut, of a round and those before it, with the package's rows that pass it.
+
+    With a first cut, on both sides those that pass it.
+    """
 
     class Made(NamedTuple):
         """The outputs."""
@@ -112,12 +115,13 @@ class MeasureKept(ComparesPassing):
     function: str
     """The trust function."""
     seed: int
+    first_cut: FirstCutRule | None = None
     revision: int = 2  # scores may differ by a little
 
     def run(self, task: Task) -> Done:
         """Test the rows."""
         package, threshold = self.loaded(), ThresholdCut.from_json(self.threshold)
-        passes = self.passing(package)
+        passes = passing(self.first_cut)
         found = compare_kept(package, threshold, self.tables, self.function, seed=self.seed, first_cut=passes)
         return Done(outputs=self.Made(kept=found.to_json()), rows=sum(map(io.count, self.tables.values())))
 

@@ -1,11 +1,23 @@
-"""Stages that work by a trust package, and those of them that compare rows which pass a first cut."""
+"""The facts of a trust package in stages: its digest, which is part of their keys, and its place, which is not."""
 
 from collections.abc import Collection
 
 from curation.filter.package import TrustPackage, load
 from curation.json_types import Json
-from curation.rundir.graph import Inputs, Stage, setting
-from curation.stages.first_cut import Passing, passing
+from curation.rundir.graph import Inputs, setting
+from curation.stages.asking import TeacherUse
+
+
+class PackagedTeacher(TeacherUse):
+    """The teacher of a package, which says what is answered: the digest stands for the model and how it is asked."""
+
+    package: str
+    """The digest."""
+
+    @property
+    def inputs(self) -> Json:
+        """Inputs that its answers depend on: not how it runs, or where it lies."""
+        return {"package": self.package, "backend": self.ask.backend}
 
 
 class Packaged(Inputs):
@@ -20,21 +32,3 @@ class Packaged(Inputs):
     def loaded(self) -> TrustPackage:
         """The package."""
         return load(self.uri, allow_code=self.allow_code)
-
-
-class ComparesPassing(Stage, Packaged):
-    """Compares rows with the package's; with a first cut, on both sides those that pass it."""
-
-    first_cut: dict[str, float] | None = None
-
-    @property
-    def inputs(self) -> Json:
-        """The arguments on which the comparison depends; without a first cut, that is none of them."""
-        return {name: value for name, value in super().inputs.items() if name != "first_cut" or value is not None}
-
-    def passing(self, package: TrustPackage) -> Passing | None:
-        """Which rows pass the first cut, by their states; None without one."""
-        if self.first_cut is None:
-            return None
-        assert package.first is not None, "settle refuses a package without"
-        return passing(package.first, self.first_cut["threshold"])

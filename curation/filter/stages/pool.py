@@ -1,49 +1,32 @@
 """The rows of a pool's files as one table, every row once and in the order of the files; bad rows as error rows.
 
-A task reads one chunk, a part of a file or many small files, and writes one fragment. Since chunks are committed in
+It is read as a run reads its pool (:mod:`curation.stages.prepare`), without other splits. Since chunks are committed in
 their order, a row's position in the table follows from its id (:meth:`PoolRows.offsets`), so that later tasks take rows
 without a search.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import ray
 import ray.exceptions
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Domain, attempt, get_domain
+from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import (
-    SourceFile,
-    Stretch,
-    as_kept,
-    grouped,
-    kept_fields,
-    raw_rows,
-    read_rows,
-    require_columns,
-    row_ids,
-    stretches,
-)
-from curation.stages.deal import schema_problem
+from curation.sources import Assignment, Permutation, SourceFile, kept_fields, require_columns
+from curation.stages.deal import POOL, DealJob, DealtSource, table_schema
+from curation.stages.prepare import SplitWriting, chunks_of, deal_left
 from curation.stages.usable import SplitCounts, check_share, count_split
-from curation.storage.lease import Guard, unguarded
-from curation.tables import commits, io, schemas
+from curation.tables import io, schemas
 from curation.tables.compaction import compact
-from curation.tables.stream import CommitRound, commit_stream
-from curation.tasks import cause, in_tasks
-from curation.telemetry.standing import Standing, Update
-
-CHUNK_ROWS = 50_000
+from curation.tasks import cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +44,19 @@ class PoolRows:
         """Rows of all files."""
         return sum(file.num_rows for file in self.files)
 
-    def schema(self) -> pa.Schema:
-        """The table's: the domain's columns, the kept ones, and ``error``.
+    @property
+    def kept(self) -> tuple[pa.Field, ...]:
+        """The columns that stand beside the domain's own.
 
         Raises:
-            SourceError: files disagree about the type of a kept column.
+            SourceError: files disagree about the type of one.
         """
-        own = get_domain(self.domain).columns
-        kept = kept_fields(self.files, [name for name in self.columns if name not in own.names])
-        return schemas.examples(pa.schema([*own, *kept]), gold=False)
+        own = get_domain(self.domain).columns.names
+        return tuple(kept_fields(self.files, [name for name in self.columns if name not in own]))
+
+    def schema(self) -> pa.Schema:
+        """The table's: the domain's columns, the kept ones, and ``error``."""
+        return table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
         """Refuse files that lack a column.
@@ -119,28 +106,15 @@ class ReadPool(Stage):
         files = tuple(SourceFile.with_contents(self.files, self.contents))
         rows = PoolRows(files=files, domain=self.domain, columns=tuple(self.columns))
         with task.progress() as update:
-            made = read_pool(
-                rows,
-                str(task.directory / "pool.lance"),
-                commit_seconds=self.commit_seconds,
-                fragment_mb=self.fragment_mb,
-                guard=task.guard,
-                progress=update,
+            writing = SplitWriting(
+                commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, guard=task.guard, progress=update
             )
+            made = read_pool(rows, str(task.directory / "pool.lance"), writing)
         check_share("pool", made.pool, SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate)
         return Done(outputs=made, rows=rows.num_rows)
 
 
-def read_pool(
-    rows: PoolRows,
-    uri: str,
-    *,
-    commit_seconds: float = 2.0,
-    fragment_mb: int = 256,
-    chunk_rows: int = CHUNK_ROWS,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
-) -> ReadPool.Made:
+def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     """Write the rows that the table does not have yet; the table, and its error rows by kind.
 
     Raises:
@@ -149,61 +123,20 @@ def read_pool(
         RunFailedError: Ray gave up.
     """
     rows.check()
-    schema = rows.schema()
+    schema, total = rows.schema(), rows.num_rows
+    everything = Assignment(counts={POOL: total}, permutation=Permutation(size=total, seed=0))
+    source = DealtSource(domains={POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
+    job = DealJob(sources={POOL: source}, uris={POOL: uri})
     io.create(uri, schema)
-    committer = commits.Committer(uri, guard, fragment_mb)
-    num_done, total = len(committer.done), rows.num_rows
-
-    def committed(done: CommitRound) -> None:
-        if progress is not None:
-            progress(Standing(rows=num_done + sum(done.rows.values()), total=total))
-
-    missing = (
-        part
-        for part in stretches(rows.files, chunk_rows)  # each is committed as a whole
-        if (part.file.index << schemas.FILE_SHIFT) + part.start not in committer.done
-    )
-    left = list(grouped(missing, chunk_rows))
-    committed(CommitRound({}, 0.0))
     try:
-        if left:
-            domain = ray.put(rows.domain)
-            written = in_tasks(_read_chunk, ((parts, domain, schema, uri) for parts in left))
-            commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
+        deal_left(job, {POOL: schema}, [*chunks_of({POOL: rows.files}, writing.chunk_rows)], writing)
     except ray.exceptions.RayError as error:
         raise cause(error, "reading the pool") from error
     ref = io.latest(uri)
     if (found := io.count(ref)) != total:
         raise CommitError(f"{uri}: {total} rows in, {found} rows out")
-    errors = count_split(ref, "pool").errors
+    errors = count_split(ref, POOL).errors
     if total and sum(errors.values()) == total:
         kind, number = next(iter(errors.items()))
         raise SourceError(f"{rows.files[0].path}: none of {total:,} rows is usable ({number:,} of them {kind})")
-    return ReadPool.Made(compact(ref, fragment_mb, guard=guard), errors)
-
-
-def _read_chunk(parts: tuple[Stretch, ...], domain: DomainConfig, schema: pa.Schema, uri: str) -> pa.Table:
-    """Write a chunk's rows as a fragment; the row of ``commits.WRITTEN`` that names it."""
-    batches = [batch for part in parts for batch in _batches(part, get_domain(domain), schema)]
-    return commits.write_fragment(pa.Table.from_batches(batches, schema), uri, schema)
-
-
-def _batches(part: Stretch, domain: Domain, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    own, nothing = domain.columns, dict.fromkeys(domain.columns.names)
-    kept = [field for field in schema if field.name not in ("row_id", *own.names, "error")]
-    start = part.start
-    for batch in read_rows(part.file, part.start, part.stop):
-        examples, problems = [], []
-        for raw in raw_rows(batch):
-            example, problem = attempt(domain.read, raw)
-            problem = problem or schema_problem(example or {}, own)
-            examples.append(nothing if problem else example)
-            problems.append(problem or None)
-        columns = [
-            pa.array(row_ids(part.file, start, start + batch.num_rows, None)),
-            *pa.RecordBatch.from_pylist(examples, schema=own).columns,
-            *(as_kept(batch.column(field.name), field.type) for field in kept),
-            pa.array(problems, pa.string()),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        start += batch.num_rows
+    return ReadPool.Made(compact(ref, writing.fragment_mb, guard=writing.guard), errors)

@@ -96,7 +96,7 @@ def calibrate(
             label could not be read). Such a row counts as a calibration row and lies below every cut.
         correct_M: whether the weak label is right, bool.
         pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected. Or what answers for
-            them without holding them (``curation.selection.order.Streamed``), only without a ``floor``.
+            them without holding them (``curation.selection.order.Streamed``): with a ``floor`` of the rows above it.
         alpha: the highest allowed noise, in (0, 1).
         delta: the highest allowed probability of failure over draws of the calibration rows, in (0, 1).
         rule: see the module's docstring.
@@ -169,7 +169,6 @@ def _problem(
 
 def _ordered(pool_scores_N: npt.ArrayLike | Streamed, floor: float | None) -> Ordered:
     if isinstance(pool_scores_N, Streamed):
-        assert floor is None, "the rows above a floor are few, and given"
         return pool_scores_N
     pool_N = np.asarray(pool_scores_N)
     if pool_N.ndim != 1:
@@ -265,13 +264,14 @@ class Certified:
         settings = {name: value for name, value in asdict(self).items() if name != "per"}
         if self.per == "label":
             return _by_class(pool, settings)
-        raw_M, ordered = pool.calibration.raw_M, pool.scores.ordered()
+        raw_M, ordered = pool.calibration.raw_M, pool.scores.ordered(pool.floor)
         cut = calibrate(
             np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
             pool.calibration.correct_M,
             ordered,
             **settings,
             seed=pool.seed,
+            floor=pool.floor,
         )
         n = 0 if cut.threshold is None else int(ordered.num_above([cut.threshold], inclusive=True)[0])
         return Count(n, threshold=cut.threshold, risk={**settings, **asdict(cut)}, is_cut=True)
@@ -288,7 +288,8 @@ def _by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
         class_N=pool.calibration.places(pool.classes),
     )
     sample = pool.scores.sample_of(pool.classes, derive(pool.seed, "candidates"))
-    cuts = calibrate_classes(rows, pool.calibration.correct_M, sample, pool.classes, **settings, seed=pool.seed)
+    given = {**settings, "seed": pool.seed, "floor": pool.floor}
+    cuts = calibrate_classes(rows, pool.calibration.correct_M, sample, pool.classes, **given)
     num_C = pool.scores.num_above_by_class(pool.classes, cuts.threshold_C)
     n = int(num_C.sum())
     risk = {**settings, "per": "label", **cuts.to_json(num_C)}

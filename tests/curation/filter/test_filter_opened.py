@@ -1,5 +1,6 @@
 """What a filter refuses, its plan refuses first: before Ray is started, a row is labelled or a file is written."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from curation.commands.plan import make_plan
 from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, SourceError
-from curation.filter.package import TrustPackage
+from curation.filter.described import describe
+from curation.filter.opened import look
+from curation.filter.package import TrustPackage, copied
 from curation.filter.run import run_filter
+from curation.rundir.graph import key_of, resolved, waited_for
 from curation.storage.paths import place
 
 BAD = tuple(range(6))
@@ -77,3 +81,36 @@ def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: Tr
             with pytest.raises(error, match=message):
                 begin(config)
         assert not place(config.directory / "manifest.json").exists()
+
+
+def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(package: TrustPackage, tmp_path: Path):
+    write_pool(tmp_path / "pool" / "a.jsonl", 40)
+    other = make_package(tmp_path / "other", shift=1.0)
+
+    def key(of: TrustPackage, *overrides: str) -> dict[str, Any]:
+        label = look(config_of(of, tmp_path, {"n": 5}, *overrides)).described.rounds["0000"].label
+        return key_of(label, {"pool-0000": {"pool": {"uri": "pool", "version": 1}}})
+
+    found = key(package)
+    assert found == key(copied(package, place(str(tmp_path / "copy"))))
+    assert found == key(package, "teacher.chunk_rows=7", "teacher.batch_tokens=99", "teacher.actors.max=3")
+    assert found["package"] == package.digest and found["backend"] == "scripted"
+    assert found["fitted"]["linear_probe"] == {
+        "uri": str(tmp_path / "out/_curation/package/trust"),
+        "digest": package.trust.digest,
+    }
+    changed = {name for name, value in key(other).items() if value != found[name]}
+    assert changed == {"package"}  # the same fit, with another sample
+    assert {name for name, value in key(package, "seed=1").items() if value != found[name]} == {"seed", "sample"}
+
+
+def test_a_teacher_whose_backend_is_open_labels_once_that_is_settled(package: TrustPackage, tmp_path: Path):
+    write_pool(tmp_path / "pool" / "a.jsonl", 40)
+    config = config_of(package, tmp_path, {"n": 5})
+    ask = package.description.ask.model_copy(update={"backend": "auto"})
+    is_open = replace(package, description=package.description.model_copy(update={"ask": ask}))
+    label = describe(config, is_open, None, look(config).rounds, made=None, recut=False).rounds["0000"].label
+    assert waited_for(label) == ["pool-0000", "backend"]
+    known = {"pool-0000": {"pool": {"uri": "pool", "version": 1}}, "backend": {"backend": "transformers", "reason": ""}}
+    assert key_of(label, known)["backend"] == "auto"
+    assert resolved(label.teacher, known).backend == "transformers"

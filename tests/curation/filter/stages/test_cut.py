@@ -13,6 +13,7 @@ from curation.selection import Candidates
 from curation.selection.budget import GradedScores
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN
+from curation.stages.pool_scores import PoolScores
 from curation.tables import io
 
 NUM = 5000
@@ -61,6 +62,8 @@ def test_a_number_of_rows_is_the_top_of_all_tables(pool, keep):
     n = keep.get("n") or int(0.29 * labelled)
     cut = TopN().cut(Candidates(row_ids_N=ids_N, raw_score_N=raw_N), n, 3)
     assert set(passing(tables, found.threshold)) == set(cut.row_ids_n.tolist())
+    together = PoolScores(labels=tables[0], further=tuple(tables[1:]), trust="trust")
+    assert together.top(n, 3).row_ids_n.tolist() == cut.row_ids_n.tolist()
     assert found.num_labelled == labelled and found.num_scored == int((~np.isnan(raw_N)).sum())
     assert found.lowest_trust == np.nanmin(np.where(np.isin(ids_N, cut.row_ids_n), trust_N, np.nan))
 
@@ -108,7 +111,19 @@ def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
         labelled_N = np.concatenate([labelled_N, raw_N[np.isin(ids_N, rows)]])
     cut = calibrate(np.where(np.isnan(raw_M), -np.inf, raw_M), correct_M, labelled_N, alpha=0.1, delta=0.1)
     assert found.threshold.bound.score == cut.threshold and found.risk["bound"] == cut.bound
-    assert found.risk["num_candidates_from"] == len(labelled_N)
+    assert set(passing(tables, found.threshold)) == set(ids_N[raw_N >= cut.threshold].tolist())
+
+
+def test_calibration_rows_from_a_floor_on_are_held_against_the_pool_rows_from_there_on(pool):
+    tables, ids_N, raw_N, _, _ = pool
+    rng = np.random.default_rng(1)
+    raw_M = rng.integers(8, 40, 2000).astype(np.float32) / 8
+    correct_M = rng.random(2000) < np.where(raw_M >= 2, 0.97, 0.5)
+    graded = GradedScores(raw_M, raw_M, correct_M)
+    found = decide(tables, "trust", KeepConfig(certified={"alpha": 0.1}), graded, 1.0, seed=0)
+    cut = calibrate(raw_M, correct_M, raw_N, alpha=0.1, delta=0.1, floor=1.0)
+    assert found.threshold.bound.score == cut.threshold and 1 < cut.threshold <= 2
+    assert "pool's that score at least 1" in found.risk["guarantee"]
     assert set(passing(tables, found.threshold)) == set(ids_N[raw_N >= cut.threshold].tolist())
 
 
@@ -144,6 +159,8 @@ def test_each_class_passes_its_own_certified_cut(tmp_path):
     assert found.threshold.by_label == {name: cut for name, cut in cuts.items() if cut < np.inf} and cuts["c"] == np.inf
     wanted = [row for row, name in enumerate(names_N) if name is not None and raw_N[row] >= cuts[name]]
     assert sorted(passing(tables, found.threshold)) == wanted and len(wanted) > 1000
+    sizes = {item["label"]: item["num_pool"] for item in found.risk["classes"]}
+    assert sizes == {name: sum(names_N[row] == name for row in wanted) for name in "abc"}
     assert found.risk["per"] == "label" and "of which nothing is selected: c" in found.risk["guarantee"]
     assert found.lowest_trust == raw_N[wanted].min()
     with pytest.raises(BudgetError, match=r"3,000 calibration rows certify no cut at alpha 0\.001"):
@@ -183,11 +200,3 @@ def test_more_rows_than_have_a_score_are_refused(pool):
         decide(tables, "trust", KeepConfig(n=4900), None, seed=0)
     with pytest.raises(BudgetError, match=r"keep\.share: nothing is written: 0\.0001 of 4,\d+ labelled rows is less"):
         decide(tables, "trust", KeepConfig(share=0.0001), None, seed=0)
-
-
-def test_the_sample_of_candidates_is_drawn_by_row(pool, monkeypatch):
-    tables = pool[0]
-    monkeypatch.setattr("curation.filter.stages.cut.SAMPLE_ROWS", 500)
-    graded = GradedScores(np.linspace(-5, 5, 500).astype(np.float32), np.zeros(500, np.float32), np.ones(500, np.bool_))
-    risk = decide(tables, "trust", KeepConfig(certified={"alpha": 0.1}), graded, seed=0).risk
-    assert risk is not None and 400 < risk["num_candidates_from"] < 600

@@ -23,6 +23,7 @@ from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.selection.top_n import in_rank_order
 from curation.sources import discover
+from curation.stages.prepare import SplitWriting
 from curation.tables import io, schemas
 
 NUM_ROWS, SEED = 300, 5
@@ -49,7 +50,7 @@ def labelled(local_ray, tmp_path_factory):
     (folder / "pool.jsonl").write_text("".join(lines))
     files = tuple(discover(SourceConfig(path=str(folder / "pool.jsonl"))))
     rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=("lang",))
-    pool = read_pool(rows, str(folder / "pool.lance"), chunk_rows=100).pool
+    pool = read_pool(rows, str(folder / "pool.lance"), SplitWriting(chunk_rows=100)).pool
     rng = np.random.default_rng(0)
     ids_N = rng.permutation(NUM_ROWS)
     raw_N = np.round(rng.normal(size=NUM_ROWS), 1).astype(np.float32)
@@ -132,24 +133,24 @@ def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_
         assert row["completion"] == f"c{number}" and f"q{number}" in row["prompt"]
 
 
-def test_a_pool_of_tiny_files_grows_by_the_rows_of_new_files_alone(local_ray, tmp_path):
-    def read(num_files: int) -> TableRef:
-        for number in range(num_files):
-            if not (path := tmp_path / f"{number:02}.jsonl").exists():
-                path.write_text("".join(json.dumps({"problem": f"q{number}-{row}"}) + "\n" for row in range(3)))
-        files = tuple(discover(SourceConfig(path=str(tmp_path / "*.jsonl"))))
-        rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=())
-        ref = read_pool(rows, str(tmp_path / "pool.lance"), chunk_rows=10).pool
-        found = io.read(ref)
-        ids = [(number << schemas.FILE_SHIFT) + row for number in range(num_files) for row in range(3)]
-        assert found["row_id"].to_pylist() == ids
-        assert found["problem"].to_pylist() == [f"q{number}-{row}" for number in range(num_files) for row in range(3)]
-        assert rows.offsets(np.array(ids)).tolist() == list(range(len(ids)))
-        return ref
-
-    first = read(10)  # three files a chunk: the last one has one alone, which the next read would put with others
-    assert len(io.open_table(first).get_fragments()) == 4
-    files = {fragment.metadata.files[0].path for fragment in io.open_table(first).get_fragments()}
-    second = read(14)
-    assert files < {fragment.metadata.files[0].path for fragment in io.open_table(second).get_fragments()}
-    assert read(14) == second
+def test_a_pool_of_tiny_files_is_read_in_their_order_and_a_part_that_is_there_stays(local_ray, tmp_path):
+    for number in range(14):
+        rows = [{"problem": f"q{number}-{row}", "lang": LANGUAGES[row]} for row in range(3)]
+        (tmp_path / f"{number:02}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = tuple(discover(SourceConfig(path=str(tmp_path / "*.jsonl"))))
+    rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=("lang",))
+    uri = str(tmp_path / "pool.lance")
+    ref = read_pool(rows, uri, SplitWriting(chunk_rows=10)).pool  # three files a chunk, the last one of two
+    found = io.read(ref)
+    ids = [(number << schemas.FILE_SHIFT) + row for number in range(14) for row in range(3)]
+    assert found["row_id"].to_pylist() == ids
+    assert found["problem"].to_pylist() == [f"q{number}-{row}" for number in range(14) for row in range(3)]
+    assert found["lang"].to_pylist() == [*LANGUAGES] * 14
+    assert rows.offsets(np.array(ids)).tolist() == list(range(len(ids)))
+    assert read_pool(rows, uri, SplitWriting(chunk_rows=10)).pool == ref
+    first = io.open_table(ref).to_table(limit=18)  # two chunks, as a kill may leave them
+    lance.write_dataset(first, str(tmp_path / "killed.lance"), max_rows_per_file=9)
+    before = {fragment.metadata.files[0].path for fragment in lance.dataset(tmp_path / "killed.lance").get_fragments()}
+    again = read_pool(rows, str(tmp_path / "killed.lance"), SplitWriting(chunk_rows=10, fragment_mb=1)).pool
+    assert io.read(again).equals(found)
+    assert len(before) == 2
