@@ -72,8 +72,10 @@ def done(directory: Path) -> dict:
 
 
 def started(directory: Path) -> list[str]:
+    """The stages that were started, in their order; those of numbers, which follow each run, left out."""
     events = map(json.loads, (directory / "run" / "events.jsonl").read_text().splitlines())
-    return [event["stage"].removeprefix("gen-0/") for event in events if event["event"] == "started"]
+    names = [event["stage"].removeprefix("gen-0/") for event in events if event["event"] == "started"]
+    return [name for name in names if name != "numbers"]
 
 
 def selected(directory: Path) -> dict[str, list[int]]:
