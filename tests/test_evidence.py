@@ -1,5 +1,6 @@
 """The experiment of examples/evidence: its rows, gates, cells and tables; without training."""
 
+import csv
 import json
 import random
 from dataclasses import replace
@@ -13,10 +14,13 @@ import pytest
 from scipy.stats import binomtest, t
 
 from curation.domains.grading import Graded
-from examples.evidence import cells, data, make_equations, make_mates, results, tables
+from curation.domains.math import Math
+from curation.refs import ModelRef
+from examples.evidence import bases, cells, data, make_equations, make_mates, results, tables
 from examples.evidence.gates import gates
 
 EVIDENCE = Path(cells.__file__).parent
+ROOT = EVIDENCE.parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +201,13 @@ def test_tables_say_what_the_results_hold(tmp_path):
     ]
     assert "| 2 | chain, trust minus ground truth | +1.0 (-1.0 to +3.0) |" in made["chain-differences"]
     assert "| 1 | chain, trust | 2.0 |" in made["chain-costs"]
+
+
+def test_a_models_accuracy_is_the_share_of_right_answers():
+    """By which a model of the experiment is trained until it is good enough; here of a model in this repository."""
+    base = ModelRef(base=str(ROOT / "examples/bases/sums_teacher"))
+    with (ROOT / "examples/own_data/labelled.csv").open() as file:
+        rows = list(csv.DictReader(file))[:100]
+    right = bases.accuracy(Math(instruction=""), base, rows)
+    assert 0.2 < right < 0.8
+    assert bases.accuracy(Math(instruction=""), base, [{**row, "answer": "-1"} for row in rows[:20]]) == 0.0
