@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned, recorded
 from curation import run
 from curation.commands.plan import make_plan
 from curation.commands.status import look, status_lines
@@ -65,8 +65,7 @@ def load(directory: Path, puzzle_file: Path, changes: dict | None = None, overri
 
 
 def stages(directory: Path) -> dict:
-    """The records of the stages that a plan lists: those of the numbers follow them."""
-    return {name: item for name, item in recorded(directory / "run").items() if not name.endswith("/numbers")}
+    return planned(directory / "run")
 
 
 def events(directory: Path, kind: str) -> list[str]:

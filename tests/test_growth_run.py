@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.commands.plan import make_plan
 from curation.config.load import load_config
@@ -83,7 +83,7 @@ class Sums:
         return number
 
     def stages(self) -> dict[str, dict[str, Any]]:
-        return recorded(self.directory)
+        return planned(self.directory)
 
     def ids(self, split: str) -> list[int]:
         for stage in self.stages().values():
@@ -168,7 +168,7 @@ def test_a_test_split_that_is_added_tests_the_students_that_are_trained(tmp_path
         path = tmp_path / "students.yaml"
         path.write_text(yaml.safe_dump(config))
         report = run(load_config(path))
-        return report, recorded(tmp_path / "run")
+        return report, planned(tmp_path / "run")
 
     report, before = grown()
     assert [arm["accuracy"] for arm in report["generations"][0]["arms"]] == [None]
