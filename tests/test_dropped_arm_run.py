@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.cli import main
 from curation.commands.combine import member, require_alike
@@ -58,7 +58,7 @@ def config(tmp_path: Path, name: str = "run", *, arms: list[str] = ARMS, num: in
 
 
 def stages(tmp_path: Path, name: str = "run") -> dict[str, Any]:
-    return recorded(tmp_path / name)
+    return planned(tmp_path / name)
 
 
 def status(tmp_path: Path) -> str:

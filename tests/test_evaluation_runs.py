@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.commands.clean import clean
 from curation.commands.plan import make_plan
@@ -92,7 +92,7 @@ def test_every_model_is_tested_by_each_decoding_and_the_best_is_named_as_a_choic
     page = (directory / "run" / "report.html").read_text()
     assert "Best of three, chosen on the test set" in page
     assert "best of three, chosen on the test set, is" in report["headline"][-1]
-    manifest = recorded(directory / "run")
+    manifest = planned(directory / "run")
     assert set(NAMED) < set(manifest) and not recalled(directory)
     seeds = {manifest[name]["inputs"]["seed"] for name in NAMED}
     assert len(seeds) == len(NAMED)
@@ -139,7 +139,7 @@ class Parts:
         path.write_text(yaml.safe_dump(config))
         where = f"evaluation.cache={self.kept}"
         run_part(load_config(path, (where, *overrides)), f"gen-0/{stage}", alone=False)
-        manifest = recorded(directory / "run")
+        manifest = planned(directory / "run")
         labels = TableRef.from_json(manifest[f"gen-0/{stage}"]["outputs"]["labels"])
         rows = {row["row_id"]: (row["completion"], row["label"]) for row in io.read(labels).to_pylist()}
         return {"event": recalled(directory).get(f"gen-0/{stage}"), "rows": rows, "run": str(directory / "run")}

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 
 pytestmark = pytest.mark.whole_run
 
@@ -155,7 +155,7 @@ def run(directory: Path, config: dict[str, Any], *verb: str) -> subprocess.Compl
 
 
 def outputs(directory: Path, stage: str) -> dict[str, Any]:
-    stages = recorded(directory / "run")
+    stages = planned(directory / "run")
     return stages[f"gen-0/{stage}"]["outputs"]
 
 
@@ -212,7 +212,7 @@ def check(directory: Path, names: dict[str, str]) -> None:
 
 
 def outputs_of_prepare(directory: Path) -> dict[str, Any]:
-    stages = recorded(directory / "run")
+    stages = planned(directory / "run")
     return stages["prepare"]["outputs"]["tables"]
 
 

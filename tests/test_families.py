@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.config import SftConfig
 from curation.config.load import load_config
@@ -101,7 +101,7 @@ def test_a_run_of_each_family_by_each_method(local_ray, tmp_path, family: Family
     generations = 2 if family is LLAMA else 1
     for method, student in METHODS.items():
         report = run(config(tmp_path, family, base, student, generations))
-        stages = recorded(tmp_path / "run")
+        stages = planned(tmp_path / "run")
         assert len(report["generations"]) == generations
         (arm,) = report["arms"]
         assert arm["purity"]["n"] == 24 and arm["accuracy"]["n"] == 24 and 0 < report["teacher"]["pool"]["value"] < 1

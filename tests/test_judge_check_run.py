@@ -10,7 +10,6 @@ import torch
 from click.testing import CliRunner
 from scipy.special import log_softmax
 
-from benchmarks.recorded import recorded
 from curation.cli import main
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
@@ -60,7 +59,7 @@ def test_a_judge_grades_every_label_and_another_prompt_labels_nothing_again(loca
     curate("run", str(path))
 
     def outputs(stage: str) -> dict[str, Any]:
-        stages = recorded(tmp_path / "run")
+        stages = planned(tmp_path / "run")
         found: dict[str, Any] = stages[f"gen-0/{stage}"]["outputs"]
         return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.config.load import parse_config
 from curation.refs import TableRef
@@ -40,7 +40,7 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
         },
     }
     report = run(parse_config(config))
-    stages = recorded(tmp_path / "run")
+    stages = planned(tmp_path / "run")
 
     def table(stage: str, output: str, columns: list[str]) -> dict[int, dict[str, Any]]:
         ref = TableRef.from_json(stages[f"gen-0/{stage}"]["outputs"][output])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.config.load import load_config
 from curation.refs import TableRef
@@ -67,7 +67,7 @@ def test_the_quickstart_with_the_papers_trust_function(local_ray: Any, tmp_path:
     arms = {arm["name"]: arm for arm in report["arms"]}
     assert all(arm["num_selected"] == 60 and arm["accuracy"]["n"] == 60 for arm in arms.values())
     assert {"trust", "stacked"} <= set(report["trust"]["pool"]["parsed"]["functions"])
-    stages = recorded(tmp_path / "run")
+    stages = planned(tmp_path / "run")
     outputs = {name.removeprefix("gen-0/"): stage["outputs"] for name, stage in stages.items()}
     (fitted,) = [place for place in (tmp_path / "run").rglob("description.json") if "blocks" in weights_at(place)]
     description, weights = json.loads(fitted.read_text()), load_file(fitted.with_name("weights.safetensors"))

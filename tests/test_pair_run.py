@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation.cli import main
 from tests import golden
 
@@ -67,7 +67,7 @@ def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(folder: Path)
     curate("plan", path, "--no-probe")
     curate("run", path)
     golden.check("pair", folder / "run")
-    record = recorded(folder / "run")["gen-0/preferences"]
+    record = planned(folder / "run")["gen-0/preferences"]
     raws = {row["prompt"]: row for row in unlabelled(NUM_POOL)}
     for arm in ("naive", "trust"):
         files = record["outputs"]["arms"][arm]
@@ -102,7 +102,7 @@ def test_students_learn_the_selected_preferences_by_dpo(tmp_path: Path) -> None:
     )
     assert "student: 128 rows, global_batch_size 16: 48 optimizer steps" in curate("validate", path)
     curate("run", path)
-    stages = recorded(tmp_path / "run")
+    stages = planned(tmp_path / "run")
     tests = {
         name: stages[f"gen-0/grade-test-{name}"]["outputs"]["grades"] for name in ("base", "naive", "ground_truth")
     }
@@ -200,7 +200,7 @@ def test_both_orders_are_asked_and_their_agreement_is_a_number(folder: Path) -> 
     (generation,) = json.loads((folder / "run" / "report.json").read_text())["generations"]
     assert "order_agreement" in json.dumps(generation["trust"])
     # The page says what the second order took and how often it disagrees; tokens of both orders are counted.
-    stages = recorded(folder / "run")
+    stages = planned(folder / "run")
     counts = stages["gen-0/label-source"]["outputs"]["counts"]
     columns = ("num_prompt_tokens", "num_output_tokens", "order_prompt_tokens", "order_output_tokens")
     prompt, output, other_prompt, other_output = (int(labels[name].to_numpy().sum()) for name in columns)

@@ -9,7 +9,7 @@ import lance
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ OWN = Signal("length", "length", "own_length:Length", "logit")
 
 
 def values(folder: Path) -> list[float | None]:
-    stages = recorded(folder / "run")
+    stages = planned(folder / "run")
     table = stages["gen-0/score-pool"]["outputs"]["labels"]
     found: list[float | None] = lance.dataset(table["uri"], version=table["version"]).to_table()["length"].to_pylist()
     return found

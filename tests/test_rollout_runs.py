@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.commands.plan import make_plan
 from curation.config.load import load_config
@@ -74,7 +74,7 @@ def test_the_arms_of_a_run_on_rollouts_differ_in_their_labels_alone(local_ray, t
     assert all(arm["num_selected"] == N and arm["format_note"] is None for arm in report["arms"])
     assert "own rollouts graded right" in (tmp_path / "run" / "report.html").read_text()
 
-    stages = recorded(tmp_path / "run")
+    stages = planned(tmp_path / "run")
     assert {stage.name for stage in make_plan(loaded, probe=False).stages} == set(stages)
     assert stages["gen-0/rollouts"]["rows"] == stages["gen-0/rollouts"]["outputs"]["num_asked"] > 0
     arms = {arm: rows_of(item["table"]) for arm, item in stages["gen-0/select"]["outputs"]["arms"].items()}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
@@ -74,7 +74,7 @@ def test_a_search_has_a_page_and_a_run_with_its_best_yaml_fits_the_same(local_ra
     best = yaml.safe_load(Path(search["best_path"]).read_text())
     config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **best}))
     run_part(load_config(config), "trust", alone=False)
-    stages = recorded(tmp_path / "run")
+    stages = planned(tmp_path / "run")
     mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
     assert mine != theirs
     assert (mine / "weights.safetensors").read_bytes() == (theirs / "weights.safetensors").read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.commands.plan import make_plan
 from curation.config.load import load_config
@@ -68,7 +68,7 @@ REST = [
 
 
 def done(directory: Path) -> dict:
-    return recorded(directory / "run")
+    return planned(directory / "run")
 
 
 def started(directory: Path) -> list[str]:

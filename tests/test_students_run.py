@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from benchmarks.recorded import recorded
+from benchmarks.recorded import planned
 from curation import run
 from curation.cli import main
 from curation.commands.plan import make_plan
@@ -79,7 +79,7 @@ def test_students_of_one_selection_and_one_that_is_added(local_ray: Any, tmp_pat
         return path
 
     def stages() -> dict[str, dict[str, Any]]:
-        return recorded(directory)
+        return planned(directory)
 
     config = load_config(written())
     assert "student 0 tiny: qwen3 from scratch, 1 layers of 32" in [line.text for line in check(config)]
