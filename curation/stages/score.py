@@ -1,7 +1,9 @@
 """The score stages: scores of trust functions, and signals, as columns of the labels or as a table of their own."""
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,7 +63,10 @@ def score(
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         row_ids_N = batch.column("row_id").to_numpy()
-        looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
+        with ThreadPoolExecutor(1) as thread:  # in its own thread Lance computes this batch, and may not read as well
+            looked_up = [
+                _nullable(values_N) for values_N in thread.map(_looked_up, signals.values(), repeat(row_ids_N))
+            ]
         return pa.record_batch([*scores(batch, fitted, of_source=of_source).values(), *looked_up], schema=added)
 
     if not len(added):
@@ -116,12 +121,8 @@ def _ranges(signal: TableRef) -> list[tuple[int, int]]:
     """The smallest and the largest row id of each fragment."""
     found = []
     for fragment in io.open_table(signal).get_fragments():
-        ends = [
-            (int(ids_N.min()), int(ids_N.max()))
-            for batch in fragment.scanner(columns=["row_id"]).to_batches()
-            if len(ids_N := batch.column("row_id").to_numpy())
-        ]
-        found.append((min(low for low, _ in ends), max(high for _, high in ends)))
+        ids_M = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()
+        found.append((int(ids_M.min()), int(ids_M.max())))
     return found
 
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from curation.tasks import _off_head
+from curation.tasks import off_head
 
 
 def node(name: str, cpus: float, *, head: bool = False, alive: bool = True):
@@ -17,9 +17,9 @@ def node(name: str, cpus: float, *, head: bool = False, alive: bool = True):
 
 def test_the_head_computes_only_where_nobody_else_can():
     alone = [node("h", 4, head=True)]
-    assert _off_head(alone) == (4, {})
-    assert _off_head([*alone, node("w", 8, alive=False), node("gpu", 0)]) == (4, {})
-    num_cpus, where = _off_head([*alone, node("w", 8), node("v", 2)])
+    assert off_head(alone) == (4, {})
+    assert off_head([*alone, node("w", 8, alive=False), node("gpu", 0)]) == (4, {})
+    num_cpus, where = off_head([*alone, node("w", 8), node("v", 2)])
     assert num_cpus == 10 and where["label_selector"] == {"ray.io/node-id": "!in(h)"}
 
 
@@ -50,9 +50,9 @@ ray.get([holder.hold.remote() for holder in holders])
 asks = ray.remote(spent).options(num_cpus=0.01).remote(0)
 done = list(in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
 waits = not ray.wait([asks], timeout=0)[0]
-found = tasks._off_head(ray.nodes())
+found = tasks.off_head(ray.nodes())
 cluster.remove_node(worker)
-tasks._off_head = lambda living: found  # as if the worker went at this moment
+tasks.off_head = lambda living: found  # as if the worker went at this moment
 after = list(in_tasks(spent, [(0,)], beside_actors=True))
 print(json.dumps({"head": head.node_id, "worker": worker.node_id, "done": done, "after": after, "waits": waits}))
 ray.shutdown()
