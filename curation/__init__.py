@@ -44,7 +44,7 @@ def session() -> AbstractContextManager[None]:
 
 
 def __getattr__(name: str) -> Any:
-    """``curation.Filter``, whose modules are heavy, when it is asked for."""
+    """Return ``curation.Filter``, whose modules are heavy, when it is asked for."""
     if name != "Filter":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from curation.filter import Filter
@@ -53,6 +53,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The names of the package and of its modules so far, without what it imports from elsewhere."""
+    """Return the names of the package and of its modules so far, without what it imports from elsewhere."""
     found = {name for name in globals() if name.startswith("_") or f"{__name__}.{name}" in sys.modules}
     return sorted({*__all__, *found})

@@ -189,12 +189,12 @@ elsewhere (``curation.label_columns``)."""
 
 
 def is_free(name: str) -> bool:
-    """Whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
+    """Return whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
     return name in FREE or label_columns.follows_from_domain(name)
 
 
 def free_of(columns: Iterable[str]) -> tuple[str, ...]:
-    """The free signals of a labels table with these columns, by name."""
+    """Return the free signals of a labels table with these columns, by name."""
     return (*FREE, *filter(label_columns.follows_from_domain, columns))
 
 
@@ -294,11 +294,11 @@ ARMS: Registry[Arm] = _Arms(
 
 
 def signals_of(names: Iterable[str]) -> dict[str, Signal]:
-    """The signals that the named arms ask for, each once, by column."""
+    """Return the signals that the named arms ask for, each once, by column."""
     return {signal.column: signal for name in names if (signal := ARMS[name].signal) is not None}
 
 
 def fitted_of(names: Iterable[str]) -> dict[str, Fitted]:
-    """The trust functions that have to be fitted for the named arms, each once, by name."""
+    """Return the trust functions that have to be fitted for the named arms, each once, by name."""
     trusts = {ARMS[name].trust: TRUST[ARMS[name].trust] for name in names}
     return {name: trust for name, trust in trusts.items() if isinstance(trust, Fitted)}

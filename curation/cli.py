@@ -83,7 +83,7 @@ class _Verbs(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of ``--help``."""
+        """Return the names in the order of ``--help``."""
         return [*USUAL, *RARE]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

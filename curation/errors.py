@@ -105,7 +105,7 @@ class CommitError(CurationError):
 
 
 def of_file(error: OSError) -> str | None:
-    """An error about one file in our words; ``None`` where it names none."""
+    """Return an error about one file in our words; ``None`` where it names none."""
     path = error.filename2 or error.filename
     return None if path is None else f"{path}: {error.strerror}; mend it, or move it away"
 
@@ -127,12 +127,12 @@ _PANIC = "PanicException"
 
 
 def kind_of(problem: str) -> str:
-    """The part of a row's problem before the first colon (:class:`RowError`)."""
+    """Return the part of a row's problem before the first colon (:class:`RowError`)."""
     return problem.partition(":")[0]
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether Rust code ended by a panic, as Lance's does on some damaged files: it is no ``Exception``."""
+    """Return whether Rust code ended by a panic, as Lance's does on some damaged files: it is no ``Exception``."""
     return type(error).__name__ == _PANIC
 
 

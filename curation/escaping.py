@@ -22,17 +22,17 @@ LONGEST = 1_000
 
 
 def escaped(text: str, *, page: bool = False) -> str:
-    """The text on one line, without characters that act; of a ``page`` the line ends and tabs stay."""
+    """Return the text on one line, without characters that act; of a ``page`` the line ends and tabs stay."""
     return (_ACTING_IN_PAGE if page else _ACTING).sub(_code, text)
 
 
 def quoted(text: str, most: int = 60) -> str:
-    """The text in quotes on one line, cut after ``most`` characters: a value within a message."""
+    """Return the text in quotes on one line, cut after ``most`` characters: a value within a message."""
     return f"'{escaped(text[:most])}{'...' if len(text) > most else ''}'"
 
 
 def message(error: BaseException) -> str:
-    """An exception's text on one line, of at most ``LONGEST`` characters: it may quote a row."""
+    """Return an exception's text on one line, of at most ``LONGEST`` characters: it may quote a row."""
     text = escaped(" ".join(str(error).split()))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
@@ -44,7 +44,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 def logger_of(name: str) -> logging.Logger:
-    """The logger of a module, whose messages are escaped whatever handles them."""
+    """Return the logger of a module, whose messages are escaped whatever handles them."""
     logger = logging.getLogger(name)
     logger.addFilter(_escape)
     return logger

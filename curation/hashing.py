@@ -8,7 +8,7 @@ from curation.arrays import Float64s, Int64s, Uint64s
 
 
 def hash64(row_ids_N: Int64s, seed: int) -> Uint64s:
-    """A 64-bit hash of each id, uint64 [N]: the finaliser of SplitMix64 over id and seed.
+    """Return a 64-bit hash of each id, uint64 [N]: the finaliser of SplitMix64 over id and seed.
 
     Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
     """
@@ -22,18 +22,18 @@ def hash64(row_ids_N: Int64s, seed: int) -> Uint64s:
 
 
 def hash_unit(row_ids_N: Int64s, seed: int) -> Float64s:
-    """A hash of each id, uniform in [0, 1), float64 [N]."""
+    """Return a hash of each id, uniform in [0, 1), float64 [N]."""
     unit: Float64s = (hash64(row_ids_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit
 
 
 def derive(seed: int, purpose: str) -> int:
-    """A separate seed for each purpose, so that draws of one run are independent of each other."""
+    """Return a separate seed for each purpose, so that draws of one run are independent of each other."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:4], "little")
 
 
 def first_by_hash(row_ids_N: Int64s, num: int, seed: int) -> Int64s:
-    """A draw of at most ``num`` of the ids, int64 [M] in the order of their hashes.
+    """Return a draw of at most ``num`` of the ids, int64 [M] in the order of their hashes.
 
     Draws of two sets share the ids that both sets have, as far as they reach.
     """

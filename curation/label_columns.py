@@ -41,7 +41,7 @@ ORDER_COLUMNS = (ORDER_AGREEMENT, ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS)
 
 
 def given_column(name: str) -> str:
-    """The column of a number that came with labels made elsewhere, by its name in the source: ``given_<name>``.
+    """Return the column of a number that came with labels made elsewhere, by its name in the source: ``given_<name>``.
 
     Signs that are no letter, digit or underscore become underscores, since in Lance a dot leads into a column.
     """
@@ -59,5 +59,5 @@ def follows_from_domain(column: str) -> bool:
 
 
 def in_words(column: str) -> str:
-    """The column in words: ``given confidence``."""
+    """Return the column in words: ``given confidence``."""
     return column.replace("_", " ")

@@ -20,7 +20,7 @@ class Memory(NamedTuple):
 
 
 def usable(root: Path = ROOT) -> Memory:
-    """The memory of the machine, or what the control groups (cgroup v1 or v2) of this process leave of it.
+    """Return the memory of the machine, or what the control groups (cgroup v1 or v2) of this process leave of it.
 
     A limit holds for a group and all groups in it, so those from this process's own up to the top are read. Files that
     the group's processes have read count as free, as they do on a machine.
@@ -60,7 +60,7 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is none, as ``max`` for no limit."""
+    """Return the number in a file; None where there is none, as ``max`` for no limit."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -61,7 +61,7 @@ def claim() -> None:
 
 
 def sender() -> Callable[[], None] | None:
-    """A function, to be pickled, by which a worker of Ray finds modules as this process does.
+    """Return a function, to be pickled, by which a worker of Ray finds modules as this process does.
 
     ``None`` if nothing in the working directory would hide a module from workers.
     """
@@ -81,7 +81,7 @@ def sender() -> Callable[[], None] | None:
 
 
 def _hidden(folder: str) -> list[str]:
-    """The modules in a folder that this process finds in another place."""
+    """Return the modules in a folder that this process finds in another place."""
     paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
     names = {path.name.removesuffix(".py") for path in paths}
     return sorted(name for name in names if name.isidentifier() and _is_elsewhere(name, Path(folder)))
@@ -96,6 +96,6 @@ def _is_elsewhere(name: str, folder: Path) -> bool:
 
 
 def _is_in(spec: ModuleSpec | None, folder: Path) -> bool:
-    """Whether a module lies in a folder, as a file or a package."""
+    """Return whether a module lies in a folder, as a file or a package."""
     origin = None if spec is None or not spec.has_location else spec.origin
     return origin is not None and Path(os.path.abspath(origin)).parent in (folder, folder / Path(origin).parent.name)

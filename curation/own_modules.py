@@ -67,7 +67,7 @@ def beside(path: str) -> None:
 
 
 def imported(name: str) -> ModuleType:
-    """The module of that name, also from beside the configuration.
+    """Return the module of that name, also from beside the configuration.
 
     Raises:
         ImportError: there is none; it imports what is not there, or it is no Python.
@@ -98,7 +98,7 @@ def sent() -> list[str]:
 
 
 def _is_elsewhere(name: str, file: Path) -> bool:
-    """Whether Python finds a module of that name in another place than ``file``."""
+    """Return whether Python finds a module of that name in another place than ``file``."""
     try:
         found = find_spec(name)
     except ValueError:  # the main program has none
@@ -107,7 +107,7 @@ def _is_elsewhere(name: str, file: Path) -> bool:
 
 
 def _mentioned(text: str) -> Iterator[str]:
-    """The modules that a source imports, or names as ``module:NAME``."""
+    """Yield the modules that a source imports, or names as ``module:NAME``."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):

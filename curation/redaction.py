@@ -26,7 +26,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_in(value: object) -> Any:
-    """A JSON value whose texts are :func:`redacted`."""
+    """Return a JSON value whose texts are :func:`redacted`."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def redacted_in(value: object) -> Any:
 
 
 def secrets_in(value: object, at: str = "") -> Iterator[str]:
-    """The dotted keys of a mapping that hold a credential: in a URL, or by their own name."""
+    """Yield the dotted keys of a mapping that hold a credential: in a URL, or by their own name."""
     if isinstance(value, str) and (redacted(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
         yield at
     elif isinstance(value, Mapping):

@@ -19,12 +19,12 @@ class Ref:
     """Fields of all references."""
 
     def to_json(self) -> Json:
-        """The reference as a JSON object."""
+        """Return the reference as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         return cls(**value)
 
 
@@ -51,7 +51,7 @@ class ModelRef(Ref):
     """The commit (hub id) or digest (directory) of the model's own Python code that may run; None: none may."""
 
     def to_json(self) -> Json:
-        """The reference as a JSON object; without ``code`` where there is none, which most models have not."""
+        """Return the reference as a JSON object; without ``code`` where there is none, which most models have not."""
         return {name: value for name, value in asdict(self).items() if name != "code" or value is not None}
 
 
@@ -72,7 +72,7 @@ class ProjectionRef(Ref):
 
 
 def table_refs(value: object) -> Iterator[TableRef]:
-    """The table references in a JSON value, at any depth."""
+    """Yield the table references in a JSON value, at any depth."""
     if isinstance(value, dict) and value.keys() == {"uri", "version"}:
         yield TableRef.from_json(value)
     elif isinstance(value, dict | list | tuple):
@@ -81,7 +81,7 @@ def table_refs(value: object) -> Iterator[TableRef]:
 
 
 def leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
-    """The values of that type in mappings, lists, tuples and dataclasses, at any depth."""
+    """Yield the values of that type in mappings, lists, tuples and dataclasses, at any depth."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
 
 
 def as_json(value: object) -> Any:
-    """Outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
+    """Return outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
 
     An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
     """
@@ -113,7 +113,7 @@ def as_json(value: object) -> Any:
 
 
 def fingerprint(value: object) -> str:
-    """A 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
+    """Return a 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
 
     Raises:
         TypeError, ValueError: the value is not JSON.

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def code(path: str) -> Any:
-    """The class, function or constant that ``module:Name`` names.
+    """Return the class, function or constant that ``module:Name`` names.
 
     Raises:
         ImportError, AttributeError, ValueError: there is none.
@@ -31,7 +31,7 @@ def code(path: str) -> Any:
 
 @cache
 def installed(group: str) -> Mapping[str, str]:
-    """The entry points of a group in installed packages: ``module:NAME`` by name."""
+    """Return the entry points of a group in installed packages: ``module:NAME`` by name."""
     return {point.name: point.value for point in entry_points(group=group)}
 
 
@@ -82,7 +82,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return frozenset(self._entries).union(*map(installed, self.groups))
 
     def find(self, name: str) -> T:
-        """The entry of that name.
+        """Return the entry of that name.
 
         Raises:
             ValueError: there is none; the message names the nearest one, or says what is wrong with ``module:NAME``.

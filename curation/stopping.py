@@ -52,7 +52,7 @@ def check() -> None:
 
 
 def checked(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, with a :func:`check` before each: for what a stage computes in its own thread."""
+    """Yield the items, with a :func:`check` before each: for what a stage computes in its own thread."""
     for item in items:
         check()
         yield item
@@ -138,7 +138,7 @@ _listening = False
 
 
 def exit_code(number: signal.Signals) -> int:
-    """The exit code of a process that a signal ended, as shells count: 130 for SIGINT, 143 for SIGTERM."""
+    """Return the exit code of a process that a signal ended, as shells count: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + number
 
 
@@ -181,7 +181,7 @@ def waited_for(call: Callable[[], Result]) -> Result:
 
 
 def arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """The items as they arrive, made in a thread of their own.
+    """Yield the items as they arrive, made in a thread of their own.
 
     Raises:
         Stopped: the work of the calling thread is to end.

@@ -23,7 +23,7 @@ def in_tasks(
     num_gpus: float = 0,
     beside_actors: bool = False,
 ) -> Iterator[Result]:
-    """The results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
+    """Yield the results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
 
     At most three tasks a CPU of the cluster are under way or have a result that is not taken. A wait can be interrupted
     (:mod:`curation.stopping`).
@@ -84,7 +84,7 @@ def _result(task: "ray.ObjectRef[Result]") -> Result:
 
 
 def root(error: BaseException) -> BaseException:
-    """The error that a function raised in a task; another error of Ray as it is."""
+    """Return the error that a function raised in a task; another error of Ray as it is."""
     while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error

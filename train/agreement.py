@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def gathered(value: T) -> list[T]:
-    """A value of each worker, by rank; equal in all of them."""
+    """Return a value of each worker, by rank; equal in all of them."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return [value]
     found: list[T | None] = [None] * torch.distributed.get_world_size()
@@ -17,7 +17,7 @@ def gathered(value: T) -> list[T]:
 
 
 def any_worker(flags: list[bool], device: torch.device) -> list[bool]:
-    """Each flag: whether it is true in any worker; equal in all of them."""
+    """Return each flag: whether it is true in any worker; equal in all of them."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return flags
     found = torch.tensor(flags, dtype=torch.int32, device=device)

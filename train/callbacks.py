@@ -38,7 +38,7 @@ class Kept(Protocol):
 
 
 def begun(output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Partial:
-    """The folder of a training that begins or goes on, with what is stored of it; every worker calls this.
+    """Return the folder of a training that begins or goes on, with what is stored of it; every worker calls this.
 
     The first worker readies it; where the workers do not share it (``kept``), each its own. Checkpoints of what learnt
     something else (``learnt``, JSON) are not used; where the run directory is makes no difference.

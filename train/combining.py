@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 def chosen(simpler: Sequence[Candidate], stacked: Candidate, correct_M: Bools, proof: float) -> tuple[Candidate, Json]:
-    """The function that is taken, and why, as JSON.
+    """Return the function that is taken, and why, as JSON.
 
     The whole stack, unless a simpler function is ahead of it in cross-validated AUC by more than ``proof`` standard
     errors of the paired difference (DeLong); then the one that is furthest ahead.
@@ -98,7 +98,7 @@ class Folded:
         self.num_rows, self.num_folds = len(correct_M), int(fold_M.max()) + 1
 
     def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
-        """One number, by whose order rows rank."""
+        """Return one number, by whose order rows rank."""
         filled_M1 = _filled(column_M[:, None])
         model = _averaged(filled_M1, self.correct_M, np.ones(1))
         deviation = float(_deviations(filled_M1)[0])
@@ -118,7 +118,7 @@ class Folded:
         rising: Sequence[str],
         num_members: int,
     ) -> Candidate:
-        """A logistic regression of the columns, near one of ``leads`` as far as the evidence speaks for it.
+        """Return a logistic regression of the columns, near one of ``leads`` as far as the evidence speaks for it.
 
         No weight of the columns ``rising`` is below 0. The last ``num_members`` columns are logits of members.
         """
@@ -137,7 +137,7 @@ class Folded:
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
-        """The columns in boosted trees, with the slope and intercept that their out-of-fold logits need."""
+        """Return the columns in boosted trees, with the slope and intercept that their out-of-fold logits need."""
         filled_MK, out_M = _filled(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})
 
@@ -193,7 +193,7 @@ def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, clus
 
 
 def calibrated(raw_M: Float64s, correct_M: Bools) -> Bent:
-    """The rising line, of many rows with bends, that makes out-of-fold logits those of a probability.
+    """Return the rising line, of many rows with bends, that makes out-of-fold logits those of a probability.
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
     """
@@ -221,7 +221,7 @@ def averaged_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
 
 
 def line_of(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
-    """The likeliest line with these knees, ascending, if it rises everywhere."""
+    """Return the likeliest line with these knees, ascending, if it rises everywhere."""
     columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
     model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
     slope, *bends = model.coef_[0].tolist()
@@ -231,19 +231,19 @@ def line_of(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
 
 
 def varies(column_M: Float64s) -> bool:
-    """Whether the known values of a column differ by more than rounding."""
+    """Return whether the known values of a column differ by more than rounding."""
     known = column_M[~np.isnan(column_M)]
     return bool(len(known) and _deviations(known[:, None])[0] > 0)
 
 
 def _deviations(columns_MK: Float64s) -> Float64s:
-    """The standard deviation of each column, float64 [K]; 0 where it is no more than rounding."""
+    """Return the standard deviation of each column, float64 [K]; 0 where it is no more than rounding."""
     deviation_K: Float64s = columns_MK.std(axis=0)
     return np.where(deviation_K > 1e-9 * np.maximum(1.0, np.abs(columns_MK).max(axis=0)), deviation_K, 0.0)
 
 
 def _filled(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) -> Float64s:
-    """The columns with the mean of the rows ``taken_M`` in place of missing values; 0 where those have none."""
+    """Return the columns with the mean of the rows ``taken_M`` in place of missing values; 0 where those have none."""
     known_MK = ~np.isnan(columns_MK[taken_M])
     mean_K = np.nansum(columns_MK[taken_M], axis=0) / np.maximum(known_MK.sum(axis=0), 1)
     return np.where(np.isnan(columns_MK), mean_K, columns_MK)
@@ -282,7 +282,7 @@ def _averaged(
 def rising_regression(
     columns_MK: Float64s, correct_M: Bools, strength: float, rising: Sequence[int]
 ) -> tuple[Float64s, float]:
-    """Weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
+    """Return weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
 
     ``strength``: the prior variance of the weights, scikit-learn's C.
 
@@ -309,13 +309,13 @@ def rising_regression(
 
 
 def _scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
-    """The deviations of columns without a lead, then with each column of ``leads`` as one."""
+    """Return the deviations of columns without a lead, then with each column of ``leads`` as one."""
     is_lead_LK = np.eye(len(scale_K), dtype=np.bool_)[list(leads)]
     return [scale_K, *(np.where(is_lead_K, size, scale_K) for is_lead_K in is_lead_LK for size in LEADS)]
 
 
 def log_evidences(columns_MK: Float64s, correct_M: Bools, priors: Sequence[tuple[float, Float64s]]) -> Float64s:
-    """The log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
+    """Return the log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
 
     It is that of linear regression on columns of mean 0, whose weights are those of a logistic one times the outcomes'
     variance. A prior is the variance of a logistic weight and the deviation of each column, float64 [K].

@@ -53,7 +53,7 @@ class Preferences:
         self._reference: Any = None
 
     def source(self, rows: TableRef, tokenizer: Any) -> PreferenceSource:
-        """Prompts with two answers each."""
+        """Return prompts with two answers each."""
         config = self._config
         return PreferenceSource(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
 
@@ -66,16 +66,16 @@ class Preferences:
                     weight.data = weight.data.bfloat16()
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """The sequences of :func:`pair_batch`."""
+        """Return the sequences of :func:`pair_batch`."""
         return pair_batch(rows, pad)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
-        """The trainer by the loss of preferences."""
+        """Return the trainer by the loss of preferences."""
         return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
 
 
 def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
-    """The batch of :func:`train.sft.collate` for 2B sequences, whose labels are ``targets`` int64 [2B, K].
+    """Return the batch of :func:`train.sft.collate` for 2B sequences, whose labels are ``targets`` int64 [2B, K].
 
     ``labels`` int64 [B, 2] has one label a pair after one that is ignored, so that the items of a step are its pairs.
     A batch of no rows is two sequences of padding, and a pair that is ignored.
@@ -90,7 +90,7 @@ def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
 
 
 def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:
-    """The log-probability of each sequence's labelled tokens, summed, float32 [B].
+    """Return the log-probability of each sequence's labelled tokens, summed, float32 [B].
 
     Models that ignore ``logits_to_keep`` return logits of all positions; only the last K are used.
     """
@@ -103,7 +103,7 @@ def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> tor
 
 
 def preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta: float) -> torch.Tensor:
-    """The loss of each pair, [B], from the log-probabilities of the chosen and then of the rejected answers."""
+    """Return the loss of each pair, [B], from the log-probabilities of the chosen and then of the rejected answers."""
     chosen_B, rejected_B = (logprob_2B - reference_2B).chunk(2)
     return -torch.nn.functional.logsigmoid(beta * (chosen_B - rejected_B))
 
@@ -120,14 +120,14 @@ class DpoTrainer(SftTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of a micro-batch against the reference's log-probabilities."""
+        """Return the loss of a micro-batch against the reference's log-probabilities."""
         self._targets = inputs.pop("targets")
         self._reference_2B = self._by_reference(inputs)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     @torch.no_grad()
     def _by_reference(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The reference's log-probabilities, [2B]; without dropout, as it answers."""
+        """Return the reference's log-probabilities, [2B]; without dropout, as it answers."""
         trained: Any = self.accelerator.unwrap_model(self.model)
         model = trained if self._reference is None else self._reference
         read = {name: value for name, value in inputs.items() if name not in ("labels", "row_ids")}

@@ -38,7 +38,7 @@ class RowObjective(Protocol):
     """A method's reading of rows: their columns, batches and loss."""
 
     def source(self, rows: TableRef, tokenizer: object) -> TokenSource:
-        """The rows as token ids."""
+        """Return the rows as token ids."""
         ...
 
     def prepare(self, model: object, args: TrainingArguments) -> None:
@@ -50,12 +50,12 @@ class RowObjective(Protocol):
         ...
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> Guarded:
-        """The trainer with the loss; ``settings`` are those of ``transformers.Trainer``."""
+        """Return the trainer with the loss; ``settings`` are those of ``transformers.Trainer``."""
         ...
 
 
 def accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
-    """How many micro-batches of each worker make up the global batch.
+    """Return how many micro-batches of each worker make up the global batch.
 
     Raises:
         ConfigError: the global batch is not a multiple of micro-batch times workers.

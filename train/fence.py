@@ -20,7 +20,7 @@ _loss: CommitError | None = None
 
 
 def loss(*, read: bool) -> CommitError | None:
-    """The error of a directory that another driver has, as it was read last, or with ``read`` as it is now."""
+    """Return the error of a directory that another driver has, as it was read last, or with ``read`` as it is now."""
     if read:
         _look()
     return _loss

@@ -32,7 +32,7 @@ class RowGradients(NamedTuple):
 
 
 def row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
-    """The gradients of some rows, in one forward pass.
+    """Return the gradients of some rows, in one forward pass.
 
     ``model`` is in evaluation mode; its weights are not changed, and get no gradients.
 

@@ -100,7 +100,7 @@ def _learn(
 
 
 def accumulation_steps(config: GrpoConfig, num_workers: int) -> int:
-    """How many micro-batches of each worker make up the answers to a batch of prompts.
+    """Return how many micro-batches of each worker make up the answers to a batch of prompts.
 
     Raises:
         ConfigError: the answers are not a multiple of micro-batch times workers.
@@ -194,7 +194,7 @@ def _record(
 
 
 def _tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
-    """The rows that can be learnt from."""
+    """Return the rows that can be learnt from."""
     prompts = questions.prompts
     if not prompts:
         raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
@@ -214,7 +214,7 @@ def _tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: st
 
 
 def _order(num_rows: int, num_places: int, seed: int) -> list[int]:
-    """The row at each place of the training: shuffled anew for each epoch, one epoch after the other."""
+    """Return the row at each place of the training: shuffled anew for each epoch, one epoch after the other."""
     epochs = -(-num_places // num_rows)
     rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in range(epochs)])
     order: list[int] = rows[:num_places].tolist()
@@ -222,7 +222,7 @@ def _order(num_rows: int, num_places: int, seed: int) -> list[int]:
 
 
 def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
-    """Everything that TRL is told. Its own defaults differ from the paper and change with its versions."""
+    """Return everything that TRL is told. Its own defaults differ from the paper and change with its versions."""
     accumulation = accumulation_steps(config, num_workers())
     return GRPOConfig(
         **arguments(config, accumulation=accumulation, seed=seed, work=work),
@@ -268,7 +268,7 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
 
 
 def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
-    """The model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
+    """Return the model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
 
     TRL loads the reference of KL from the path of the model's files, so a merged base is written first.
     """

@@ -36,12 +36,12 @@ CURVES = {
 
 
 def steps_of(log_history: Sequence[Mapping[str, object]]) -> list[JsonView]:
-    """The entries of a ``transformers.TrainerState`` that stand for a step each."""
+    """Return the entries of a ``transformers.TrainerState`` that stand for a step each."""
     return [entry for entry in log_history if "reward" in entry]
 
 
 def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
-    """Why the training ends early: the last ``patience`` steps taught nothing; ``None`` where they did."""
+    """Return why the training ends early: the last ``patience`` steps taught nothing; ``None`` where they did."""
     last = history[-config.patience :]
     if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
         return None
@@ -54,7 +54,7 @@ def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -
 
 
 def curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """The measures at each step, or the means of equal blocks of steps where there are many."""
+    """Return the measures at each step, or the means of equal blocks of steps where there are many."""
     size = max(1, -(-len(history) // NUM_POINTS))
     blocks = [history[start : start + size] for start in range(0, len(history), size)]
     found: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}
@@ -118,7 +118,7 @@ class Game:
         }
 
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
-        """The rewards of the answers just drawn: TRL's reward function."""
+        """Return the rewards of the answers just drawn: TRL's reward function."""
         tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
         graded = grade(self._domain, tasks, texts, format_reward=self._config.format_reward)
         log_metric("right", float(np.mean([item.right for item in graded])))
@@ -142,7 +142,7 @@ class Trainer(Guarded, GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of a micro-batch, while its inputs are at hand to be weighted."""
+        """Return the loss of a micro-batch, while its inputs are at hand to be weighted."""
         self._inputs = dict(inputs)
         loss: torch.Tensor = super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
         self.remember(self.game.row_ids, loss)

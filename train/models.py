@@ -55,12 +55,12 @@ class TrainingResult:
 
 
 def warm_up(wanted: int, num_steps: int) -> int:
-    """The steps in which the learning rate rises: always less than a third of all."""
+    """Return the steps in which the learning rate rises: always less than a third of all."""
     return max(0, min(wanted, (num_steps - 1) // 3))
 
 
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
-    """The base of a training, an adapter of its own merged into it, on the CPU.
+    """Return the base of a training, an adapter of its own merged into it, on the CPU.
 
     Under a new adapter no weight of it is trained, so all are stored in the type that the training computes in:
     autocast would otherwise cast every float32 weight at each use, and memory would hold 4 bytes a weight. Weights that
@@ -74,7 +74,7 @@ def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
 
 
 def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """The model to train: unchanged, or with a new adapter (:func:`adapter`).
+    """Return the model to train: unchanged, or with a new adapter (:func:`adapter`).
 
     Raises:
         ConfigError: as :func:`adapter`.
@@ -88,7 +88,7 @@ def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
 
 
 def adapter(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
-    """An adapter on the modules that ``lora`` names, by default all linear layers but the output embedding.
+    """Return an adapter on the modules that ``lora`` names, by default all linear layers but the output embedding.
 
     Raises:
         ConfigError: the model has no module of a given name that can have an adapter.
@@ -152,7 +152,7 @@ def save(
 
 
 def saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:
-    """The model that :func:`save` saved to ``output``, and its record."""
+    """Return the model that :func:`save` saved to ``output``, and its record."""
     if lora is None:
         model = resolve(str(output), code=saved_from(base, output).code)
     elif base.adapter is None:

@@ -105,7 +105,7 @@ def _files(checkpoint: Path) -> list[Path]:
 
 
 def _is_good(checkpoint: Path) -> bool:
-    """Whether a checkpoint is sealed and still has all its files."""
+    """Return whether a checkpoint is sealed and still has all its files."""
     try:
         sizes = json.loads((checkpoint / SEAL).read_text())
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())

@@ -21,12 +21,12 @@ _terminated = threading.Event()
 
 
 def is_terminated() -> bool:
-    """Whether this process received SIGTERM since :func:`noticing` began."""
+    """Return whether this process received SIGTERM since :func:`noticing` began."""
     return _terminated.is_set()
 
 
 def is_preempted() -> bool:
-    """Whether a worker's node drains. All workers must ask together; False outside :func:`noticing`."""
+    """Return whether a worker's node drains. All workers must ask together; False outside :func:`noticing`."""
     if not _noticing.is_set():
         return False
     if ray.train.get_context().get_world_size() > 1:

@@ -111,7 +111,7 @@ def _decomposed(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
-    """(I - P P')^-1 r, by the smaller of the two systems that give it (Woodbury)."""
+    """Return (I - P P')^-1 r, by the smaller of the two systems that give it (Woodbury)."""
     num_rows, width = part_BR.shape
     if num_rows <= width:
         left_out_BC: Tensor = torch.linalg.solve(
@@ -186,7 +186,7 @@ def fit_class_probe(
 
 
 def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
-    """The probability of each class of the rows, as far as it is known, float64 [M, C].
+    """Return the probability of each class of the rows, as far as it is known, float64 [M, C].
 
     A row without a known class has those of the others, each as likely as it is among the known rows, without the one
     that its label wrongly gives. NaN stands for a label or a gold label that is none of the classes.
@@ -203,7 +203,7 @@ def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: 
 
 
 def _sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
-    """The factor under which the scores give the targets the greatest likelihood, as logits of a softmax."""
+    """Return the factor under which the scores give the targets the greatest likelihood, as logits of a softmax."""
 
     def likelihood(factor: float) -> float:
         logit_MC = score_MC * factor

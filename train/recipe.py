@@ -33,13 +33,13 @@ class Recipe:
     patience: PositiveInt = 200
 
     def network(self, config: TrustConfig) -> TrustConfig:
-        """How a network is fitted: its logits are to be probabilities, so no class weighs more."""
+        """Return how a network is fitted: its logits are to be probabilities, so no class weighs more."""
         own = ("depth", "width", "learning_rate", "max_steps", "patience")
         return config.model_copy(update={"class_weight": 0.0, **{name: getattr(self, name) for name in own}})
 
 
 def recipe_of(options: Mapping[str, Any]) -> Recipe:
-    """The recipe of ``trust.options.stacked``.
+    """Return the recipe of ``trust.options.stacked``.
 
     Raises:
         ConfigError: a setting that there is none of, or a value that it cannot have.

@@ -35,7 +35,7 @@ class AnswerReward(NamedTuple):
 def grade(
     domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str], *, format_reward: float
 ) -> list[AnswerReward]:
-    """Each answer's reward: 1 if it is right, and ``format_reward`` if a label can be read from it."""
+    """Return each answer's reward: 1 if it is right, and ``format_reward`` if a label can be read from it."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
     asked = [
         place

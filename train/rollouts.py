@@ -55,7 +55,7 @@ class Rollouts(Protocol):
     """Draws answers from the weights as they are in this step."""
 
     def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
-        """An answer for each, in their order; every worker calls this with its own share."""
+        """Return an answer for each, in their order; every worker calls this with its own share."""
         ...
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Rollouts(Protocol):
 
 
 def seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) -> list[int]:
-    """The seeds of the answers to a worker's prompts.
+    """Return the seeds of the answers to a worker's prompts.
 
     Args:
         seed: the training's.
@@ -86,7 +86,7 @@ class TransformersRollouts:
         self._tokenizer, self._config, self._ends = tokenizer, config, list(ends)
 
     def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
-        """Draws like :meth:`Rollouts.draw`."""
+        """Return draws like :meth:`Rollouts.draw`."""
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt))
         found: dict[int, Rollout] = {}
         with _generating(trainer) as model:
@@ -99,7 +99,7 @@ class TransformersRollouts:
         """Nothing is held but the trained model."""
 
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:
-        """The answers to prompts that fit one batch."""
+        """Return the answers to prompts that fit one batch."""
         width = max(len(item.prompt) for item in wanted)
         ids_BT = torch.full((len(wanted), width), self._tokenizer.pad_token_id)
         mask_BT = torch.zeros_like(ids_BT)
@@ -127,7 +127,7 @@ class TransformersRollouts:
         return [self._rollout(tokens, logprobs) for tokens, logprobs in zip(answers, logprob_BT, strict=True)]
 
     def _rollout(self, tokens: list[int], logprobs: list[float]) -> Rollout:
-        """The answer in a row of the batch."""
+        """Return the answer in a row of the batch."""
         return ended(tokens, logprobs, self._ends, self._config.stop, self._text)
 
     def _text(self, tokens: list[int]) -> str:
@@ -141,7 +141,7 @@ def ended(
     stops: Sequence[str],
     text_of: Callable[[list[int]], str],
 ) -> Rollout:
-    """The answer in sampled tokens, which may go on with padding after its end."""
+    """Return the answer in sampled tokens, which may go on with padding after its end."""
     num_all = len(tokens)
     end = next((place + 1 for place, token in enumerate(tokens) if token in ends), None)
     tokens = tokens[:end]
@@ -161,7 +161,7 @@ class _Stopped(StoppingCriteria):
         self._pieces: dict[int, str] = {}
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        """Whether each row ends, [B]."""
+        """Return whether each row ends, [B]."""
         ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         if self._stops:
             for row, tokens in enumerate(input_ids[:, self._width :].tolist()):
@@ -186,7 +186,7 @@ class _Drawing(LogitsProcessor):
         """Of the tokens of each step, [B]."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores [B, V] that are 0 at the drawn token."""
+        """Return scores [B, V] that are 0 at the drawn token."""
         logprob_BV = (scores.float() / self._temperature).log_softmax(dim=-1)
         unit_B = torch.from_numpy(hash_unit(self._seeds_B, len(self.logprobs))).to(scores.device)
         sum_BV = logprob_BV.double().exp().cumsum(dim=-1)
@@ -218,7 +218,7 @@ def _generating(trainer: Any) -> Iterator[Any]:
 
 
 def _batches(order: Sequence[int], wanted: Sequence[Wanted], max_tokens: int) -> Iterator[list[int]]:
-    """Places of prompts of like length, ``BATCH_TOKENS`` at a time."""
+    """Yield places of prompts of like length, ``BATCH_TOKENS`` at a time."""
     batch: list[int] = []
     for place in order:
         if batch and (len(wanted[place].prompt) + max_tokens) * (len(batch) + 1) > BATCH_TOKENS:

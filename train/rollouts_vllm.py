@@ -58,7 +58,7 @@ def uses_vllm(config: GrpoConfig, architecture: str) -> bool:
 
 
 def _lacks(architecture: str, *, on_gpu: bool) -> str | None:
-    """Why vLLM cannot draw."""
+    """Return why vLLM cannot draw."""
     if not is_installed():
         return "vLLM is not installed"
     from vllm.model_executor.models.registry import ModelRegistry
@@ -153,7 +153,7 @@ class VllmRollouts:
         self._sleep()
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
-        """Draws like :meth:`train.rollouts.Rollouts.draw`."""
+        """Return draws like :meth:`train.rollouts.Rollouts.draw`."""
         self._push(trainer.accelerator.unwrap_model(trainer.model))
         together, mine = self._together(wanted)
         params = [self._params(item.seed) for item in together]
@@ -245,7 +245,7 @@ def _group_of(size: int) -> Any:
 
 
 def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
-    """An ``LLM`` of vLLM; its tokenizer serves stop strings alone."""
+    """Return an ``LLM`` of vLLM; its tokenizer serves stop strings alone."""
     from vllm import LLM
 
     if config.gpus_per_worker > 0:
@@ -275,7 +275,7 @@ def _renew_head(worker: Any) -> None:
 
 
 def whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each weight under its name in the base, with what an adapter adds to it; shards are gathered.
+    """Yield each weight under its name in the base, with what an adapter adds to it; shards are gathered.
 
     Every worker must take all of them, in turn. What is trained is read and never written.
 
@@ -297,7 +297,7 @@ def whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _adapted(base: torch.Tensor, layer: Any) -> torch.Tensor:
-    """A copy of the weight of a layer with LoRA, with its adapters added; rounded once."""
+    """Return a copy of the weight of a layer with LoRA, with its adapters added; rounded once."""
     value = base.to(torch.float32)
     for name in layer.active_adapters:
         down, up = (_whole(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))

@@ -44,7 +44,7 @@ def decided(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools, asked: Sco
 
 
 def compared(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools) -> Json:
-    """How much of the best rows stays, by how much the AUC changes, and how many rows that was looked up on."""
+    """Return how much of the best rows stays, by how much the AUC changes, and how many rows that was looked up on."""
     num_best = max(1, round(TOP_SHARE * len(exact_M)))
     best, found = (np.argsort(-raw_M, kind="stable")[:num_best] for raw_M in (exact_M, rounded_M))
     change = 0.0
@@ -54,7 +54,7 @@ def compared(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools) -> Json:
 
 
 def raw_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Float32s:
-    """The logits of the rows at these places as a scan computes them, float32 [M]."""
+    """Return the logits of the rows at these places as a scan computes them, float32 [M]."""
     parts = [
         trust.raw_of([torch.from_numpy(rows.hidden_ND[places_M[start : start + SCORE_ROWS]])])
         for start in range(0, len(places_M), SCORE_ROWS)

@@ -39,7 +39,7 @@ TOLERANCE = 1e-6
 
 
 def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[str, Any]:
-    """A batch without padding: ``input_ids`` and ``position_ids`` int64 [1, T], T tokens of all rows together.
+    """Return a batch without padding: ``input_ids`` and ``position_ids`` int64 [1, T], T tokens of all rows together.
 
     The rows stand one after the other in one row, whose positions begin again. Attention must keep them apart: in
     transformers it does where a model builds its mask from ``position_ids`` (a block mask with ``sdpa``) or hands them
@@ -200,7 +200,7 @@ class Supervised:
         self._config = config
 
     def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
-        """Prompts and completions."""
+        """Return prompts and completions."""
         config = self._config
         return TokenSource(
             rows,
@@ -222,10 +222,10 @@ class Supervised:
                 model.set_attn_implementation("flash_attention_2")
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """Rows side by side, or packed."""
+        """Return rows side by side, or packed."""
         return pack(rows, mean_trust) if self._config.packing and rows else collate(rows, pad, mean_trust)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
-        """The trainer by the mean loss of the completions' tokens."""
+        """Return the trainer by the mean loss of the completions' tokens."""
         first_step = FirstStep(name, tokenizer, IGNORED) if self._config.check_first_step else None
         return SftTrainer(loader, loss=completion_loss, first_step=first_step, **settings)

@@ -115,7 +115,7 @@ def stacked_of(
     fit_network: FitNetwork | None = None,
     **options: object,
 ) -> StackedTrust:
-    """A stack of these rows; see :func:`fit_stacked`. Unless told, networks are fitted in this process."""
+    """Return a stack of these rows; see :func:`fit_stacked`. Unless told, networks are fitted in this process."""
     recipe = recipe_of(options)
     stack = _Stack(rows, config, recipe, seed)
     free = stack.free
@@ -134,7 +134,7 @@ def stacked_of(
 
 
 def confidence_of(rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object]) -> StackedTrust:
-    """The numbers of the answers of these rows in one logistic regression; see :func:`fit_confidence`."""
+    """Return the numbers of the answers of these rows in one logistic regression; see :func:`fit_confidence`."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
     return stack.made(stack.free[0] if few else stack.numbers_alone(), origin, None)
@@ -149,7 +149,7 @@ def network_of(
     origin: Mapping[str, object],
     shard: Shard | None = None,
 ) -> NeuralTrust:
-    """A network of all folds (``rows.part_N``) but one; some of their rows say when it stops."""
+    """Return a network of all folds (``rows.part_N``) but one; some of their rows say when it stops."""
     unit_N = rows.row_ids_N if rows.cluster_N is None else rows.cluster_N
     stops_N = hash_unit(unit_N, derive(seed, "stopping")) < STOPPING
     part_N = np.where(stops_N, np.int8(VALIDATION), np.int8(FIT))
@@ -207,7 +207,7 @@ class _Stack:
         return self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
 
     def numbers_alone(self) -> Candidate:
-        """The numbers of the answers in a logistic regression."""
+        """Return the numbers of the answers in a logistic regression."""
         return self._logistic(CONFIDENCE, [])
 
     def all_columns(self) -> Candidate:
@@ -225,7 +225,7 @@ class _Stack:
         return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     def too_few(self, name: str) -> Json:
-        """Why nothing is compared."""
+        """Return why nothing is compared."""
         reason = (
             f"trust is {name} alone: of {self.num_rows:,} labelled rows {self.rarer} have the rarer outcome, and "
             f"{2 * self.recipe.folds} are needed to compare it with more; label more source rows"
@@ -297,12 +297,12 @@ class _Stack:
         return components_of(self._rows._replace(part_N=used_N), self._config)
 
     def _columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
-        """Names and values [M, K] of what a combination reads: the numbers and the logits of members."""
+        """Return names and values [M, K] of what a combination reads: the numbers and the logits of members."""
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
 
     def made(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
-        """The trust function, with its held-out scores and the record of its fit."""
+        """Return the trust function, with its held-out scores and the record of its fit."""
         record = {
             "num_fit": self.num_rows,
             "num_repeats": self._rows.num_repeats,
@@ -327,7 +327,7 @@ class _Stack:
         return trust
 
     def _rounding(self, taken: Candidate, rounded_M: Float64s) -> Json:
-        """The type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
+        """Return the type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
         _, exact_MK = self._columns(self._members)
         _, rounded_MK = self._columns([*self._members[:-1], (NETWORKS, rounded_M)])
         exact, rounded = (taken.combination.logits(columns).astype(np.float32) for columns in (exact_MK, rounded_MK))

@@ -51,12 +51,12 @@ class Order:
         return -(-len(self.lengths_N) // self.global_batch_size)
 
     def step(self, epoch: int, number: int) -> Int64s:
-        """The rows of a step, the longest first."""
+        """Return the rows of a step, the longest first."""
         return self._epoch(epoch)[number * self.global_batch_size : (number + 1) * self.global_batch_size]
 
     @lru_cache(maxsize=1)  # noqa: B019 - an order lives as long as its training
     def _epoch(self, epoch: int) -> Int64s:
-        """All rows of an epoch, step after step.
+        """Return all rows of an epoch, step after step.
 
         Rows that do not fill a step are drawn at random and come last. The others are grouped: rows of similar length
         share a step, and the steps are shuffled.
@@ -115,7 +115,7 @@ BLOCK_ROWS = 1024
 
 
 def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
-    """Pairs as a table to train on; row ids count them."""
+    """Return pairs as a table to train on; row ids count them."""
     rows = [{"row_id": number, **pair._asdict()} for number, pair in enumerate(pairs)]
     schema = pa.schema([("row_id", pa.int64()), ("prompt", pa.string()), ("completion", pa.string())])
     return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))
@@ -207,7 +207,7 @@ class TokenSource:
         )
 
     def take(self, positions: Sequence[int]) -> list[TrainingRow]:
-        """The rows at these positions of the table."""
+        """Return the rows at these positions of the table."""
         table = self._table.take(list(positions), columns=self._columns)
         rows = self._tokens(table, limit=self._max_length)
         for row, row_id in zip(rows, table["row_id"].to_pylist(), strict=True):
@@ -221,7 +221,7 @@ class TokenSource:
         return self._continued(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
 
     def _continued(self, prompts: list[str], completions: list[str], limit: int | None) -> list[TrainingRow]:
-        """Each prompt with its completion."""
+        """Return each prompt with its completion."""
         pairs = [Pair(*pair) for pair in zip(prompts, completions, strict=True)]
         return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template)
 
@@ -296,7 +296,7 @@ class _Blocks(Dataset[TrainingRow]):
         return len(self._positions_N)
 
     def _first(self, block: int) -> int | None:
-        """The first micro-batch of a block; None past the end of the epoch."""
+        """Return the first micro-batch of a block; None past the end of the epoch."""
         return first if (first := block * self._num) < self._division.num_per_epoch else None
 
     def _read(self, epoch: int, block: int) -> list[list[TrainingRow]]:

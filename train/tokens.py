@@ -33,14 +33,14 @@ class TrainingRow(TypedDict):
 
 
 def num_tokens(row: TrainingRow) -> int:
-    """The tokens of a row; of a pair of answers those of the longer one, with its prompt."""
+    """Return the tokens of a row; of a pair of answers those of the longer one, with its prompt."""
     return max(len(row["input_ids"]), len(row.get("rejected", ())))
 
 
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int | None, *, chat_template: bool = False
 ) -> list[TrainingRow]:
-    """Token ids of each pair with at most ``max_length`` of them; longer pairs are left out. None: no limit.
+    """Return token ids of each pair with at most ``max_length`` of them; longer pairs are left out. None: no limit.
 
     Raises:
         ModelError: as :func:`prompt_ids` and :func:`completion_ids`.
@@ -57,7 +57,7 @@ def tokenize(
 def prompt_ids(
     tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str], *, chat_template: bool = False
 ) -> list[list[int]]:
-    """Token ids of prompts, up to where the completion begins.
+    """Return token ids of prompts, up to where the completion begins.
 
     They are those that teachers feed (``models.text_ids``). With ``chat_template`` a prompt is one user turn
     (``models.as_user_turns``).
@@ -70,7 +70,7 @@ def prompt_ids(
 
 
 def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
-    """Token ids of completions, each followed by the end token.
+    """Return token ids of completions, each followed by the end token.
 
     Raises:
         ModelError: the tokenizer has no end token.

@@ -107,7 +107,7 @@ class FirstStep:
 
 
 def _first(logits_BKV: torch.Tensor, taken_BK: torch.Tensor) -> torch.Tensor:
-    """The logits of the first places that are taken, [T, V]."""
+    """Return the logits of the first places that are taken, [T, V]."""
     rows_T, places_T = taken_BK.nonzero(as_tuple=True)
     return logits_BKV[rows_T[:MOST_POSITIONS], places_T[:MOST_POSITIONS]]
 
@@ -124,12 +124,12 @@ READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "t
 
 
 def num_workers() -> int:
-    """The workers of this training."""
+    """Return the workers of this training."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
-    """The fields of ``TrainingArguments`` that are the same for every method; ``work`` gets the checkpoints."""
+    """Return the fields of ``TrainingArguments`` that are the same for every method; ``work`` gets the checkpoints."""
     use_gpu = config.gpus_per_worker > 0
     return {
         "output_dir": str(work),
@@ -190,7 +190,7 @@ def read_once(config: LmStudentConfig) -> Iterator[None]:
 
 
 def rising_from_first_step(scheduler: object, warm_up: int) -> Any:
-    """The same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
+    """Return the same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
 
     Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
     """
@@ -229,14 +229,14 @@ class Guarded(Trainer):
         state.distributed_type, state.fsdp_plugin, self.is_fsdp_enabled = DistributedType.FSDP, plugin, True
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """The schedule of the arguments, without a first step at rate 0 (:func:`rising_from_first_step`)."""
+        """Return the schedule of the arguments, without a first step at rate 0 (:func:`rising_from_first_step`)."""
         usual = super().create_scheduler(num_training_steps, optimizer)
         found = rising_from_first_step(usual, self.args.get_warmup_steps(num_training_steps))
         self.lr_scheduler = found
         return found
 
     def full_weights(self) -> Weights | None:
-        """The weights of a sharded model, gathered in the first worker's memory; None where the model is whole.
+        """Return the weights of a sharded model, gathered in the first worker's memory; None where the model is whole.
 
         All workers call it together.
         """
@@ -268,7 +268,7 @@ class Guarded(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
-        """The norm of the step's gradients, which is the same in all workers.
+        """Return the norm of the step's gradients, which is the same in all workers.
 
         Raises:
             TrainingError: it is not finite.
@@ -336,13 +336,13 @@ class SftTrainer(Guarded):
         self._weights: torch.Tensor | None = None
 
     def get_train_dataloader(self) -> Any:
-        """The loader; it is divided among the workers already."""
+        """Return the loader; it is divided among the workers already."""
         return self._loader
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of a micro-batch, remembered with its row ids until the step ends."""
+        """Return the loss of a micro-batch, remembered with its row ids until the step ends."""
         row_ids, self._weights = inputs.pop("row_ids"), inputs.pop("weights", None)
         found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         self.remember(row_ids, found[0] if return_outputs else found)

@@ -86,7 +86,7 @@ def fit_deep_ensemble(
 
 
 def _member_seeds(seed: int, members: int) -> list[int]:
-    """The seed of each member of an ensemble; fewer than two members are refused."""
+    """Return the seed of each member of an ensemble; fewer than two members are refused."""
     if members < 2:
         raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
     return [derive(seed, f"member {m}") for m in range(members)]
@@ -95,7 +95,7 @@ def _member_seeds(seed: int, members: int) -> list[int]:
 def _averaged(
     fits: Sequence[NeuralTrust], rows: LabelledRows, config: TrustConfig, origin: Mapping[str, object]
 ) -> StateTrust:
-    """The average of members that were fitted on these rows, calibrated."""
+    """Return the average of members that were fitted on these rows, calibrated."""
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
@@ -110,7 +110,7 @@ def fit_member(
     seed: int,
     output: Place,
 ) -> NeuralTrust:
-    """One of several networks, fitted as :func:`train.trust_workers.fit_net` does, unless it is there."""
+    """Return one of several networks, fitted as :func:`train.trust_workers.fit_net` does, unless it is there."""
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
@@ -200,7 +200,7 @@ def neural_of(
     shard: Shard | None = None,
     ends: Ends = never,
 ) -> NeuralTrust:
-    """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
+    """Return a neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
     pca, given = components_of(rows, config), rows
     rows = rows if pca is None else projected(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
@@ -220,7 +220,7 @@ def attention_of(
     ends: Ends = never,
     num_heads: int = 4,
 ) -> AttentionTrust:
-    """A network that attends over the inputs of these rows; see :func:`fit_attention`."""
+    """Return a network that attends over the inputs of these rows; see :func:`fit_attention`."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
     net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
     trust = AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)})
@@ -231,13 +231,13 @@ def attention_of(
 def deep_ensemble_of(
     rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], members: int = 5
 ) -> StateTrust:
-    """The average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
+    """Return the average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
     fits = [neural_of(rows, config, seed=own, origin=origin) for own in _member_seeds(seed, members)]
     return _averaged(fits, rows, config, {**origin, "seed": seed})
 
 
 def _fitted(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
-    """A trust function of the fit rows, calibrated."""
+    """Return a trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
     pca = components_of(rows, config, made_by.default_pca)
@@ -248,7 +248,7 @@ def _fitted(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json,
 
 
 def components_of(rows: LabelledRows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
-    """The principal components of the states of the fit rows that ``config`` asks for.
+    """Return the principal components of the states of the fit rows that ``config`` asks for.
 
     Raises:
         ConfigError: there are not so many.
@@ -265,12 +265,12 @@ def components_of(rows: LabelledRows, config: TrustConfig, default: int | None =
 
 
 def _width(rows: LabelledRows, config: TrustConfig) -> int:
-    """Numbers of a row's states, without the scalar columns."""
+    """Return numbers of a row's states, without the scalar columns."""
     return sum(rows.sizes[: len(config.states)])
 
 
 def projected(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
-    """The rows with the projection of their states in the states' place."""
+    """Return the rows with the projection of their states in the states' place."""
     width, size = pca.shape
     projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
     for start in range(0, len(projected_NK), SCORE_ROWS):
@@ -280,7 +280,7 @@ def projected(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
 
 
 def _calibrated(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> StateTrust:
-    """A trust function with its held-out scores, on which it is calibrated."""
+    """Return a trust function with its held-out scores, on which it is calibrated."""
     validation_V = rows.places(VALIDATION)
     raw_V = logits_at(trust, rows, validation_V)
     trust.calibration = fit_calibration(raw_V, rows.correct_N[validation_V], config.calibration)
@@ -289,7 +289,7 @@ def _calibrated(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> S
 
 
 def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores:
-    """The logit of the rows at these places, float32 [M]."""
+    """Return the logit of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
     parts = [
         trust.raw_with(torch.from_numpy(rows.hidden_ND[batch_B]), rows.numbers_NK[batch_B], rows.numbers)
@@ -309,7 +309,7 @@ def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int
 
 
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> LabelledRows:
-    """The rows of ``labels`` that a fit may use, that are graded and have all states; read batch by batch.
+    """Return the rows of ``labels`` that a fit may use, that are graded and have all states; read batch by batch.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
@@ -325,7 +325,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 def labelled_rows(
     labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
 ) -> LabelledRows:
-    """The rows of :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
+    """Return the rows of :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
     graded = read_grades(grades)
     columns = [input_column(name) for name in config.inputs]
     numbers_NK = np.full((len(graded.row_ids_N), len(numbers)), np.nan)

@@ -50,7 +50,7 @@ class SideBySide:
         return self.shape[0]
 
     def __getitem__(self, rows_M: Int64s) -> Floats:
-        """The given rows, [M, D]."""
+        """Return the given rows, [M, D]."""
         parts = [array[rows_M] for array in self._arrays]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
@@ -85,14 +85,14 @@ class LabelledRows(NamedTuple):
         return int((self.part_N == REPEAT).sum())
 
     def held_out(self, places_M: Int64s, raw_M: npt.NDArray[np.float32]) -> HeldOutScores:
-        """The held-out scores of rows at these places; all other rows of the fit, and repeats, have none."""
+        """Return the held-out scores of rows at these places; all other rows of the fit, and repeats, have none."""
         raw_N = np.full(len(self.part_N), np.nan, dtype=np.float32)
         raw_N[places_M] = raw_M
         listed_N = (self.part_N >= 0) | (self.part_N == REPEAT)
         return HeldOutScores(self.row_ids_N[listed_N], raw_N[listed_N])
 
     def places(self, part: int) -> Int64s:
-        """The positions of the rows of a part, ascending."""
+        """Return the positions of the rows of a part, ascending."""
         return np.flatnonzero(self.part_N == part)
 
 
@@ -117,7 +117,7 @@ class FitRecord:
 
     @classmethod
     def begun(cls, rows: LabelledRows, fit_F: Int64s, validation_V: Int64s) -> Self:
-        """The record of a fit on these rows before its first step."""
+        """Return the record of a fit on these rows before its first step."""
         return cls(
             num_fit=len(fit_F),
             num_validation=len(validation_V),
@@ -132,7 +132,7 @@ class FitRecord:
         return self.steps[-1] if self.steps else 0
 
     def is_finished(self, config: TrustConfig) -> bool:
-        """Whether the steps are used up, or none of the last ``patience`` was better."""
+        """Return whether the steps are used up, or none of the last ``patience`` was better."""
         waited = self.num_steps - self.steps[self.best] if self.steps else 0
         return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
 
@@ -162,11 +162,11 @@ class Shard:
     size = 1
 
     def prepare(self, net: nn.Module) -> nn.Module:
-        """The network on its device, with gradients averaged over the shards."""
+        """Return the network on its device, with gradients averaged over the shards."""
         return net
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over the shards."""
+        """Return the sum of a tensor over the shards."""
         return values
 
     def keep(self, write: Callable[[Path], None]) -> None:
@@ -237,7 +237,7 @@ def fit_arrays(
 
 
 def class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
-    """The loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
+    """Return the loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
 
     This is our reading of the paper's "class reweighting coefficient": 0 gives all rows the same weight, 1 both
     classes.
@@ -250,7 +250,7 @@ def class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
 def shard_loss(
     logit_N: Tensor, correct_N: Tensor, weights: tuple[float, float], *, batch_size: int, num_shards: int
 ) -> Tensor:
-    """One shard's part of a batch's class-weighted cross-entropy: the mean over shards is the mean over rows."""
+    """Return one shard's part of a batch's class-weighted cross-entropy: the mean over shards is the mean over rows."""
     weight_N = torch.where(correct_N > 0, weights[1], weights[0])
     loss = nn.functional.binary_cross_entropy_with_logits(logit_N, correct_N, weight=weight_N, reduction="sum")
     return loss * num_shards / batch_size
@@ -275,7 +275,7 @@ class _Batches:
         """The number of steps in an epoch."""
 
     def between(self, done: int, stop: int) -> Iterator[Int64s]:
-        """The rows of each step after ``done`` up to ``stop``."""
+        """Yield the rows of each step after ``done`` up to ``stop``."""
         for step in range(done, stop):
             epoch, place = divmod(step, self.an_epoch)
             if epoch != self._epoch:
@@ -311,7 +311,7 @@ def _steps(
 
 @torch.inference_mode()
 def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard: Shard) -> npt.NDArray[np.float32]:
-    """The logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
+    """Return the logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)
     for start in range(shard.rank * EVALUATE_ROWS, len(rows_V), shard.size * EVALUATE_ROWS):

@@ -46,7 +46,7 @@ class Choice:
     best of many was worth by itself."""
 
     def to_json(self) -> Json:
-        """The choice as a JSON object."""
+        """Return the choice as a JSON object."""
         return asdict(self)
 
 
@@ -58,7 +58,7 @@ def choose(
     share_held_out: float,
     larger_is_better: bool,
 ) -> Choice:
-    """Whether one of the finalists replaces the default.
+    """Return whether one of the finalists replaces the default.
 
     Args:
         default_R: the default's metric in each of R fits: every fold that was held out, with every seed.
@@ -94,7 +94,7 @@ def choose(
 
 
 def corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
-    """The mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
+    """Return the mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
 
     Its variance is (1 / R + n_test / n_train) times the sample's: R fits on overlapping rows tell less than R
     independent ones. ``level`` is the probability that the interval misses.

@@ -59,7 +59,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """The inverse of ``dataclasses.asdict``."""
+        """Return the inverse of ``dataclasses.asdict``."""
         outcome = value["outcome"]
         return cls(**{**value, "outcome": None if outcome is None else Outcome(**outcome)})
 
@@ -82,7 +82,7 @@ class TrialJournal:
         return len(self._done)
 
     def get(self, number: int) -> Trial | None:
-        """The fit of that number, if it has ended."""
+        """Return the fit of that number, if it has ended."""
         return self._done.get(number)
 
     def add(self, trial: Trial) -> None:
@@ -172,7 +172,7 @@ class _Stopper(ray.tune.Stopper):
         return self.stopped.is_set()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A fresh one: Ray Tune saves the stopper of an experiment, which is never restored."""
+        """Return a fresh one: Ray Tune saves the stopper of an experiment, which is never restored."""
         return (_Stopper, ())
 
 
@@ -206,7 +206,7 @@ class _FitNumbers(Searcher):
         return len(self._journal) == len(self._folds)
 
     def suggest(self, trial_id: str) -> Any:
-        """The next fit that is not recorded."""
+        """Return the next fit that is not recorded."""
         while self._next < len(self._folds):
             if self._until is not None and time.monotonic() > self._until:
                 break
@@ -248,7 +248,7 @@ class _FitNumbers(Searcher):
         self._tell(trial)
 
     def _what(self, trial: Trial) -> str:
-        """The fit as text: equal fits give equal outcomes, so that one of them is enough."""
+        """Return the fit as text: equal fits give equal outcomes, so that one of them is enough."""
         return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
 
     def _tell(self, trial: Trial) -> None:

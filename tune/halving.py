@@ -18,7 +18,7 @@ NUM_RUNGS = 3
 
 
 def rungs_of(steps: Sequence[int], validation_aucs: Sequence[float], max_steps: int, eta: int) -> list[float]:
-    """The best validation AUC until each rung that a fit reached, the lowest rung first.
+    """Return the best validation AUC until each rung that a fit reached, the lowest rung first.
 
     The rungs are at ``max_steps`` / eta ** 3, / eta ** 2 and / eta steps; a fit reaches one at its first evaluation
     there or later.
@@ -41,7 +41,7 @@ class Bar:
     """At each rung, the lowest first; ``None``: anything."""
 
     def ends(self, record: FitRecord, max_steps: int) -> bool:
-        """Whether a fit with this record is below it."""
+        """Return whether a fit with this record is below it."""
         reached = rungs_of(record.steps, record.validation_aucs, max_steps, self.eta)
         return any(bar is not None and auc < bar for auc, bar in zip(reached, self.aucs, strict=False))
 
@@ -58,7 +58,7 @@ class Halving:
         self._rungs[number] = () if fit is None else fit.get("rungs", ())
 
     def bar(self, number: int) -> Bar | None:
-        """The bar of a trial; ``None``: earlier trials have to end first."""
+        """Return the bar of a trial; ``None``: earlier trials have to end first."""
         earlier = range(number - self._ahead + 1)
         if any(other not in self._rungs for other in earlier):
             return None

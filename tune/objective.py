@@ -58,7 +58,7 @@ class TrialRows(NamedTuple):
         return self.unit_N if self.is_clustered else None
 
     def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
-        """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
+        """Return the rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
         taken_N = used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
@@ -72,7 +72,7 @@ class TrialRows(NamedTuple):
         )
 
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
-        """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
+        """Return the rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
         part_N = part_of(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
@@ -91,13 +91,13 @@ class TrialRows(NamedTuple):
         )
 
     def fold_N(self, folds: int, seed: int) -> Int64s:
-        """The fold of each row."""
+        """Return the fold of each row."""
         unit_N = hash_unit(self.unit_N, derive(seed, "tune folds"))
         return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
 
 
 def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
-    """The graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
+    """Return the graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
     Of rows that ask the same question the first one is taken.
 
@@ -246,7 +246,7 @@ class Outcome:
     """The fit's record: rows of each part, steps, losses, validation AUCs."""
 
     def to_json(self) -> Json:
-        """The outcome as a JSON object."""
+        """Return the outcome as a JSON object."""
         return asdict(self)
 
 

@@ -69,7 +69,7 @@ Proposals = Listed | Sampled
 
 
 def proposals_of(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
-    """The sampler that proposes the points of a search, and how many it will propose.
+    """Return the sampler that proposes the points of a search, and how many it will propose.
 
     Raises:
         ConfigError: a grid over a range.

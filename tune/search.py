@@ -85,7 +85,7 @@ def search(
 
 
 def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
-    """Rows that every trial of a search holds out, and those that the fits of the choice hold out in turn."""
+    """Return rows that every trial of a search holds out, and those that the fits of the choice hold out in turn."""
     one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
     every = [
         Fold(fold, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))
@@ -98,7 +98,7 @@ def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
 def _compared(
     finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float, larger: bool
 ) -> Choice:
-    """The choice among the default and finalists, by ``num`` fits of each; one of whose fits failed is out.
+    """Return the choice among the default and finalists, by ``num`` fits of each; one of whose fits failed is out.
 
     Raises:
         RunFailedError: a fit of the default failed, or one of every finalist.
@@ -135,7 +135,7 @@ def _ranked(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
 
 
 def _finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> list[Trial]:
-    """The best trials at different points.
+    """Return the best trials at different points.
 
     Raises:
         RunFailedError: none succeeded.

@@ -137,7 +137,7 @@ class Point:
 
     @classmethod
     def default(cls, base: TrustConfig) -> "Point":
-        """The trust function of the section ``trust`` itself."""
+        """Return the trust function of the section ``trust`` itself."""
         return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> Json:
@@ -160,7 +160,7 @@ class Space:
 
     @classmethod
     def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
-        """The space that a mapping describes, every value of it checked.
+        """Return the space that a mapping describes, every value of it checked.
 
         Args:
             raw: dimensions by key, and maybe ``preset``.
@@ -211,7 +211,7 @@ class Space:
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._of(kind)})
 
     def grid(self) -> Iterator[Point]:
-        """All points, the last key's values in turn first.
+        """Yield all points, the last key's values in turn first.
 
         Raises:
             ConfigError: a dimension is a range.
@@ -225,11 +225,11 @@ class Space:
                 yield self.point(kind, dict(zip(self._of(kind), values, strict=True)))
 
     def _of(self, kind: str) -> list[str]:
-        """The dimensions that a kind reads."""
+        """Return the dimensions that a kind reads."""
         return [key for key in self.dimensions if _reads([kind], key)]
 
     def point(self, kind: str, values: Mapping[str, object]) -> Point:
-        """The point at these values of a kind's dimensions."""
+        """Return the point at these values of a kind's dimensions."""
         settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
         own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
         options = {**self.base.options.get(kind, {}), **own}
@@ -278,7 +278,7 @@ class Space:
 
 
 def spelled_out(raw: JsonView) -> Json:
-    """A space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
+    """Return a space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
 
     Raises:
         ConfigError: no such preset, or no such kind.
@@ -306,12 +306,12 @@ def _kinds(value: object) -> tuple[str, ...]:
 
 
 def _read(kind: str) -> set[str]:
-    """The keys of ``trust`` that change what a kind is."""
+    """Return the keys of ``trust`` that change what a kind is."""
     return set(keys_read(fitted_of([kind])[kind]) - NOT_SEARCHED)
 
 
 def _reads(kinds: Iterable[str], key: str) -> bool:
-    """Whether one of the kinds reads a dimension."""
+    """Return whether one of the kinds reads a dimension."""
     return any(key in _read(kind) or key.startswith(f"{OPTIONS}.{kind}.") for kind in kinds)
 
 

@@ -40,7 +40,7 @@ class Need:
 
 
 def address_of(settings: RayConfig) -> str:
-    """The address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
+    """Return the address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
     return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
 
 
@@ -122,7 +122,7 @@ def ask(address: str) -> None:
 
 
 def needs(config: RunConfig) -> list[Need]:
-    """The resources that the stages of a run need from the cluster."""
+    """Return the resources that the stages of a run need from the cluster."""
     actors = config.teacher.actors
     asked = [Need(key="teacher.actors", count=1, resources=actors.each)]
     recipes: list[tuple[str, TrainSection | None]] = [
@@ -158,7 +158,7 @@ def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def this_machine(settings: RayConfig) -> dict[str, float]:
-    """The resources of a Ray that is started on this machine."""
+    """Return the resources of a Ray that is started on this machine."""
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return {"CPU": settings.num_cpus or os.cpu_count() or 1, "GPU": gpus}
 
@@ -221,7 +221,7 @@ def check_accelerators(asked: Sequence[Need]) -> None:
 
 
 def _accelerators() -> list[str]:
-    """Ray's names of accelerators, sorted."""
+    """Return Ray's names of accelerators, sorted."""
     from ray.util.accelerators import accelerators
 
     return sorted(
@@ -275,12 +275,12 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
 
 
 def fitting(each: Mapping[str, float]) -> int:
-    """How many workers that need ``each`` fit on the nodes that are there, if nothing else runs on them."""
+    """Return how many workers that need ``each`` fit on the nodes that are there, if nothing else runs on them."""
     return sum(_places(each, node["Resources"]) for node in nodes.living())
 
 
 def fitting_on_one(each: Mapping[str, float]) -> int:
-    """How many of them fit on the largest node; 1 if none is large enough."""
+    """Return how many of them fit on the largest node; 1 if none is large enough."""
     return max([1, *(_places(each, node["Resources"]) for node in nodes.living())])
 
 
@@ -289,18 +289,18 @@ def _places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
 
 
 def resources() -> dict[str, float]:
-    """The total resources of the cluster's nodes, by Ray's names."""
+    """Return the total resources of the cluster's nodes, by Ray's names."""
     found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return found
 
 
 def is_one_machine(settings: RayConfig) -> bool:
-    """Whether Ray was started on this machine, and no other node is or will be there."""
+    """Return whether Ray was started on this machine, and no other node is or will be there."""
     return address_of(settings) == LOCAL and len(nodes.living()) == 1 and not autoscales()
 
 
 def autoscales() -> bool:
-    """Whether nodes may come by themselves.
+    """Return whether nodes may come by themselves.
 
     An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id.
     """

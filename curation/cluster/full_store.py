@@ -9,7 +9,7 @@ from curation.tasks import root
 
 
 def words(error: BaseException | None) -> str | None:
-    """The advice for an error that came of a full object store; None for any other error.
+    """Return the advice for an error that came of a full object store; None for any other error.
 
     The cause of an error is looked at too, as ``raise ... from`` names it.
     """

@@ -46,13 +46,13 @@ class NodeAnswer:
 
 
 def living() -> list[Json]:
-    """Ray's records of the living nodes, sorted by address."""
+    """Return Ray's records of the living nodes, sorted by address."""
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
 
 
 def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
-    """The answers of all living nodes; each comes from a task on the node that takes no resources."""
+    """Return the answers of all living nodes; each comes from a task on the node that takes no resources."""
     nodes = living()
     asked = [task(question, node["NodeID"]).remote(*arguments) for node in nodes]
     answers = collect(nodes, asked, seconds)
@@ -80,7 +80,7 @@ def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> 
 
 
 def held(resources: Mapping[str, float]) -> dict[str, Any]:
-    """The options of a task or an actor for which Ray holds these resources of a node."""
+    """Return the options of a task or an actor for which Ray holds these resources of a node."""
     others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
     return {
         "num_cpus": resources.get("CPU", 0),
@@ -91,7 +91,7 @@ def held(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
-    """A remote function that runs on one node and nowhere else, and holds these resources of it."""
+    """Return a remote function that runs on one node and nowhere else, and holds these resources of it."""
     remote: Any = ray.remote(question)
     return remote.options(**held(resources), max_retries=0, scheduling_strategy=_only(node_id))
 
@@ -107,18 +107,18 @@ def _only(node_id: str) -> Any:
 
 
 def name(node: JsonView) -> str:
-    """A node in words."""
+    """Return a node in words."""
     return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 
 
 def here() -> str:
-    """The node of this process in words."""
+    """Return the node of this process in words."""
     mine = ray.get_runtime_context().get_node_id()
     return next(name(node) for node in living() if node["NodeID"] == mine)
 
 
 def installed() -> Callable[[], dict[str, str]]:
-    """The question for a process's versions: of packages, and a digest of this project's code."""
+    """Return the question for a process's versions: of packages, and a digest of this project's code."""
     packages, code = ask_versions(), CODE
 
     def versions() -> dict[str, str]:
@@ -139,7 +139,7 @@ def installed() -> Callable[[], dict[str, str]]:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """The differences between two sets of versions, as ``torch 2.12.0 (here 2.13.0)``.
+    """Return the differences between two sets of versions, as ``torch 2.12.0 (here 2.13.0)``.
 
     Builds of one version (``2.13.0+cpu``, ``2.13.0+cu130``) count as equal, because a head without a GPU may lead
     workers with one. So do releases of one Python (3.11.7, 3.11.9), because Ray itself checks the release.
@@ -158,7 +158,7 @@ def _comparable(package: str, version: str | None) -> str | None:
 
 
 def others(here: Mapping[str, str], answers: Sequence[NodeAnswer]) -> Iterator[str]:
-    """A line for each node that differs: its address and both versions of each package."""
+    """Yield a line for each node that differs: its address and both versions of each package."""
     for answer in answers:
         if answer.problem is None and (differing := differences(here, answer.value)):
             yield f"{answer.node} has {', '.join(differing)}"

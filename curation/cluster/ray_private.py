@@ -77,7 +77,7 @@ def alone() -> Iterator[None]:
 
 
 def head_address(address: str) -> str | None:
-    """``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
+    """Return ``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
 
     Raises:
         ConnectionError: ``auto``, and no Ray runs on this machine.
@@ -110,14 +110,14 @@ class Head:
         self._client = GcsClient(address=address)
 
     def ray_version(self) -> str | None:
-        """Ray's version on a head; None where the head does not say. Heads of other versions answer this."""
+        """Return Ray's version on a head; None where the head does not say. Heads of other versions answer this."""
         from ray._common.usage.usage_lib import get_cluster_metadata
 
         version: str | None = (get_cluster_metadata(self._client) or {}).get("ray_version")
         return version
 
     def node_sockets(self, *, timeout: float) -> list[str]:
-        """The path of each node's socket, on that node's own file system."""
+        """Return the path of each node's socket, on that node's own file system."""
         return [node.raylet_socket_name for node in self._client.get_all_node_info(timeout=timeout).values()]
 
 
@@ -146,7 +146,7 @@ def spill_folder() -> str | None:
 
 
 def draining_nodes() -> set[str]:
-    """The ids of the nodes that are about to go, e.g. of a spot machine after its notice."""
+    """Return the ids of the nodes that are about to go, e.g. of a spot machine after its notice."""
     from ray.train.v2._internal.execution.preemption import _get_draining_nodes
 
     return set(_get_draining_nodes())

@@ -110,7 +110,7 @@ def _alone() -> Iterator[None]:
 
 
 def _memory() -> Json:
-    """Settings of ``ray.init`` where a control group leaves this process less memory than the machine has.
+    """Return settings of ``ray.init`` where a control group leaves this process less memory than the machine has.
 
     Of control groups Ray reads the topmost one alone. The object store has the share and limits that Ray documents.
     """

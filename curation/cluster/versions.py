@@ -15,7 +15,7 @@ def versions() -> Mapping[str, str]:
 
 
 def ask_versions() -> Callable[[], dict[str, str]]:
-    """The function behind :func:`versions`, also for other processes: it pickles by value, without our code."""
+    """Return the function behind :func:`versions`, also for other processes: it pickles by value, without our code."""
     packages = PACKAGES
 
     def found() -> dict[str, str]:

@@ -134,7 +134,7 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
 
 
 def _tables(directory: Place) -> Iterator[str]:
-    """The Lance tables in a directory; tables without any version are skipped."""
+    """Yield the Lance tables in a directory; tables without any version are skipped."""
     for root, folders, _ in walk(directory):
         folders.sort()
         if "_versions" in folders:
@@ -144,7 +144,7 @@ def _tables(directory: Place) -> Iterator[str]:
 
 
 def _files(folder: Place) -> list[_ListedFile]:
-    """All files in a folder, however deep."""
+    """Return all files in a folder, however deep."""
     if isinstance(folder, Remote):
         return [_ListedFile(entry.path, entry.size, entry.modified) for entry in folder.entries()]
     found = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())

@@ -100,7 +100,7 @@ def require_alike(one: Member, other: Member) -> None:
 
 
 def member(directory: str) -> Member:
-    """A finished run, by its directory.
+    """Return a finished run, by its directory.
 
     Raises:
         CombineError: it is no run, or unfinished.

@@ -22,7 +22,7 @@ _KEYS = {
 
 
 def config_of(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
-    """The configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
+    """Return the configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
 
     ``options`` are those of ``filter_verb.rule_options``, by the names of their parameters.
 
@@ -63,7 +63,7 @@ def _rule(keep: str | None, threshold: float | None, certified: float | None) ->
 
 
 def summary(filtered: Filtered, home: str) -> Iterator[str]:
-    """Lines on what was read, labelled, kept and written, and what it took."""
+    """Yield lines on what was read, labelled, kept and written, and what it took."""
     content = filtered.content
     cut, rounds = content["cut"], content["rounds"]
     if not filtered.did:
@@ -109,7 +109,7 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
 
 
 def _saved(cut: JsonView, short: int) -> Iterator[str]:
-    """The first cut, and what it saved."""
+    """Yield the first cut, and what it saved."""
     yield str(cut["words"])
     if cut["unasked"]:
         yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"
@@ -143,7 +143,7 @@ def shift_words(item: JsonView) -> str:
 
 
 def rule_words(rule: Mapping[str, object]) -> str:
-    """A cut's rule in words, in brackets."""
+    """Return a cut's rule in words, in brackets."""
     ((name, value),) = rule.items()
     if isinstance(value, Mapping):
         return f"({name}, alpha {value['alpha']:g}, delta {value['delta']:g})"

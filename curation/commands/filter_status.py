@@ -12,7 +12,7 @@ from curation.rundir.manifest import Manifest
 
 
 def look(config: FilterConfig) -> Shown:
-    """The state of a filter: its output as ``curate filter`` would find it, or why it would refuse it."""
+    """Return the state of a filter: its output as ``curate filter`` would find it, or why it would refuse it."""
     home, manifest = config.output_directory, Manifest.load(config.directory)
     found, unknown = None, None
     if manifest.identity:

@@ -39,7 +39,7 @@ _RULE_OPTIONS = (
 
 
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a filter in place of a configuration file: what is written where, and by which cut."""
+    """Return the options of a filter in place of a configuration file: what is written where, and by which cut."""
     for option in reversed(_RULE_OPTIONS):
         command = option(command)
     return command

@@ -76,7 +76,7 @@ def _names(listed: str | None) -> tuple[str, ...]:
 
 
 def _ask(question: str, options: Sequence[str]) -> str:
-    """An answer from the terminal."""
+    """Return an answer from the terminal."""
     answer: str = click.prompt(question, type=click.Choice(list(options)))
     return answer
 

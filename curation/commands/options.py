@@ -38,17 +38,17 @@ Overrides = tuple[str, ...]
 
 
 def of_run(config: str, overrides: Overrides) -> tuple[str, Overrides]:
-    """A run directory stands for the configuration of its last run."""
+    """Return a run directory stands for the configuration of its last run."""
     if not place(config).is_dir():
         return config, overrides
     return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
 
 
 def at(address: str | None, overrides: Overrides) -> Overrides:
-    """The overrides with that of ``--address``."""
+    """Return the overrides with that of ``--address``."""
     return overrides if address is None else (*overrides, f"ray.address={address}")
 
 
 def called(verb: str, config: str, overrides: Overrides) -> str:
-    """The command line, without credentials."""
+    """Return the command line, without credentials."""
     return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))

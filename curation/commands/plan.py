@@ -74,7 +74,7 @@ class Plan:
     """A line for each actor and training worker of a run: the memory that it needs, and what it has."""
 
     def to_json(self) -> Json:
-        """The plan as a JSON object."""
+        """Return the plan as a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
         left_out = [item._asdict() for item in self.left_out]
@@ -150,7 +150,7 @@ def make_plan(
     recut: bool = False,
     gpu: str | None = None,
 ) -> Plan:
-    """Every stage with its rows and state, and a forecast of what the stages take that ask the first teacher.
+    """Return every stage with its rows and state, and a forecast of what the stages take that ask the first teacher.
 
     With ``probe``, a sample of ``num_rows`` rows (unset: a moderate number) is labelled on Ray, by the actors that the
     run or the filter would start. It changes nothing in the directory. ``recut``: as for ``curate filter``. ``gpu``:
@@ -230,12 +230,12 @@ def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
 
 
 def _has_model(stage: Stage) -> bool:
-    """Whether a stage asks or trains a language model."""
+    """Return whether a stage asks or trains a language model."""
     return isinstance(stage, Training) or (isinstance(stage, AskModel) and stage.teacher.asks)
 
 
 def _tokens(stage: Stage, made: "Forecast") -> int | None:
-    """Tokens of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
+    """Return tokens of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
     for item in made.stages:
         if item.name == stage.name:
             return round(item.prompt_tokens.value + item.output_tokens.value)

@@ -28,7 +28,7 @@ _PLAN_OPTIONS = (
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a plan: the keyword arguments of :func:`show_plan`."""
+    """Return the options of a plan: the keyword arguments of :func:`show_plan`."""
     for option in reversed(_PLAN_OPTIONS):
         command = option(command)
     return command

@@ -77,7 +77,7 @@ def run(
 
 
 def fails(content: JsonView, least: str) -> bool:
-    """Whether the verdict is as grave as ``least`` (stop or care); so is none, as nothing speaks for the run."""
+    """Return whether the verdict is as grave as ``least`` (stop or care); so is none, as nothing speaks for the run."""
     found = content["verdict"]
     return found is None or found["level"] in GRAVE[least]
 

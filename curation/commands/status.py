@@ -52,7 +52,7 @@ class Shown:
 
 
 def look(config: RunConfig) -> Shown:
-    """The state of a run, from its directory alone."""
+    """Return the state of a run, from its directory alone."""
     manifest = Manifest.load(config.directory)
     manifest.require_current()
     states, unknown = _states(config, manifest)
@@ -70,7 +70,7 @@ def look(config: RunConfig) -> Shown:
 
 
 def spent_lines(spent: JsonView | None) -> list[str]:
-    """Questions to a server and what they cost, in a line; none of no server."""
+    """Return questions to a server and what they cost, in a line; none of no server."""
     if spent is None:
         return []
     money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
@@ -82,7 +82,7 @@ def spent_lines(spent: JsonView | None) -> list[str]:
 
 
 def status_lines(shown: Shown) -> Iterator[str]:
-    """Lines on what is done, what is running and whether a driver is alive."""
+    """Yield lines on what is done, what is running and whether a driver is alive."""
     manifest, found = shown.manifest, shown.states
     if not manifest.identity:
         yield shown.nothing_yet
@@ -111,7 +111,7 @@ def status_lines(shown: Shown) -> Iterator[str]:
 
 
 def status_json(shown: Shown) -> Json:
-    """The same as JSON: the driver, every stage with its state, and the newest events."""
+    """Return the same as JSON: the driver, every stage with its state, and the newest events."""
     manifest, found = shown.manifest, shown.states
     events = list(parsed(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
@@ -157,7 +157,7 @@ def spent_on(config: RunConfig | FilterConfig) -> Json | None:
 
 
 def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
-    """The recorded stages, and which of them have to run again because the configuration changed."""
+    """Yield the recorded stages, and which of them have to run again because the configuration changed."""
     if unknown is not None:
         yield f"cannot tell which stages have to run again: {unknown}"
     states = {status.stage.name: status for status in found}
@@ -177,7 +177,7 @@ def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) 
 
 
 def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | None]:
-    """The states of the stages, or why they are unknown."""
+    """Return the states of the stages, or why they are unknown."""
     if not manifest.files.keys() >= config.sources.keys():
         return [], None
     try:
@@ -202,7 +202,7 @@ def _under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
 
 
 def _progress(event: Json, *, is_alive: bool) -> Iterator[str]:
-    """Rows done, speed and time left of a running stage, and the state of its actors."""
+    """Yield rows done, speed and time left of a running stage, and the state of its actors."""
     words = {key: event[key] for key in ("unit", "note") if key in event}
     standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
     ended = "" if is_alive else ", as its driver ended; `curate run` goes on"

@@ -5,7 +5,7 @@ from curation.telemetry.standing import speed
 
 
 def arms_table(content: Json) -> str:
-    """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
+    """Return one line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
@@ -34,7 +34,7 @@ def verdict_lines(content: Json) -> list[str]:
 
 
 def analysis_lines(content: Json) -> list[str]:
-    """The engine's findings and the gradients', a line an arm, by generation."""
+    """Return the engine's findings and the gradients', a line an arm, by generation."""
     lines = []
     for generation in content["generations"]:
         found = generation["analysis"] or {}
@@ -102,7 +102,7 @@ def compared_table(content: Json) -> str:
 
 
 def forecast_table(forecast: Json) -> str:
-    """The forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
+    """Return the forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
     from curation.report.costs import UNITS, in_words
 
     stages, workforce = forecast["stages"], forecast["workforce"]

@@ -37,7 +37,7 @@ class CheckedLine(NamedTuple):
 
 
 def check(config: RunConfig) -> Iterator[CheckedLine]:
-    """Lines on files, rows of each split, models, settings from the domain's defaults, and warnings.
+    """Yield lines on files, rows of each split, models, settings from the domain's defaults, and warnings.
 
     Raises:
         UserError: something is wrong; the message is the same as from `curate run`.
@@ -102,7 +102,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
 
 
 def _described(model: ModelConfig, states: Sequence[str]) -> str:
-    """A model in words; refuses a model without a layer that ``states`` names."""
+    """Return a model in words; refuses a model without a layer that ``states`` names."""
     if model.init is not None:
         if (problem := beyond(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")

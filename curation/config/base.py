@@ -48,7 +48,7 @@ def named_in(registry: Registry[Any]) -> AfterValidator:
 
 
 def rows_in(share: float, num_rows: int) -> int:
-    """A share of so many rows, rounded down; of the decimal as it was written: .29 of 100 is 29."""
+    """Return a share of so many rows, rounded down; of the decimal as it was written: .29 of 100 is 29."""
     return int(Fraction(str(share)) * num_rows)
 
 
@@ -97,12 +97,12 @@ class Section(BaseModel):
         return cls.model_validate({**defaults, **key})
 
     def without(self, keys: Collection[str]) -> Self:
-        """A copy with these keys at their defaults, for a reader that must not depend on them."""
+        """Return a copy with these keys at their defaults, for a reader that must not depend on them."""
         fields = type(self).model_fields
         return self.model_copy(update={key: fields[key].get_default(call_default_factory=True) for key in keys})
 
     def only(self, keys: Collection[str]) -> Self:
-        """A copy with all other keys at their defaults, for a reader that may depend only on these keys."""
+        """Return a copy with all other keys at their defaults, for a reader that may depend only on these keys."""
         return self.without(type(self).model_fields.keys() - set(keys))
 
 
@@ -130,7 +130,7 @@ class PresetSection(Section, ABC):
     @classmethod
     @abstractmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """The values of each preset."""
+        """Return the values of each preset."""
 
     @model_validator(mode="before")
     @classmethod

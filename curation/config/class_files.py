@@ -22,7 +22,7 @@ _Line = tuple[int, JsonView]
 
 
 def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
-    """The domain with the classes, words and descriptions of a file in place of its name.
+    """Return the domain with the classes, words and descriptions of a file in place of its name.
 
     The file is CSV with a header, or JSON lines. Its column of labels is that of the labelled rows (``domain.label``),
     so that a file of labelled rows serves, too: each different label is a class, in the order of the file.
@@ -70,7 +70,7 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
 
 
 def _rows(path: Place, where: str) -> Iterator[_Line]:
-    """The rows of a file with the numbers of their lines."""
+    """Yield the rows of a file with the numbers of their lines."""
     read = {".csv": _of_csv, ".jsonl": _of_json_lines}.get(suffix := PurePosixPath(path.name).suffix.lower())
     if read is None:
         raise ConfigError(f"{where}: is neither .csv nor .jsonl; give the classes as one of them, or as a list")
@@ -103,6 +103,6 @@ def _of_json_lines(text: str) -> Iterator[_Line]:
 
 
 def _text(value: object) -> str:
-    """A cell on one line; whole numbers without a point, nothing for null."""
+    """Return a cell on one line; whole numbers without a point, nothing for null."""
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     return "" if value is None else " ".join(str(number).split())

@@ -54,7 +54,7 @@ class DomainTraits(NamedTuple):
 
 
 def greedy(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defaults:
-    """Defaults of a domain whose answers and tests are decoded greedily, once."""
+    """Return defaults of a domain whose answers and tests are decoded greedily, once."""
     decoding = {"max_tokens": max_tokens, "temperature": 0.0, "stop": stop}
     return MappingProxyType(
         {
@@ -66,7 +66,7 @@ def greedy(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defau
 
 
 def traits_of(name: str, options: Mapping[str, object]) -> DomainTraits:
-    """The traits of a domain with these options; the general ones of a name that cannot be imported.
+    """Return the traits of a domain with these options; the general ones of a name that cannot be imported.
 
     Raises:
         ValueError: the ``defaults`` of a user's class have the wrong shape.
@@ -92,7 +92,7 @@ def traits_of(name: str, options: Mapping[str, object]) -> DomainTraits:
 
 
 def filled(given: Mapping[str, object], domain: Defaults) -> Json:
-    """The sections of a file, with the domain's defaults for keys that they leave out.
+    """Return the sections of a file, with the domain's defaults for keys that they leave out.
 
     A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
     strings from the domain's sampled test, and one run. A ``trust.preset`` in the file replaces all of the domain's

@@ -44,7 +44,7 @@ class DpoConfig(EpochsConfig):
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """``lora`` (the defaults) and ``scratch``."""
+        """Return ``lora`` (the defaults) and ``scratch``."""
         scratch = {
             "max_length": 256,
             "micro_batch_size": 32,

@@ -63,7 +63,7 @@ class TokenPrice(Section):
     """A million tokens of answers."""
 
     def of(self, num_prompt: float, num_output: float) -> float:
-        """Money for so many tokens."""
+        """Return money for so many tokens."""
         return (num_prompt * self.input + num_output * self.output) / MILLION
 
 
@@ -153,7 +153,7 @@ class EndpointConfig(ServedConfig):
 
 
 def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
-    """The sections of a run whose teacher is an endpoint (:func:`labelled_elsewhere`), and its prices."""
+    """Return the sections of a run whose teacher is an endpoint (:func:`labelled_elsewhere`), and its prices."""
     teacher = value["teacher"]
     endpoint = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
@@ -168,12 +168,12 @@ def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
 
 
 def is_endpoint(teacher: object) -> bool:
-    """Whether a raw section ``teacher`` says that a server answers."""
+    """Return whether a raw section ``teacher`` says that a server answers."""
     return isinstance(teacher, Mapping) and teacher.get("backend") == ENDPOINT
 
 
 def problem_of(teacher: Any) -> str | None:
-    """The problem with a teacher section and its endpoint; ``None`` without one."""
+    """Return the problem with a teacher section and its endpoint; ``None`` without one."""
     endpoint = teacher.endpoint
     if teacher.backend != ENDPOINT:
         return None if endpoint is None else "endpoint: describes a server, which is for backend: endpoint; set that"
@@ -200,7 +200,7 @@ def problem_of(teacher: Any) -> str | None:
 
 
 def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
-    """The first setting of a decoding that a kind of server does not take; ``None`` if it takes all."""
+    """Return the first setting of a decoding that a kind of server does not take; ``None`` if it takes all."""
     if endpoint.kind == "openai":
         for name in ("top_k", "min_p"):
             if value := getattr(decoding, name):
@@ -214,7 +214,7 @@ def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
 
 
 def described(run: Any) -> str:
-    """The server of a run in words."""
+    """Return the server of a run in words."""
     endpoint: EndpointConfig = run.teacher.endpoint
     path = "chats" if run.teacher.chat_template else "completions"
     price = endpoint.price
@@ -236,7 +236,7 @@ def is_loopback(url: str) -> bool:
 
 
 def unready(endpoint: EndpointConfig | None) -> Iterator[str]:
-    """Warnings about what this machine lacks to ask a server; other nodes may have it."""
+    """Yield warnings about what this machine lacks to ask a server; other nodes may have it."""
     if endpoint is None:
         return
     if endpoint.key_env is not None and not os.environ.get(endpoint.key_env):
@@ -254,5 +254,5 @@ def unready(endpoint: EndpointConfig | None) -> Iterator[str]:
 
 
 def compared(endpoint: ServedConfig) -> tuple[str, ...]:
-    """The numbers by which splits are compared, in place of states."""
+    """Return the numbers by which splits are compared, in place of states."""
     return NUMBERS if endpoint.top_logprobs else COUNTS

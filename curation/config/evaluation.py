@@ -40,7 +40,7 @@ class EvaluationConfig(PresetSection):
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """The further decodings of the paper's chess."""
+        """Return the further decodings of the paper's chess."""
         nucleus = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
         return {"strategy_games": {"also": {"nucleus": nucleus, "high_temperature": {"temperature": 1.0}}}}
 
@@ -50,7 +50,7 @@ class EvaluationConfig(PresetSection):
         return {MAIN: self.decoding, **self.also}
 
     def runs(self, decoding: DecodingConfig) -> int:
-        """How often a model is tested by one of the decodings."""
+        """Return how often a model is tested by one of the decodings."""
         return self.num_runs if decoding.temperature else 1
 
     @field_validator("also", mode="before")

@@ -30,7 +30,7 @@ class MergedFile(NamedTuple):
 
 
 def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> MergedFile:
-    """The content of a YAML file on top of its bases; ``above`` are the files that lead to it.
+    """Return the content of a YAML file on top of its bases; ``above`` are the files that lead to it.
 
     Raises:
         ConfigError: a file is missing or no YAML mapping, or ``base`` names no files, or leads back to its own file.
@@ -60,7 +60,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
 
 
 def mapping(path: Place, mend: str = MEND) -> Json:
-    """The content of one YAML file; ``mend`` ends the message where it has none.
+    """Return the content of one YAML file; ``mend`` ends the message where it has none.
 
     Raises:
         ConfigError: the file is missing, or no YAML mapping.
@@ -92,7 +92,7 @@ def merged(below: Mapping[str, object], above: Mapping[str, object]) -> Json:
 
 
 def _places(item: object, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The locations of all values that are neither mappings nor lists."""
+    """Yield the locations of all values that are neither mappings nor lists."""
     if isinstance(item, Mapping):
         parts = list(item.items())
     elif isinstance(item, list):

@@ -195,7 +195,7 @@ class FilterTeacherConfig(Section):
         return AskConfig(**theirs | ours | ({} if self.backend is None or is_served else {"backend": self.backend}))
 
     def buying(self, answers: AnswersConfig) -> AskConfig:
-        """How a server is asked whose answers a model reads, by actors without the resources of that model."""
+        """Return how a server is asked whose answers a model reads, by actors without the resources of that model."""
         asked = self.asking(answers)
         return asked.model_copy(update={"actors": asked.actors.model_copy(update=ActorsConfig.WITHOUT_GPU)})
 
@@ -251,7 +251,7 @@ class FilterConfig(Root):
 
 
 def keep_of(text: str) -> dict[str, Any]:
-    """The ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows.
+    """Return the ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows.
 
     Raises:
         ValueError: it is neither.

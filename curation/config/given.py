@@ -99,7 +99,7 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
 
 
 def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
-    """The sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
+    """Return the sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
     """
@@ -136,7 +136,7 @@ def _knowing(domain: object, columns: Mapping[str, object]) -> Any:
 
 
 def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
-    """The problem with a teacher section and its columns; ``None`` without one."""
+    """Return the problem with a teacher section and its columns; ``None`` without one."""
     if teacher.reads_given:
         return "reads_given: follows from reader; leave it out, and set reader: {model: ...}"
     named = [key for key in KEYS if getattr(teacher, key)]
@@ -181,5 +181,5 @@ def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | 
 
 
 def is_given(teacher: object) -> bool:
-    """Whether a raw section ``teacher`` says that labels are columns of the source."""
+    """Return whether a raw section ``teacher`` says that labels are columns of the source."""
     return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN

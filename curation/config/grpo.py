@@ -87,12 +87,12 @@ class GrpoConfig(LmStudentConfig):
         return self
 
     def num_steps(self, num_rows: int) -> int:
-        """The optimizer steps for ``num_rows`` prompts; batches run on over the end of an epoch."""
+        """Return the optimizer steps for ``num_rows`` prompts; batches run on over the end of an epoch."""
         return -(-num_rows * self.epochs // self.global_batch_size)
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """``paper`` (the defaults) and ``scratch``."""
+        """Return ``paper`` (the defaults) and ``scratch``."""
         scratch = {
             "max_length": 256,
             "global_batch_size": 32,

@@ -122,11 +122,11 @@ class DomainConfig(Section):
         return self if self.command is None else self._with_check("command")
 
     def with_command(self, words: Sequence[str]) -> Self:
-        """The same, graded by another command."""
+        """Return the same, graded by another command."""
         return self._with_check({**self.options["check"], "command": [*words]})
 
     def with_options(self, **options: object) -> Self:
-        """The same with some options changed."""
+        """Return the same with some options changed."""
         changed = {"name": self.name, "given_labels": self.given_labels, **self.options, **options}
         return type(self).model_validate(changed)
 
@@ -240,13 +240,13 @@ class SplitsConfig(Section):
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 
     def named(self) -> dict[str, SplitConfig]:
-        """The configured splits, by name, in a fixed order; a probe's name starts with ``probe-``."""
+        """Return the configured splits, by name, in a fixed order; a probe's name starts with ``probe-``."""
         names = ("adapt", "source", "calibration", "shots", "test", "pool")
         given = {name: split for name in names if (split := getattr(self, name)) is not None}
         return given | {f"probe-{name}": probe for name, probe in self.probes.items()}
 
     def labelled(self) -> tuple[str, ...]:
-        """The names of the configured splits that the teacher labels."""
+        """Return the names of the configured splits that the teacher labels."""
         return tuple(name for name in self.named() if name not in ("adapt", "shots", "test"))
 
 
@@ -280,7 +280,7 @@ class RowsConfig(Root):
         return self.with_domains(lambda domain: domain.ungraded)
 
     def with_domains(self, change: Callable[[DomainConfig], DomainConfig]) -> Json:
-        """``domain`` and ``sources`` with every domain that they name changed."""
+        """Return ``domain`` and ``sources`` with every domain that they name changed."""
         sources = {
             name: source if source.domain is None else source.model_copy(update={"domain": change(source.domain)})
             for name, source in self.sources.items()
@@ -288,7 +288,7 @@ class RowsConfig(Root):
         return {"domain": change(self.domain), "sources": sources}
 
     def domain_of(self, split: str) -> DomainConfig:
-        """The task interface of a split's rows: its source's if that names one, else the run's.
+        """Return the task interface of a split's rows: its source's if that names one, else the run's.
 
         Columns with labels made elsewhere are read for splits that the teacher labels. Of a test split from the same
         source the completions are, which gold labels grade.
@@ -303,5 +303,5 @@ class RowsConfig(Root):
         return domain.model_copy(update={"given_labels": given if is_there else None})
 
     def domains_of(self, source: str) -> dict[str, DomainConfig]:
-        """The task interface of each split of a source, by the split's name."""
+        """Return the task interface of each split of a source, by the split's name."""
         return {name: self.domain_of(name) for name, split in self.splits.named().items() if split.source == source}

@@ -95,7 +95,7 @@ def _of_numbers(run: Run) -> Iterator[str]:
 
 
 def _of_labels_from_elsewhere(run: Run) -> Iterator[str]:
-    """Requests to a model of this run, where labels came with the rows or a server gives them."""
+    """Yield requests to a model of this run, where labels came with the rows or a server gives them."""
     given, endpoint, is_read = run.teacher.given, run.teacher.endpoint, run.teacher.reader is not None
     if given is None and endpoint is None:
         return
@@ -175,7 +175,7 @@ def _of_scored_options(run: Run) -> Iterator[str]:
 
 
 def _tests(run: Run) -> dict[str, DecodingConfig]:
-    """The decodings of tests, by their keys."""
+    """Return the decodings of tests, by their keys."""
     also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     return {"evaluation.decoding": run.evaluation.decoding, **also}
 
@@ -195,7 +195,7 @@ def _of_listed_answers(run: Run) -> Iterator[str]:
 
 
 def _of_splits(run: Run) -> Iterator[str]:
-    """Splits, or gold labels, that are read and not there."""
+    """Yield splits, or gold labels, that are read and not there."""
     selection, splits = run.selection, run.splits
     measured = selection.budget.purity_split
     if measured is not None and measured not in splits.named():
@@ -215,7 +215,7 @@ def _of_splits(run: Run) -> Iterator[str]:
 
 
 def _of_students(run: Run) -> Iterator[str]:
-    """Students of another method, and chains that cannot be made."""
+    """Yield students of another method, and chains that cannot be made."""
     for index, generation in enumerate(run.generations):
         for name, student in generation.students.items():
             if student.recipe is not None and student.recipe.method != run.student.method:
@@ -283,7 +283,7 @@ def _of_judge(run: Run) -> Iterator[str]:
 
 
 def _of_verify(run: Run) -> Iterator[str]:
-    """Reasons why ``selection.verify`` cannot be done as it says."""
+    """Yield reasons why ``selection.verify`` cannot be done as it says."""
     selection, budget, domain = run.selection, run.selection.budget, run.domain_of("pool")
     if selection.verify is None:
         return

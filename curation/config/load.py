@@ -34,7 +34,7 @@ FILTERS = "package"
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
+    """Return the configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
 
     Paths of sources and models are relative to the folder of the file that gives them (overrides: of ``path``), which
     may be in an object store. A ``config.yaml`` that a run left in its directory names that directory, wherever it is.
@@ -83,7 +83,7 @@ def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
 
 
 def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
-    """The ablation in a YAML file, with every variant as a run; overrides are those of the base.
+    """Return the ablation in a YAML file, with every variant as a run; overrides are those of the base.
 
     Raises:
         ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
@@ -124,7 +124,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
 def load_filter(
     path: str | Place | None, overrides: Sequence[str] = (), given: Mapping[str, object] | None = None
 ) -> FilterConfig:
-    """The configuration of a filter: a YAML file, or none, then ``given`` keys, then ``a.b=c`` overrides.
+    """Return the configuration of a filter: a YAML file, or none, then ``given`` keys, then ``a.b=c`` overrides.
 
     Paths of package, pool, model and calibration are relative to the file's folder; ``given`` ones, and that of the
     output, to the working directory.
@@ -147,7 +147,7 @@ def load_filter(
 
 
 def is_filter(path: str | Place) -> bool:
-    """Whether a YAML file configures a filter: it names a package.
+    """Return whether a YAML file configures a filter: it names a package.
 
     Raises:
         ConfigError: the file or a base is missing or no YAML mapping.
@@ -156,13 +156,13 @@ def is_filter(path: str | Place) -> bool:
 
 
 def _loaded(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
-    """The configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
+    """Return the configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
     config: RunConfig = _absolute(parse_config(raw, where), file.resolve().parent, roots)
     return config
 
 
 def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
-    """The configuration in a mapping; error messages name the key, after ``where``."""
+    """Return the configuration in a mapping; error messages name the key, after ``where``."""
     return _validated(RunConfig, raw, where)
 
 
@@ -186,7 +186,7 @@ def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
 
 
 def _nested(keys: Mapping[str, object]) -> Json:
-    """The sections that keys as ``a.b`` set."""
+    """Return the sections that keys as ``a.b`` set."""
     nested: Json = {}
     for key, value in keys.items():
         _put(nested, key, value, key, {})
@@ -245,7 +245,7 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
 
 
 def _file_beside(word: str, root: Place) -> str:
-    """The absolute path of a file beside a configuration; another word of a command as it is."""
+    """Return the absolute path of a file beside a configuration; another word of a command as it is."""
     is_file = isinstance(word, str) and not _is_absolute(word) and isinstance(root, Path) and (root / word).is_file()
     return str(root / word) if is_file else word
 
@@ -271,7 +271,7 @@ def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
 
 
 def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> list[str]:
-    """The keys of the section at a location, following models through optional, list and mapping types."""
+    """Return the keys of the section at a location, following models through optional, list and mapping types."""
     model: type[BaseModel] | None = root
     inside = False  # in a list or mapping: the next part is an index or a name, not one of our keys
     for part in location:

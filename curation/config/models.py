@@ -35,7 +35,7 @@ class InitConfig(Section):
     """Further fields of the family's transformers configuration."""
 
     def shape(self) -> Json:
-        """The fields under transformers' own names."""
+        """Return the fields under transformers' own names."""
         return {
             "hidden_size": self.hidden_size,
             "num_hidden_layers": self.num_layers,
@@ -106,7 +106,7 @@ class StudentConfig(TrainSection):
 
 
 def student_config(value: object) -> StudentConfig:
-    """The section ``student``, by its ``method``.
+    """Return the section ``student``, by its ``method``.
 
     Raises:
         ValueError: no method is called so, or a broken rule.
@@ -115,7 +115,7 @@ def student_config(value: object) -> StudentConfig:
 
 
 def student_section(value: object) -> type[StudentConfig]:
-    """The class of the section ``student``.
+    """Return the class of the section ``student``.
 
     Raises:
         ValueError: no method is called so.
@@ -161,7 +161,7 @@ class LmStudentConfig(StudentConfig):
     nor the reverse."""
 
     def num_steps(self, num_rows: int) -> int | None:
-        """The optimizer steps for ``num_rows`` rows that are trained on; ``None``: the method does not say."""
+        """Return the optimizer steps for ``num_rows`` rows that are trained on; ``None``: the method does not say."""
         return None
 
 
@@ -174,7 +174,7 @@ class EpochsConfig(LmStudentConfig):
     """The share of the steps in which the learning rate rises from 0; always less than a third."""
 
     def num_epochs(self, num_rows: int) -> int:
-        """The number of passes for ``num_rows`` rows given to training, including rows that training drops."""
+        """Return the number of passes for ``num_rows`` rows given to training, including rows that training drops."""
         return self.epochs or (3 if num_rows < 2_000 else 1)
 
     def num_steps(self, num_rows: int) -> int:
@@ -208,7 +208,7 @@ class SftConfig(EpochsConfig):
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """``paper`` (the defaults) and ``scratch``."""
+        """Return ``paper`` (the defaults) and ``scratch``."""
         scratch = {
             "epochs": 3,
             "max_length": 256,
@@ -242,7 +242,7 @@ NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
 
 
 def with_recipes(generation: Any, common: JsonView) -> Any:
-    """The entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
+    """Return the entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
     students = generation.get("students") if isinstance(generation, Mapping) else None
     if not isinstance(students, Mapping):
         return generation

@@ -23,7 +23,7 @@ _ALWAYS = ("temperature", "max_tokens", "stop")
 
 
 def resolved(config: RunConfig) -> Iterator[str]:
-    """A line for each group of settings with domain defaults and its origin, and a line on chat templates."""
+    """Yield a line for each group of settings with domain defaults and its origin, and a line on chat templates."""
     domain = _traits(config.domain).defaults
     if (given := config.teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
@@ -48,7 +48,7 @@ def resolved(config: RunConfig) -> Iterator[str]:
 
 
 def _trust(config: RunConfig, domain: Defaults) -> str:
-    """The kind of the trust function, with the row of the paper's table where it reads one."""
+    """Return the kind of the trust function, with the row of the paper's table where it reads one."""
     trust, kind = config.trust, config.trust.kind
     fitted = fitted_of([kind])[kind]
     states = PAPER["states"] if kind == PAPER_TRUST else trust.states
@@ -150,7 +150,7 @@ def _traits(domain: DomainConfig) -> DomainTraits:
 
 
 def _text(decoding: DecodingConfig) -> str:
-    """The keys worth showing: those of ``_ALWAYS``, and those that differ from their neutral value."""
+    """Return the keys worth showing: those of ``_ALWAYS``, and those that differ from their neutral value."""
     neutral, parts = DecodingConfig(), []
     for key in DecodingConfig.model_fields:
         value = getattr(decoding, key)

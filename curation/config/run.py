@@ -145,7 +145,7 @@ class RunConfig(RowsConfig):
 
     @classmethod
     def _with_recipes(cls, value: Json) -> Json:
-        """Further students' recipes, with the keys of the section ``student`` that they leave out."""
+        """Return further students' recipes, with the keys of the section ``student`` that they leave out."""
         common = value.get("student") or {}
         common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
         if not isinstance(value.get("generations"), Sequence) or not isinstance(common, Mapping):
@@ -184,7 +184,7 @@ class RunConfig(RowsConfig):
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
 
     def fit_of(self, kind: str) -> TrustConfig:
-        """How a kind is fitted: by ``fitting``, or by its own settings where the section names another kind."""
+        """Return how a kind is fitted: by ``fitting``, or by its own settings where the section names another kind."""
         if kind == self.trust.kind or kind != PAPER_TRUST:
             return self.fitting
         defaults = traits_of(self.domain.name, self.domain.options).defaults.get("trust", {})
@@ -217,7 +217,7 @@ class RunConfig(RowsConfig):
         return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
 
     def pool_share(self, sizes: Mapping[str, int]) -> int:
-        """The rows of the pool that a generation labels, of splits of these ``sizes``."""
+        """Return the rows of the pool that a generation labels, of splits of these ``sizes``."""
         return sizes["pool"] // self.num_shares
 
     @property

@@ -197,7 +197,7 @@ def _count_or_share(value: object) -> Any:
 
 
 def _quota(value: object) -> Any:
-    """Names of classes as texts: YAML reads 0 as a number."""
+    """Return names of classes as texts: YAML reads 0 as a number."""
     if not isinstance(value, Mapping):
         return value
     weights = list(value.values())
@@ -208,7 +208,7 @@ def _quota(value: object) -> Any:
 
 
 def beside_a_cut(rule: str) -> str:
-    """Why quotas are refused where a budget takes all rows above a cut, and the mend."""
+    """Return why quotas are refused where a budget takes all rows above a cut, and the mend."""
     return (
         f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
         "budget.n or budget.share, or quota: none"
@@ -266,7 +266,7 @@ class SelectionConfig(Section):
         return (*self.arms, self.budget.reference)
 
     def required_by(self, arm: str) -> str | None:
-        """The key that keeps an arm from dropping out; None where none does."""
+        """Return the key that keeps an arm from dropping out; None where none does."""
         keys = {"selection.required": self.required, "selection.budget.reference": (self.budget.reference,)}
         return next((key for key, arms in keys.items() if arm in arms), None)
 

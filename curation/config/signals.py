@@ -60,7 +60,7 @@ class SignalsConfig(Section):
         return {name: model for name, model in named.items() if model is not None}
 
     def options_of(self, signal: Signal) -> Json:
-        """Arguments of a signal's class, beside demonstrations."""
+        """Return arguments of a signal's class, beside demonstrations."""
         if signal.section is not None:
             section: Section = getattr(self, signal.section)
             return section.model_dump()

@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def parse(name: str) -> State:
-    """The state that a name means.
+    """Return the state that a name means.
 
     Raises:
         ValueError: it is not the name of a state.
@@ -52,7 +52,7 @@ def parse(name: str) -> State:
 
 
 def is_of_prompt(name: str) -> bool:
-    """Whether a state, of whatever layer, has seen the prompt alone and not the answer."""
+    """Return whether a state, of whatever layer, has seen the prompt alone and not the answer."""
     return name.endswith("prompt_last")
 
 
@@ -62,22 +62,22 @@ def layers_of(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def others_of(names: Iterable[str]) -> tuple[int, ...]:
-    """The layers of these states except the last layer, ascending."""
+    """Return the layers of these states except the last layer, ascending."""
     return tuple(layer for layer in layers_of(names) if layer != LAST)
 
 
 def positions_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The positions of these states, each once."""
+    """Return the positions of these states, each once."""
     return tuple(dict.fromkeys(parse(name).position for name in names))
 
 
 def ranks_of(names: Iterable[str]) -> tuple[int, ...]:
-    """The ranks of the options of these states except the chosen one's, ascending."""
+    """Return the ranks of the options of these states except the chosen one's, ascending."""
     return tuple(sorted({parse(name).rank for name in names} - {1}))
 
 
 def generated(names: Iterable[str], where: str) -> str | None:
-    """Why these states cannot be had of answers that a model writes itself, at ``where``; None if they can."""
+    """Return why these states cannot be had of answers that a model writes itself, at ``where``; None if they can."""
     named = next((name for name in names if parse(name).rank > 1), None)
     if named is None:
         return None
@@ -88,7 +88,7 @@ def generated(names: Iterable[str], where: str) -> str | None:
 
 
 def beyond(names: Iterable[str], num_layers: int) -> str | None:
-    """Why a model with ``num_layers`` layers cannot give these states; None if it can."""
+    """Return why a model with ``num_layers`` layers cannot give these states; None if it can."""
     for name in names:
         layer = parse(name).layer
         if layer >= num_layers:

@@ -31,7 +31,7 @@ _KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
 
 
 def parse(text: str) -> Any:
-    """The value of a YAML text.
+    """Return the value of a YAML text.
 
     Raises:
         ConfigError: the text is not YAML, or is refused; the message names lines, not the text's origin.
@@ -75,7 +75,7 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
     def _measured(self, node: Node) -> tuple[int, int]:
-        """Values and depth of a node whose parts are read."""
+        """Return values and depth of a node whose parts are read."""
         children = [] if isinstance(node, ScalarNode) else node.value
         parts = [child for pair in children for child in (pair if isinstance(pair, tuple) else (pair,))]
         values = 1 + sum(self._sizes[id(part)][0] for part in parts)
@@ -139,7 +139,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _is_misread(kind: str, text: str) -> bool:
-    """Whether a text looks like another value than YAML 1.1 makes of it."""
+    """Return whether a text looks like another value than YAML 1.1 makes of it."""
     if kind == "bool":
         return text.lower() in _WORDS
     return (kind == "int" and not _INTEGER.fullmatch(text)) or (kind == "float" and ":" in text)

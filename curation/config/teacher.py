@@ -116,12 +116,12 @@ class ActorsConfig(Section):
         return ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
 
     def takes_all_cores(self, backend: str) -> bool:
-        """Whether an actor takes all the cores that its node has for it; not known of ``auto``."""
+        """Return whether an actor takes all the cores that its node has for it; not known of ``auto``."""
         known = BACKENDS.get(backend)
         return self.num_cpus is None and not self.num_gpus and known is not None and known.all_cores
 
     def cpus(self, backend: str, nodes: Sequence[float]) -> float:
-        """CPUs of an actor on ``nodes`` with so many CPUs each."""
+        """Return CPUs of an actor on ``nodes`` with so many CPUs each."""
         if not (nodes and self.takes_all_cores(backend)):
             return self.each["CPU"]
         return max(1, min(max(nodes), sum(nodes) // self.max))
@@ -236,14 +236,14 @@ class AskConfig(AnswersConfig):
         return self if self.endpoint is None else self.model_copy(update={"endpoint": self.endpoint.keyed})
 
     def paid_in(self, directory: str) -> Self:
-        """The same; what a server is paid for is kept in a folder of the directory."""
+        """Return the same; what a server is paid for is kept in a folder of the directory."""
         if self.endpoint is None:
             return self
         kept = {"paid": f"{directory}/{endpoints.PAID}"}
         return self.model_copy(update={"endpoint": self.endpoint.model_copy(update=kept)})
 
     def of_weights(self, *, chat_template: bool) -> Self:
-        """The same for other models, which have weights: without the server, and with a template of their own.
+        """Return the same for other models, which have weights: without the server, and with a template of their own.
 
         They answer, and do not read what others answered.
         """

@@ -32,6 +32,6 @@ class TrackingConfig(Section):
     wandb: WandbConfig | None = None
 
     def given(self) -> dict[str, MlflowConfig | WandbConfig]:
-        """The trackers that are named; a tracker's name is its package's too."""
+        """Return the trackers that are named; a tracker's name is its package's too."""
         named = {"mlflow": self.mlflow, "wandb": self.wandb}
         return {name: config for name, config in named.items() if config is not None}

@@ -43,7 +43,7 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
 
 
 def _unread(run: RunConfig) -> Iterator[tuple[str, str]]:
-    """Keys that nothing in a run reads, each with why and the mend."""
+    """Yield keys that nothing in a run reads, each with why and the mend."""
     yield from _of_trust(run)
     yield from _of_teacher(run)
     yield from _of_signals(run)
@@ -92,7 +92,7 @@ def _of_signals(run: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def _is_set(given: Mapping[str, object], key: str) -> bool:
-    """Whether a file sets ``a.b``; a section that is null or empty is as if left out."""
+    """Return whether a file sets ``a.b``; a section that is null or empty is as if left out."""
     node: object = given
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:

@@ -108,7 +108,7 @@ class Domain:
 
     @classmethod
     def traits(cls, options: Mapping[str, object]) -> DomainTraits:
-        """The traits of the domain with these options, which are not checked yet; by default the class's own."""
+        """Return the traits of the domain with these options, which are not checked yet; by default the class's own."""
         return DomainTraits(cls.defaults, cls.answering)
 
     blanks: ClassVar[tuple[Example, ...]] = ()
@@ -124,7 +124,7 @@ class Domain:
         return (tuple(self.columns.names),)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """The example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
+        """Return the example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
 
         Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``. By default
         the columns as they are, texts without white space around them.
@@ -142,7 +142,7 @@ class Domain:
         return example
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
+        """Return the gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
         label = raw.get("label")
         return None if label is None else cell(label, "label")
 
@@ -160,7 +160,7 @@ class Domain:
         return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
+        """Return the worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
 
         Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example. By
         default ``None``.
@@ -168,14 +168,14 @@ class Domain:
         return None
 
     def question(self, example: Example) -> str:
-        """The part of the prompt that asks about one row, up to where the completion begins.
+        """Return the part of the prompt that asks about one row, up to where the completion begins.
 
         By default the values of ``columns``, a line each.
         """
         return "\n".join(str(example[column]) for column in self.columns.names)
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The prompt's text: ``head``, the demonstrations ``shots`` (examples with ``gold``), then the row.
+        """Return the prompt's text: ``head``, the demonstrations ``shots`` (examples with ``gold``), then the row.
 
         By default paragraphs, of :meth:`question`, with :meth:`answer` after a demonstration's.
         """
@@ -183,7 +183,7 @@ class Domain:
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
     def identity(self, example: Example) -> Identity:
-        """The identity of the question: equal for two rows that ask the same question, however they are written.
+        """Return the identity of the question: equal for two rows that ask the same question, however they are written.
 
         It must keep what distinguishes two questions. By default :func:`plain_identity` of the prompt.
         """
@@ -202,7 +202,7 @@ class Domain:
         return self.options(example)
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
-        """The ``blanks`` by whose prompts the choice among a row's options is calibrated; none by default."""
+        """Return the ``blanks`` by whose prompts the choice among a row's options is calibrated; none by default."""
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
@@ -218,14 +218,14 @@ class Domain:
         return None if listed is None else len(listed)
 
     def answer(self, label: str, example: Example) -> str:
-        """The completion that states ``label``; training on gold labels and demonstrations use it.
+        """Return the completion that states ``label``; training on gold labels and demonstrations use it.
 
         By default a space and the label.
         """
         return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The label that a completion states; ``None`` if it cannot be read (unparsed).
+        """Return the label that a completion states; ``None`` if it cannot be read (unparsed).
 
         By default the completion without white space around it, where that is no empty text and, if the row has
         options, one of them.
@@ -235,7 +235,7 @@ class Domain:
         return label if label and known else None
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether a label is right; an unparsed one is wrong. By default equality."""
+        """Return whether a label is right; an unparsed one is wrong. By default equality."""
         return label == gold
 
     @property
@@ -260,7 +260,7 @@ class Domain:
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
     ) -> list[bool | RowError]:
-        """Whether each label is right, or why that cannot be said; the grade stage asks for many rows at once.
+        """Return whether each label is right, or why that cannot be said; the grade stage asks for many rows at once.
 
         By default :meth:`is_correct` of each row. A domain overrides it whose grading needs the row's other columns, or
         costs less for many rows than one by one.
@@ -271,11 +271,11 @@ class Domain:
         return [_verdict(self, label, gold) for label, gold in zip(labels, golds, strict=True)]
 
     def difficulty(self, example: Example) -> float | None:
-        """The difficulty on the domain's own scale, larger is harder; ``None``, as by default, if unknown."""
+        """Return the difficulty on the domain's own scale, larger is harder; ``None``, as by default, if unknown."""
         return None
 
     def vocabulary(self) -> Vocabulary:
-        """The tokens of a model made from scratch for this domain's prompts and answers.
+        """Return the tokens of a model made from scratch for this domain's prompts and answers.
 
         By default one token per printable ASCII character, and the line end.
         """
@@ -288,7 +288,7 @@ def _verdict(domain: Domain, label: str | None, gold: str) -> bool | RowError:
 
 
 def get_domain(config: DomainConfig) -> Domain:
-    """The domain of a configuration, constructed with its options.
+    """Return the domain of a configuration, constructed with its options.
 
     Raises:
         ConfigError: there is no such name or class, or the class does not accept the options, or does not understand
@@ -336,13 +336,13 @@ def _check_blanks(domain: Domain) -> None:
 
 
 def position_of(domain: Domain) -> Callable[[Example], str] | None:
-    """The function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
+    """Return the function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
 
 
 def preference_of(domain: Domain) -> Callable[[str, Example], Preference] | None:
-    """The function that gives the pair of answers which a label states; ``None`` where rows are no pairs."""
+    """Return the function that gives the pair of answers which a label states; ``None`` where rows are no pairs."""
     preference: Callable[[str, Example], Preference] | None = getattr(domain, "preference", None)
     return preference
 
@@ -364,7 +364,7 @@ def cell(value: Any, name: str = "a value") -> str:
 
 
 def one_line(value: Any) -> str:
-    """A cell with runs of white space as one space, as classes and labels are read from files and rows."""
+    """Return a cell with runs of white space as one space, as classes and labels are read from files and rows."""
     return " ".join(cell(value).split())
 
 

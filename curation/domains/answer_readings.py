@@ -84,12 +84,12 @@ _NUMBERS = ("column", *_FROM)
 
 
 def squeezed(text: str) -> str:
-    """A text with runs of white space as one space."""
+    """Return a text with runs of white space as one space."""
     return " ".join(text.split())
 
 
 def places_of(row: StatedAnswer) -> dict[str, int]:
-    """The option that each reading finds, of those that fit a row alone.
+    """Return the option that each reading finds, of those that fit a row alone.
 
     Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU, and a number by the file's own type
     is no text.
@@ -132,7 +132,7 @@ class AnswerTally:
                     self._first.setdefault((one, other), f"{quoted(row.text)} of {listed} is {ways}")
 
     def decide(self, where: str) -> tuple[str | None, str]:
-        """The reading of all rows, and a warning or ""; ``None`` where each row alone is read in the same way.
+        """Return the reading of all rows, and a warning or ""; ``None`` where each row alone is read in the same way.
 
         Raises:
             ConfigError: two readings fit, and name different options; ``where`` says of which rows.
@@ -179,7 +179,7 @@ class AnswerTally:
 
 
 def explain_unread(row: StatedAnswer, reading: str | None) -> str:
-    """Why an answer names no option of its row, for a message."""
+    """Return why an answer names no option of its row, for a message."""
     if reading is None and len(places := places_of(row)) > 1:
         ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in places.items())
         return f"is {ways}; set {KEY} to the one that is meant"

@@ -46,7 +46,7 @@ class Chess(Domain):
     answering = "listed"
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The position that the solver sees, as FEN, and the puzzle's rating if the row has one.
+        """Return the position that the solver sees, as FEN, and the puzzle's rating if the row has one.
 
         Raises:
             RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
@@ -56,7 +56,7 @@ class Chess(Domain):
         return {"fen": board.fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
+        """Return the second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
 
         Raises:
             RowError: as :meth:`read`; ``illegal_move`` for the gold move too.
@@ -69,7 +69,7 @@ class Chess(Domain):
         return _push(board, moves[1], "the gold move").uci()
 
     def question(self, example: Example) -> str:
-        """The position in the paper's wording, one line per field, then the cue line."""
+        """Return the position in the paper's wording, one line per field, then the cue line."""
         board = read_fen(example["fen"])
         fields = example["fen"].split()
         lists = {
@@ -91,7 +91,7 @@ class Chess(Domain):
         )
 
     def identity(self, example: Example) -> Identity:
-        """Board, side to move, castling rights, and the en-passant square if a pawn can be taken there.
+        """Return board, side to move, castling rights, and the en-passant square if a pawn can be taken there.
 
         The moves' counters and the rating are left out, because they do not change the best move.
         """
@@ -105,11 +105,11 @@ class Chess(Domain):
         return tuple(sorted(f" {move.uci()}" for move in read_fen(example["fen"]).legal_moves))
 
     def position(self, example: Example) -> str:
-        """The position as FEN; the row's labels are moves in it."""
+        """Return the position as FEN; the row's labels are moves in it."""
         return str(example["fen"])
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The first word of the first line as a legal move, read as UCI, else as SAN; ``None`` otherwise."""
+        """Return the first word of the first line as a legal move, read as UCI, else as SAN; ``None`` otherwise."""
         words = completion.strip().split()
         if not words:
             return None
@@ -123,7 +123,7 @@ class Chess(Domain):
             return None
 
     def difficulty(self, example: Example) -> float | None:
-        """The puzzle's Lichess rating (Glicko points)."""
+        """Return the puzzle's Lichess rating (Glicko points)."""
         rating = example.get("rating")
         return None if rating is None else float(rating)
 
@@ -152,13 +152,13 @@ class Chess(Domain):
 
 
 def cell(raw: Mapping[str, object], name: str) -> Any:
-    """A column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
+    """Return a column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
     published = name.upper() if name == "fen" else name.capitalize()
     return raw.get(name, raw.get(published))
 
 
 def whole_number(rating: Any) -> int | None:
-    """A rating as a whole number; a column with nulls may hold ``700.0``."""
+    """Return a rating as a whole number; a column with nulls may hold ``700.0``."""
     if rating is None:
         return None
     with suppress(TypeError, ValueError, OverflowError):
@@ -169,7 +169,7 @@ def whole_number(rating: Any) -> int | None:
 
 
 def read_fen(fen: object) -> chess.Board:
-    """A position.
+    """Return a position.
 
     Raises:
         RowError: ``null_field``: it is empty; ``bad_fen``: it is no FEN, or no game can have it.
@@ -220,7 +220,7 @@ class ChessMate(Chess):
     forms = (("fen",), ("FEN",))
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The position that the solver sees, as FEN, and the rating if the row has one.
+        """Return the position that the solver sees, as FEN, and the rating if the row has one.
 
         Raises:
             RowError: as :meth:`curation.domains.chess.Chess.read`.
@@ -230,7 +230,7 @@ class ChessMate(Chess):
         return {"fen": read_fen(cell(raw, "fen")).fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, object]) -> str:
-        """All mating moves in UCI notation, sorted, with a space between them.
+        """Return all mating moves in UCI notation, sorted, with a space between them.
 
         Raises:
             RowError: as :meth:`read`; ``no_mate`` if no move mates.
@@ -241,21 +241,21 @@ class ChessMate(Chess):
         return " ".join(mates)
 
     def answer(self, label: str, example: Example) -> str:
-        """One move after a space; of several mating moves one that is drawn by a hash of the position."""
+        """Return one move after a space; of several mating moves one that is drawn by a hash of the position."""
         moves = label.split()
         return f" {moves[derive(0, example['fen']) % len(moves)]}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether the move is one of the mating moves."""
+        """Return whether the move is one of the mating moves."""
         return label in gold.split()
 
     def difficulty(self, example: Example) -> float | None:
-        """The number of legal moves."""
+        """Return the number of legal moves."""
         return float(read_fen(example["fen"]).legal_moves.count())
 
 
 def mating_moves(board: chess.Board) -> list[chess.Move]:
-    """The legal moves that mate.
+    """Return the legal moves that mate.
 
     Only moves that may give check are tried: to a square from which the piece attacks the king, of a piece that stands
     between the king and a slider (a discovered check), promotions, castling and captures en passant.
@@ -279,14 +279,14 @@ def mating_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def _lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboard, chess.Bitboard]:
-    """The squares from which a rook and a bishop attack the square."""
+    """Return the squares from which a rook and a bishop attack the square."""
     files = chess.BB_FILE_ATTACKS[square][chess.BB_FILE_MASKS[square] & occupied]
     ranks = chess.BB_RANK_ATTACKS[square][chess.BB_RANK_MASKS[square] & occupied]
     return files | ranks, chess.BB_DIAG_ATTACKS[square][chess.BB_DIAG_MASKS[square] & occupied]
 
 
 def _discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bitboard) -> chess.Bitboard:
-    """Pieces nearest to the king behind which an own slider stands."""
+    """Return pieces nearest to the king behind which an own slider stands."""
     own, found = board.occupied_co[board.turn], chess.BB_EMPTY
     for square in chess.scan_forward(nearest):
         straight, diagonal = _lines(king, board.occupied ^ chess.BB_SQUARES[square])

@@ -23,7 +23,7 @@ from curation.tables import io, scans
 
 
 def held(labels: pa.Array, sets: LabelSets) -> Bools:
-    """Whether each label's set holds each class or, as the last one, is empty, bool [N, C + 1].
+    """Return whether each label's set holds each class or, as the last one, is empty, bool [N, C + 1].
 
     All are false for a null, and for a text that is no set of these classes: a row without a set.
     """
@@ -104,7 +104,7 @@ class RarestClass:
         return len(self.by_rarity)
 
     def places(self, labels: pa.Array) -> Int64s:
-        """The stratum of each label, int64 [N]; the number of strata for one that is no set of the classes."""
+        """Return the stratum of each label, int64 [N]; the number of strata for one that is no set of the classes."""
         held_NC = held(labels, self.sets)
         order_C = np.array(self.by_rarity, dtype=np.int64)
         place_N: Int64s = order_C[held_NC[:, order_C].argmax(axis=1)]
@@ -137,7 +137,7 @@ def given(labels: TableRef, classes: Grouping) -> Int64s:
 
 
 def confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Grouping) -> Int64s:
-    """Labelled rows by gold class and teacher's label, int64 [C, C + 1]; the first row of each question counts.
+    """Return labelled rows by gold class and teacher's label, int64 [C, C + 1]; the first row of each question counts.
 
     ``examples`` have the gold labels. Rows of which only the grade is known are left out: a wrong one has no class.
     """

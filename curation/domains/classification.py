@@ -120,12 +120,12 @@ class Classification(Domain):
 
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
-        """The class's own; where rows have several classes, an answer that is written has a line for each."""
+        """Return the class's own; where rows have several classes, an answer that is written has a line for each."""
         lines = greedy(512, "world_knowledge", stop=("\n\n",))
         return DomainTraits(lines if options.get("multi", False) is not False else cls.defaults, cls.answering)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """The text; of several columns a line each, without those that are empty.
+        """Return the text; of several columns a line each, without those that are empty.
 
         Raises:
             RowError: ``null_field``, where all are empty; ``not_a_text``; or as the template.
@@ -139,7 +139,7 @@ class Classification(Domain):
         return {"text": "\n".join(filter(None, lines))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The class of a row, or the set of its classes as a text; ``None`` if the column is empty.
+        """Return the class of a row, or the set of its classes as a text; ``None`` if the column is empty.
 
         Raises:
             RowError: ``bad_label``: it is not one of the classes; or as :meth:`LabelSets.label_of`.
@@ -162,12 +162,12 @@ class Classification(Domain):
         )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The guidelines, the described classes, demonstrations, then the text and the cue."""
+        """Return the guidelines, the described classes, demonstrations, then the text and the cue."""
         blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*self._preamble, *blocks, self._block(example)])
 
     def _listed(self, descriptions: Mapping[object, str]) -> str:
-        """A line with the words and the description of every class; nothing where none has a description."""
+        """Return a line with the words and the description of every class; nothing where none has a description."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
         texts = {one_line(name): one_line(text) for name, text in descriptions.items()}
@@ -182,29 +182,29 @@ class Classification(Domain):
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """A space and the words of every class; or yes and no of each."""
+        """Return a space and the words of every class; or yes and no of each."""
         if self.label_sets is not None:
             return self.label_sets.options()
         return tuple(f" {words}" for words in self._words.values())
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
-        """The blanks, where the choice is calibrated."""
+        """Return the blanks, where the choice is calibrated."""
         return self.blanks if self._calibrate == "content_free" else ()
 
     def candidates(self, example: Example) -> tuple[str, ...] | None:
-        """The options; ``None`` where rows have several classes, whose sets are too many."""
+        """Return the options; ``None`` where rows have several classes, whose sets are too many."""
         return None if self.in_pairs else self.options(example)
 
     def num_answers(self, example: Example) -> int:
-        """The number of classes; or of their sets."""
+        """Return the number of classes; or of their sets."""
         return 2 ** len(self._words) if self.in_pairs else len(self._words)
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """The classes; ``None`` where rows have several."""
+        """Return the classes; ``None`` where rows have several."""
         return None if self.in_pairs else tuple(self._words)
 
     def answer(self, label: str, example: Example) -> str:
-        """A space and the words of the class; or a line for each class."""
+        """Return a space and the words of the class; or a line for each class."""
         if self.label_sets is not None:
             return self.label_sets.answer(label)
         return f" {self._words[label]}"
@@ -218,7 +218,7 @@ class Classification(Domain):
 
 
 def labels_of(value: object, options: Mapping[str, Any]) -> set[str]:
-    """The classes in a cell of the label's column, by the domain's options.
+    """Return the classes in a cell of the label's column, by the domain's options.
 
     Raises:
         RowError: ``bad_label``: one of several is empty.
@@ -239,7 +239,7 @@ def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
 
 
 def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
-    """The first two texts that are equal but for case, white space and characters that look alike."""
+    """Return the first two texts that are equal but for case, white space and characters that look alike."""
     first: dict[str, Any] = {}
     for text in texts:
         key = look(one_line(text)).casefold()

@@ -28,7 +28,7 @@ def is_bare(domain: Domain, completion: str, label: str, example: Example) -> bo
 
 
 def format_of(num_bare: int, num_rows: int) -> Format:
-    """The format of ``num_rows`` completions of which ``num_bare`` are bare answers; ``answer`` without rows."""
+    """Return the format of ``num_rows`` completions of which ``num_bare`` are bare answers; ``answer`` without rows."""
     return "answer" if num_bare >= NEARLY_ALL * num_rows else "rollout"
 
 

@@ -43,12 +43,12 @@ class Constrained(_Around):
         """Whether answers are drawn token by token instead of scored."""
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """The possible answers of a row; ``None`` if the domain does not list them."""
+        """Return the possible answers of a row; ``None`` if the domain does not list them."""
         return self._domain.candidates(example)
 
 
 def as_asked(domain: Domain, decoding: DecodingConfig) -> Domain:
-    """The domain as ``decoding`` asks it: with ``constrained``, by its listed answers."""
+    """Return the domain as ``decoding`` asks it: with ``constrained``, by its listed answers."""
     if not decoding.constrained:
         return domain
     return cast(Domain, Constrained(domain, stepwise=decoding.constrained == "stepwise"))
@@ -92,7 +92,7 @@ class GivenLabels(_Around):
         return tuple(tuple(dict.fromkeys((*form, *named))) for form in self._domain.forms)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The domain's own example, with the completion and the numbers.
+        """Return the domain's own example, with the completion and the numbers.
 
         Raises:
             RowError: as the domain; ``null_field``: there is no completion; ``bad_value``: a text is no number.
@@ -104,7 +104,7 @@ class GivenLabels(_Around):
         return {**example, WEAK_COMPLETION: completion, **numbers}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
+        """Return the grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
 
         Raises:
             RowError: as the domain; ``bad_grade``: it is neither 1, 0, true nor false.
@@ -117,7 +117,7 @@ class GivenLabels(_Around):
         return grade
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether the grade says right, or the domain does; an unparsed label is wrong."""
+        """Return whether the grade says right, or the domain does; an unparsed label is wrong."""
         if gold in (RIGHT, WRONG):
             return label is not None and gold == RIGHT
         return self._domain.is_correct(label, gold)
@@ -125,7 +125,7 @@ class GivenLabels(_Around):
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
     ) -> list[bool | RowError]:
-        """The grades of rows that have one, and the domain's verdicts on the others."""
+        """Return the grades of rows that have one, and the domain's verdicts on the others."""
         asked = [place for place, gold in enumerate(golds) if gold not in (RIGHT, WRONG)]
         pairs = zip(labels, golds, strict=True)
         found: list[bool | RowError] = [label is not None and gold == RIGHT for label, gold in pairs]
@@ -139,11 +139,11 @@ class GivenLabels(_Around):
         return found
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """The domain's own reason; "" of a grade, which says only whether the given label is right."""
+        """Return the domain's own reason; "" of a grade, which says only whether the given label is right."""
         return "" if gold in (RIGHT, WRONG) else self._domain.gold_problem(gold, example)
 
     def given_completion(self, example: Example) -> str:
-        """The completion of a row, as a teacher of the domain would write it.
+        """Return the completion of a row, as a teacher of the domain would write it.
 
         A bare label, or the name of one, becomes the domain's sentence for it, which students learn from.
         """
@@ -170,7 +170,7 @@ class GivenLabels(_Around):
 
 
 def reading(domain: Domain, given: GivenConfig | None) -> Domain:
-    """The domain that reads labels made elsewhere; without such labels, itself.
+    """Return the domain that reads labels made elsewhere; without such labels, itself.
 
     Raises:
         ConfigError: the domain has a column of one of the names that are added.
@@ -185,12 +185,12 @@ def completion_of(domain: Domain, example: Example) -> str | None:
 
 
 def given_numbers(domain: Domain) -> tuple[str, ...]:
-    """The columns of numbers that came with labels made elsewhere; none for other domains."""
+    """Return the columns of numbers that came with labels made elsewhere; none for other domains."""
     return getattr(domain, "given_numbers", ())
 
 
 def _number(name: str, value: Any) -> float | None:
-    """A cell as a number; ``None`` where it is empty or not finite."""
+    """Return a cell as a number; ``None`` where it is empty or not finite."""
     if value is None or not cell(value):
         return None
     try:

@@ -46,7 +46,7 @@ class Graded:
 
 
 def read_grades(grades: TableRef) -> Graded:
-    """The content of a table of grades (schema ``schemas.GRADES``)."""
+    """Return the content of a table of grades (schema ``schemas.GRADES``)."""
     return _graded(io.read(grades, columns=_columns(grades)))
 
 
@@ -80,7 +80,7 @@ def _graded(table: pa.Table) -> Graded:
 def grade_pairs(
     labels: pa.Array, golds: pa.Array, domain: Domain, examples: Sequence[Example] = ()
 ) -> tuple[Bools, list[str | None]]:
-    """Whether each weak label is right by its gold label, bool [N], and why the domain could not decide.
+    """Return whether each weak label is right by its gold label, bool [N], and why the domain could not decide.
 
     ``examples`` are the rows, for domains that read them to grade.
 
@@ -95,7 +95,7 @@ def grade_pairs(
 def checked(
     domain: Domain, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
 ) -> list[bool | RowError]:
-    """A verdict for each row, by :meth:`curation.domains.Domain.check`, which may be users' code.
+    """Return a verdict for each row, by :meth:`curation.domains.Domain.check`, which may be users' code.
 
     Raises:
         UserError: as the domain raises it.
@@ -116,7 +116,7 @@ def checked(
 
 
 def questions(domain: Domain, examples: list[Example]) -> list[int | None]:
-    """The hash of each row's question; ``None`` where the domain cannot say what identifies it."""
+    """Return the hash of each row's question; ``None`` where the domain cannot say what identifies it."""
     found = (attempt(_identity, domain, example)[0] for example in examples)
     return [None if identity is None else question_of(domain.name, identity) for identity in found]
 

@@ -55,7 +55,7 @@ class Identity(NamedTuple):
 
 
 def question_of(domain: str, identity: Identity) -> int:
-    """A 64-bit hash of a question of that domain: of its text and its set of options, in any order."""
+    """Return a 64-bit hash of a question of that domain: of its text and its set of options, in any order."""
     content = "\n".join([domain, identity.text, *sorted(set(identity.parts))]).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
@@ -94,7 +94,7 @@ def plain_text(text: str) -> str:
 
 
 def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
-    """The identity of a question in prose, with its options, if any.
+    """Return the identity of a question in prose, with its options, if any.
 
     Options are normalised like the text. The exception is a row with two options that would become equal (``Aa`` and
     ``AA``): its options keep their case and punctuation.
@@ -111,7 +111,7 @@ def look(text: str) -> str:
 
 
 def in_code_points(one: str, other: str) -> str:
-    """The characters that only one of two texts has, by number and name."""
+    """Return the characters that only one of two texts has, by number and name."""
     apart = sorted({*one} ^ {*other}) or sorted({*one, *other})
     return ", ".join(f"U+{ord(sign):04X} {unicodedata.name(sign, '')}".strip() for sign in apart)
 

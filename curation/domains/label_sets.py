@@ -46,7 +46,7 @@ def set_format(multi: object) -> SetFormat | None:
 
 
 def names_in(value: Any, form: SetFormat) -> list[str]:
-    """The names in a cell: of a list its items, of a text its parts; none in the word for the empty set.
+    """Return the names in a cell: of a list its items, of a text its parts; none in the word for the empty set.
 
     A text that is a list in JSON or in Python's writing is read as one.
 
@@ -113,7 +113,7 @@ class LabelSets:
         self._joint = form.separator if form.separator[-1].isspace() else f"{form.separator} "
 
     def label_of(self, value: object) -> str:
-        """The set in a cell, as a text.
+        """Return the set in a cell, as a text.
 
         Raises:
             RowError: ``bad_label``: a label is none of the classes, is empty, or stands there twice.
@@ -148,7 +148,7 @@ class LabelSets:
         return self._form.empty
 
     def names(self, label: str) -> list[str]:
-        """The classes of a set."""
+        """Return the classes of a set."""
         return names_in(label, self._form)
 
     def options(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class LabelSets:
         return f"\n{self._words[name]}: {word}"
 
     def answer(self, label: str) -> str:
-        """The answers that state a set: a line for each class."""
+        """Return the answers that state a set: a line for each class."""
         names = self.names(label)
         return "".join(self._line(name, "yes" if name in names else "no") for name in self._words)
 

@@ -97,7 +97,7 @@ class Math(Domain):
             self.forms = ((problem,),)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The problem, and the row's own level, difficulty or number in its contest, if any.
+        """Return the problem, and the row's own level, difficulty or number in its contest, if any.
 
         Raises:
             RowError: ``null_field``, ``bad_value``.
@@ -109,7 +109,7 @@ class Math(Domain):
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        r"""The row's answer, else the last box of its solution; ``None`` without either.
+        r"""Return the row's answer, else the last box of its solution; ``None`` without either.
 
         Of an answer that is a worked solution it is what follows ``####``, the last box, or what "the answer is".
 
@@ -128,7 +128,7 @@ class Math(Domain):
         return box
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """The solution column, or GSM8K's reasoning before ``####`` without its calculator notes.
+        """Return the solution column, or GSM8K's reasoning before ``####`` without its calculator notes.
 
         A solution that boxes no answer gets the sentence of :meth:`answer` at its end.
 
@@ -145,7 +145,7 @@ class Math(Domain):
         return f" {text}" if last_box(text) else f" {text}{self.answer(gold, {})}"
 
     def question(self, example: Example) -> str:
-        """The problem and the cue."""
+        """Return the problem and the cue."""
         return f"Problem: {example['problem']}\n{CUE}"
 
     def identity(self, example: Example) -> Identity:
@@ -159,11 +159,11 @@ class Math(Domain):
         return Identity(re.sub(r" ?([^\w\s]) ?", r"\1", words))
 
     def answer(self, label: str, example: Example) -> str:
-        """A closing sentence with the label in a box, without any reasoning."""
+        """Return a closing sentence with the label in a box, without any reasoning."""
         return rf" The final answer is \boxed{{{label}}}."
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The expression in the last box; ``None`` if there is no box, or the last is empty or incomplete."""
+        """Return the expression in the last box; ``None`` if there is no box, or the last is empty or incomplete."""
         return last_box(completion)
 
     def restated(self, text: str) -> str | None:
@@ -177,7 +177,7 @@ class Math(Domain):
         return self.answer(answer, {}) if is_bare else f" {reasoning}{self.answer(answer, {})}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether the labels are equivalent.
+        """Return whether the labels are equivalent.
 
         Raises:
             RowError: ``exploded``: undecided within the limits of time and memory; the labels count as unequal.
@@ -189,7 +189,7 @@ class Math(Domain):
         return right
 
     def difficulty(self, example: Example) -> float | None:
-        """The row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` if unknown."""
+        """Return the row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` if unknown."""
         level: float | None = example.get("difficulty")
         return level
 
@@ -242,19 +242,19 @@ def _final(answer: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The words outside formulas, without those that join the items of a list."""
+    """Return the words outside formulas, without those that join the items of a list."""
     return [word for word in _WORD.findall(_FORMULAS.sub(" ", text)) if word.lower() not in ("and", "or")]
 
 
 def _tidy(answer: str) -> str:
-    """An answer without a backslash at its end, and with its open braces closed."""
+    """Return an answer without a backslash at its end, and with its open braces closed."""
     answer = re.sub(r"(?<!\\)\\$", "", answer)
     plain = re.sub(r"\\.", "", answer, flags=re.DOTALL)
     return answer + "}" * (plain.count("{") - plain.count("}"))
 
 
 def _text(raw: Mapping[str, object], names: Sequence[str]) -> str:
-    """The first of the columns that is not null, as stripped text; empty if all are null.
+    """Return the first of the columns that is not null, as stripped text; empty if all are null.
 
     Raises:
         RowError: ``bad_value``: it is neither a text nor a number.

@@ -101,7 +101,7 @@ class Mcqa(Domain):
             self.forms = ((question, *choices),)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
+        """Return the question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
 
         Raises:
             RowError: ``null_field``, ``no_options``, ``too_many_options``, ``duplicate_options``.
@@ -110,7 +110,7 @@ class Mcqa(Domain):
         return {"question": row.question, "choices": row.choices}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The letter of the right option; ``None`` if the row has no answer.
+        """Return the letter of the right option; ``None`` if the row has no answer.
 
         Raises:
             RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
@@ -126,7 +126,7 @@ class Mcqa(Domain):
         return LETTERS[row.keys.index(key)]
 
     def _place(self, answer: StatedAnswer) -> int:
-        """The option that an answer names by the file's reading; without one, by all that fit the row alone."""
+        """Return the option that an answer names by the file's reading; without one, by all that fit the row alone."""
         if self._answer_is is not None:
             places = {READINGS[self._answer_is](answer)} - {None}
         else:
@@ -142,7 +142,7 @@ class Mcqa(Domain):
         return StatedAnswer(cell(row.key), is_number, row.choices, self._choices)
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """The reading of the answers that fits the labelled rows of a source; rows that have none are left out.
+        """Return the reading of the answers that fits the labelled rows of a source; rows that have none are left out.
 
         Raises:
             ConfigError: two readings fit.
@@ -162,22 +162,22 @@ class Mcqa(Domain):
         return _checked(_ChoiceRow(_text(raw, self._question_in), texts, None, raw.get(self._answer_in)))
 
     def question(self, example: Example) -> str:
-        """The question, the lettered options (if the answer is a letter), and the cue line."""
+        """Return the question, the lettered options (if the answer is a letter), and the cue line."""
         if not self._letters:
             return f"Question: {example['question']}\n{CUE}"
         options = [f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, example["choices"], strict=False)]
         return f"{example['question']}\n{''.join(options)}{CUE}"
 
     def identity(self, example: Example) -> Identity:
-        """The question and its options, independent of the option style."""
+        """Return the question and its options, independent of the option style."""
         return plain_identity(example["question"], example["choices"])
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """A space and the letter, or the text, of every option; ``None`` if the answer is generated."""
+        """Return a space and the letter, or the text, of every option; ``None`` if the answer is generated."""
         return None if self._generative else self._answers(example)
 
     def num_answers(self, example: Example) -> int:
-        """The number of options."""
+        """Return the number of options."""
         return len(example["choices"])
 
     def _answers(self, example: Example) -> tuple[str, ...]:
@@ -185,11 +185,11 @@ class Mcqa(Domain):
         return tuple(f" {answer}" for answer in (LETTERS[: len(choices)] if self._letters else choices))
 
     def answer(self, label: str, example: Example) -> str:
-        """The option's completion; after a generative prompt the closing statement without any reasoning."""
+        """Return the option's completion; after a generative prompt the closing statement without any reasoning."""
         return f" The answer is ({label})." if self._generative else self._answers(example)[LETTERS.index(label)]
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The letter of the option that equals the completion, up to whitespace; ``None`` if there is none.
+        """Return the letter of the option that equals the completion, up to whitespace; ``None`` if there is none.
 
         With ``generative``: the letter that the completion's last statement names.
         """
@@ -246,7 +246,7 @@ def _listed(raw: JsonView) -> _ChoiceRow:
 
 
 def _sciq(raw: Mapping[str, object]) -> _ChoiceRow:
-    """Options ordered by a hash of question and option, so that their order does not reveal the right one."""
+    """Return options ordered by a hash of question and option, so that their order does not reveal the right one."""
     question, right = _text(raw, "question"), _text(raw, "correct_answer")
     choices = [right, *(_text(raw, f"distractor{number}") for number in (1, 2, 3))]
     choices.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())

@@ -44,7 +44,7 @@ class NextToken(Domain):
         self.columns = pa.schema([*self._of.columns, (BEGUN, pa.string())])
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The other domain's example and the part of its answer that is given; without an answer, none of it.
+        """Return the other domain's example and the part of its answer that is given; without an answer, none of it.
 
         Raises:
             RowError: as the other domain's.
@@ -61,7 +61,7 @@ class NextToken(Domain):
         return self._cut(raw, self._of.read(raw))[1]
 
     def _cut(self, raw: Mapping[str, object], example: Example) -> tuple[str, str | None]:
-        """The text before the cut, and the token after it."""
+        """Return the text before the cut, and the token after it."""
         label = self._of.gold(raw)
         answer = "" if label is None else self._of.answer(label, example)
         tokens = [found for found in self._token.finditer(answer) if found.group().strip()]
@@ -71,7 +71,7 @@ class NextToken(Domain):
         return answer[: token.start()].rstrip(), token.group()
 
     def question(self, example: Example) -> str:
-        """The other domain's prompt and the part of its answer that is given."""
+        """Return the other domain's prompt and the part of its answer that is given."""
         return self._of.prompt(example) + str(example[BEGUN])
 
     def identity(self, example: Example) -> Identity:
@@ -79,18 +79,18 @@ class NextToken(Domain):
         return self._of.identity(example)
 
     def answer(self, label: str, example: Example) -> str:
-        """The token."""
+        """Return the token."""
         return label
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The first token of the completion; ``None`` if it has none."""
+        """Return the first token of the completion; ``None`` if it has none."""
         found = next((token for token in self._token.finditer(completion) if token.group().strip()), None)
         return None if found is None else found.group()
 
     def difficulty(self, example: Example) -> float | None:
-        """The other domain's difficulty."""
+        """Return the other domain's difficulty."""
         return self._of.difficulty(example)
 
     def vocabulary(self) -> Vocabulary:
-        """The other domain's vocabulary."""
+        """Return the other domain's vocabulary."""
         return self._of.vocabulary()

@@ -119,7 +119,7 @@ class AnswerPair(Domain):
         return {"question": question, FIRST: one, SECOND: other}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The place of the chosen or preferred answer; ``None`` for an unlabelled row.
+        """Return the place of the chosen or preferred answer; ``None`` for an unlabelled row.
 
         Raises:
             RowError: as :meth:`read`; ``bad_label``: ``preferred`` names neither answer.
@@ -140,7 +140,7 @@ class AnswerPair(Domain):
         return _has_any(raw, self._ordered) or not _has_any(raw, self._open)
 
     def _texts(self, raw: Mapping[str, object]) -> tuple[str, str, str]:
-        """The prompt, and the row's answers in the order of their columns."""
+        """Return the prompt, and the row's answers in the order of their columns."""
         if self._template is None:
             question = _text(self._prompt, raw[self._prompt])
         elif not (question := self._template.render(raw).strip()):
@@ -152,18 +152,18 @@ class AnswerPair(Domain):
         return question, one, other
 
     def question(self, example: Example) -> str:
-        """The row's prompt, both answers and the cue; by likelihood the row's prompt alone."""
+        """Return the row's prompt, both answers and the cue; by likelihood the row's prompt alone."""
         if self._by == "likelihood":
             return str(example["question"])
         answers = [f"Answer {letter}: {example[place]}" for place, letter in _LETTERS.items()]
         return "\n\n".join([f"Question: {example['question']}", *answers, self._cue])
 
     def identity(self, example: Example) -> Identity:
-        """The prompt and the two answers, whatever their order and the way they are compared."""
+        """Return the prompt and the two answers, whatever their order and the way they are compared."""
         return plain_identity(example["question"], (example[FIRST], example[SECOND]))
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """A space and "A" or "B"; or the two answers."""
+        """Return a space and "A" or "B"; or the two answers."""
         return tuple(self.answer(label, example) for label in _LETTERS)
 
     def answer(self, label: str, example: Example) -> str:
@@ -173,16 +173,16 @@ class AnswerPair(Domain):
         return continuation(str(example["question"]), str(example[label]))
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The label whose answer the completion states, up to white space; ``None`` if there is none."""
+        """Return the label whose answer the completion states, up to white space; ``None`` if there is none."""
         stated = completion.split()
         return next((label for label in _LETTERS if self.answer(label, example).split() == stated), None)
 
     def other_order(self, label: str, example: Example) -> tuple[str, Json]:
-        """A label and its example as they are with the two answers in the other order."""
+        """Return a label and its example as they are with the two answers in the other order."""
         return _OTHER[label], {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
 
     def unordered(self) -> Self:
-        """The same where labels made elsewhere name a place: for rows with ``first`` and ``second`` alone.
+        """Return the same where labels made elsewhere name a place: for rows with ``first`` and ``second`` alone.
 
         Such a label means a column, and ``chosen`` and ``rejected`` are shown in an order of their own. By likelihood a
         label is an answer's text, so that the order is no matter, and rows of both forms are read.
@@ -194,17 +194,17 @@ class AnswerPair(Domain):
         return other
 
     def preference(self, label: str, example: Example) -> Preference:
-        """The pair as training reads it, where the answer at ``label`` is the better one."""
+        """Return the pair as training reads it, where the answer at ``label`` is the better one."""
         return Preference(str(example["question"]), str(example[label]), str(example[_OTHER[label]]))
 
 
 def continuation(prompt: str, answer: str) -> str:
-    """An answer as it goes on from its prompt: after a space, where the prompt does not end in white space."""
+    """Return an answer as it goes on from its prompt: after a space, where the prompt does not end in white space."""
     return answer if prompt[-1:].isspace() else f" {answer}"
 
 
 def _comes_second(question: str, chosen: str, rejected: str) -> bool:
-    """Whether the chosen answer is shown second: by hashes of both, which do not say which of them is chosen."""
+    """Return whether the chosen answer is shown second: by hashes of both, which do not say which of them is chosen."""
     one, other = (hashlib.sha256(f"{question}\n{answer}".encode()).digest() for answer in (chosen, rejected))
     return one > other
 

@@ -73,7 +73,7 @@ def _spend_on(*values: object) -> None:
 
 
 def _made(value: object) -> Any:
-    """A value that an expression made, where it is not too long."""
+    """Return a value that an expression made, where it is not too long."""
     if isinstance(value, str | list | tuple):
         if len(value) > MOST_CHARACTERS:
             raise RowError(f"too_long: an expression of the template has more than {MOST_CHARACTERS:,} characters")
@@ -101,7 +101,7 @@ def _written(value: object) -> Any:
 
 
 def _turns(values: Iterable[object]) -> Iterator[Any]:
-    """The values of a loop, each of which costs a turn."""
+    """Yield the values of a loop, each of which costs a turn."""
     for value in values:
         budget.spend(TURN)
         yield value
@@ -121,7 +121,7 @@ def _join(values: Iterable[object], between: str = "", attribute: str | None = N
 
 
 def _tojson(value: object) -> str:
-    """A value as JSON; Jinja's own filter escapes signs of HTML, and indents as far as it is told."""
+    """Return a value as JSON; Jinja's own filter escapes signs of HTML, and indents as far as it is told."""
     text = json.dumps(_present(value), ensure_ascii=False, default=str)
     budget.spend(len(text))
     return str(_made(text))
@@ -176,7 +176,7 @@ class BoundedEnvironment(SandboxedEnvironment):
         self.globals = {"range": _range}
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Data may be read; of methods only the named ones."""
+        """Return data may be read; of methods only the named ones."""
         safe = super().is_safe_attribute(obj, attr, value)
         return safe and (not callable(value) or attr in _METHODS)
 
@@ -184,12 +184,12 @@ class BoundedEnvironment(SandboxedEnvironment):
         """None: ``format`` is no method of the language, as a width makes a text of any length."""
 
     def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:
-        """The result of a method, which costs as many characters as the text or list has whose method it is."""
+        """Return the result of a method, which costs as many characters as the text or list has whose method it is."""
         _spend_on(getattr(function, "__self__", None))
         return _made(super().call(context, function, *arguments, **named))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """The result, where it is bounded: texts and lists are added, and numbers multiplied."""
+        """Return the result, where it is bounded: texts and lists are added, and numbers multiplied."""
         numbers = all(isinstance(side, _NUMBERS) for side in (left, right))
         if operator in "*%" and not numbers:
             raise SecurityError(f"{operator} takes numbers")
@@ -202,7 +202,7 @@ class BoundedEnvironment(SandboxedEnvironment):
 
 
 def _bounded(function: Callable[..., Any], *, missing: bool, of_text: bool) -> Callable[..., Any]:
-    """A filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context.
+    """Return a filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context.
 
     ``missing``: it is given missing values too, of which others would make a text. ``of_text``: it makes a text of
     whatever it is given.

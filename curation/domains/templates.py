@@ -66,7 +66,7 @@ class Template:
             raise ConfigError(f"{key}: reads no column, so that all rows have one prompt; put {{{{ column }}}} in it")
 
     def render(self, row: Mapping[str, object]) -> str:
-        """The text of a row.
+        """Return the text of a row.
 
         Raises:
             RowError: ``null_field``: it writes a value that is missing; ``too_long``: it is longer, or costs more work,
@@ -116,7 +116,7 @@ def _check(tree: nodes.Template) -> None:
 
 
 def _columns(tree: nodes.Template) -> set[str]:
-    """The columns that a template reads: its free names, and the constant keys of ``row``.
+    """Return the columns that a template reads: its free names, and the constant keys of ``row``.
 
     Raises:
         TemplateSyntaxError: ``row`` is used otherwise, so that nobody knows which columns are read.
@@ -138,7 +138,7 @@ def _columns(tree: nodes.Template) -> set[str]:
 
 
 def _without_concat(node: Any) -> Any:
-    """The node with a filter that counts characters in place of ``~``."""
+    """Return the node with a filter that counts characters in place of ``~``."""
     for field, value in node.iter_fields():
         if isinstance(value, list):
             setattr(node, field, [_without_concat(item) if isinstance(item, nodes.Node) else item for item in value])

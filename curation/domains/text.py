@@ -76,7 +76,7 @@ class Text(Domain):
             self._check.require_no_reference()
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The rendered prompt, and the columns that it was made of.
+        """Return the rendered prompt, and the columns that it was made of.
 
         Raises:
             RowError: ``null_field``, ``too_long``, ``bad_template``.
@@ -88,7 +88,7 @@ class Text(Domain):
         return {"question": question, "fields": json.dumps(fields, default=str, ensure_ascii=False)}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The reference answer; a list, a mapping, true or false as JSON. ``None`` if the row has none."""
+        """Return the reference answer; a list, a mapping, true or false as JSON. ``None`` if the row has none."""
         value = raw.get(self._reference)
         if value is None:
             return None
@@ -96,15 +96,15 @@ class Text(Domain):
         return json.dumps(value, default=str, ensure_ascii=False) if is_json else cell(value)
 
     def question(self, example: Example) -> str:
-        """The rendered prompt."""
+        """Return the rendered prompt."""
         return str(example["question"])
 
     def answer(self, label: str, example: Example) -> str:
-        """The label, after a space where the prompt does not end in white space."""
+        """Return the label, after a space where the prompt does not end in white space."""
         return label if str(example.get("question", ""))[-1:].isspace() else f" {label}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Whether the rule says so; of a command, which grades rows (:meth:`check`), whether both texts agree.
+        """Return whether the rule says so; of a command, which grades rows (:meth:`check`), whether both texts agree.
 
         Raises:
             RowError: as the rule.
@@ -119,12 +119,12 @@ class Text(Domain):
         return verdict
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """The domain's own reason; "" where references are patterns, or where a program grades."""
+        """Return the domain's own reason; "" where references are patterns, or where a program grades."""
         is_answer = not isinstance(self._check, Pattern | CommandCheck | Removed)
         return super().gold_problem(gold, example) if is_answer else ""
 
     def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
-        """A verdict for each row, by the rule or the command; an unparsed label is wrong.
+        """Return a verdict for each row, by the rule or the command; an unparsed label is wrong.
 
         Raises:
             ConfigError: the command cannot be started, or fails on all rows.

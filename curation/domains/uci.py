@@ -33,7 +33,7 @@ class Value(NamedTuple):
 
 
 def find_engine(path: str) -> str:
-    """The program of an engine on this node.
+    """Return the program of an engine on this node.
 
     Raises:
         ConfigError: there is none.
@@ -69,7 +69,7 @@ class UciEngine:
         self._kill()
 
     def value(self, fen: str, move: str) -> Value:
-        """The value of a move (UCI) in a position (FEN) to its mover, by a search of the position after it.
+        """Return the value of a move (UCI) in a position (FEN) to its mover, by a search of the position after it.
 
         A move that ends the game is not searched.
 

@@ -20,12 +20,12 @@ _HOMES = {"Filter": "rows", "Replica": "replica", "ShiftWatch": "watch"}
 
 
 def __getattr__(name: str) -> Any:
-    """The names of ``__all__``, whose modules are heavy, when they are asked for."""
+    """Return the names of ``__all__``, whose modules are heavy, when they are asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """The names of the package, with those that are imported late."""
+    """Return the names of the package, with those that are imported late."""
     return sorted({*globals(), *__all__})

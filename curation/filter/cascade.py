@@ -57,7 +57,7 @@ class Settled:
 def settle(
     config: FilterConfig, package: TrustPackage, num_rows: int, before: Mapping[str, object] | None
 ) -> Settled | None:
-    """The first cut that a configuration asks for; None: it asks for none.
+    """Return the first cut that a configuration asks for; None: it asks for none.
 
     Args:
         config: of the filter.
@@ -95,7 +95,7 @@ def settle(
 
 
 def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
-    """The saving of the first cut as JSON, from the counts of labelling stages."""
+    """Return the saving of the first cut as JSON, from the counts of labelling stages."""
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
     passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
@@ -108,7 +108,7 @@ def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
 def _goal(
     config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: JsonView | None
 ) -> Goal:
-    """The goal of the first cut: what is asked, else what the labels that are there were made for."""
+    """Return the goal of the first cut: what is asked, else what the labels that are there were made for."""
     keep = config.keep
     kind, value = ("trust", keep.threshold) if keep.threshold is not None else ("share", _share(config, num_rows))
     assert value is not None, "the configuration refuses other rules"

@@ -11,7 +11,7 @@ FORMAT = 1
 
 
 def content_of(opened: OpenedFilter, before: Content | None) -> Content:
-    """The manifest of an output whose stages are all done; ``before``: the one that it replaces.
+    """Return the manifest of an output whose stages are all done; ``before``: the one that it replaces.
 
     Raises:
         RunDirError: a forecast that was saved there cannot be read.
@@ -42,7 +42,7 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
 
 
 def _first_cut(opened: OpenedFilter) -> Content:
-    """The first cut with its evidence, and what it saved in all rounds together; nothing where there is none."""
+    """Return the first cut with its evidence, and what it saved in all rounds together; nothing where there is none."""
     if (settled := opened.first_cut) is None:
         return {}
     stages = opened.manifest.stages

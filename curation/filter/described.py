@@ -182,7 +182,7 @@ def pooled(rounds: Sequence[Round]) -> list[str]:
 
 
 def rule_of(keep: KeepConfig) -> dict[str, Any]:
-    """The rule of a cut as JSON, with a digest of fresh calibration rows in place of their path."""
+    """Return the rule of a cut as JSON, with a digest of fresh calibration rows in place of their path."""
     rule = keep.model_dump(mode="json", exclude_none=True)
     if keep.certified is not None and (path := keep.certified.calibration) is not None:
         rule["certified"]["calibration"] = calibration_digest(path)
@@ -190,12 +190,12 @@ def rule_of(keep: KeepConfig) -> dict[str, Any]:
 
 
 def kept_at(config: FilterConfig) -> Place:
-    """The copy of the package that the stages read; it is made before the first of them starts."""
+    """Return the copy of the package that the stages read; it is made before the first of them starts."""
     return config.directory / "package"
 
 
 def _packaged(package: TrustPackage) -> dict[str, Any]:
-    """The arguments of a stage that works by the package."""
+    """Return the arguments of a stage that works by the package."""
     return {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
 
 
@@ -213,7 +213,7 @@ def _looking(
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
 ) -> Looking:
-    """The stages that read and label a round; ``server``: the one whose answers the model reads."""
+    """Return the stages that read and label a round; ``server``: the one whose answers the model reads."""
     num_rows, description = rnd.rows.num_rows, package.description
     pool = ReadPool(
         name=f"pool-{rnd.name}",
@@ -276,7 +276,7 @@ def _writing(
     cut: MakeCut,
     rank: Rank | None,
 ) -> Write:
-    """The stage that writes a round; ``rank``: the ranks of its rows, None where they have none."""
+    """Return the stage that writes a round; ``rank``: the ranks of its rows, None where they have none."""
     pool, label, output = looked.pool, looked.label, config.output
     return Write(
         name=f"write-{rnd.name}",

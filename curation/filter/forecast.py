@@ -23,7 +23,7 @@ POOL = "pool"
 def forecast_filter(
     opened: OpenedFilter, stages: Sequence[Stage], known: Known, *, num_rows: int | None
 ) -> tuple[Forecast | None, Sequence[LeftOut]]:
-    """A forecast of those of the ``stages`` that label, if any; nothing else of a filter asks a model.
+    """Return a forecast of those of the ``stages`` that label, if any; nothing else of a filter asks a model.
 
     Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output
     is left as it is.
@@ -44,7 +44,7 @@ def forecast_filter(
 
 
 def askings_of(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
-    """Requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
+    """Return requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
     description = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
     num = sum(file.num_rows for file in files)

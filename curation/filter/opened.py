@@ -90,12 +90,12 @@ class OpenedFilter(Opened[FilterConfig]):
         write_atomically(self.config.directory / CONFIG, yaml.safe_dump(settings, sort_keys=False))
 
     def begin(self) -> Iterator[str]:
-        """The first cut in words."""
+        """Yield the first cut in words."""
         if self.first_cut is not None:
             yield self.first_cut.found.words()
 
     def checks(self) -> Iterator[str]:
-        """Lines on rows of new files that cannot be used."""
+        """Yield lines on rows of new files that cannot be used."""
         capacity.check_machine(self.config.ray, self.needs)
         if new := [file for rnd in self._new for file in rnd.files]:
             domain, seed = self.package.description.domain, self.config.seed
@@ -148,7 +148,7 @@ def _tell_untested(config: FilterConfig) -> None:
 
 
 def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
-    """An output as ``curate filter`` would open it; nothing is written.
+    """Return an output as ``curate filter`` would open it; nothing is written.
 
     Raises:
         UserError: as :func:`check` and :func:`open_filter`.
@@ -200,7 +200,7 @@ def open_filter(
 
 
 def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFile]]:
-    """The pool's files by round; those that are new are a round of their own."""
+    """Return the pool's files by round; those that are new are a round of their own."""
     source = SourceConfig(**{name: getattr(config.pool, name) for name in SourceConfig.model_fields})
     files = dict(manifest.source_files)
     before = [file for items in files.values() for file in items]
@@ -215,7 +215,7 @@ def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFil
 
 
 def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
-    """The configuration with which a filter last wrote to ``home``, with the package that it keeps there.
+    """Return the configuration with which a filter last wrote to ``home``, with the package that it keeps there.
 
     Raises:
         ConfigError: it cannot be read.
@@ -228,7 +228,7 @@ def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
 
 
 def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
-    """The package's teacher as it can be loaded here; None for a backend without weights.
+    """Return the package's teacher as it can be loaded here; None for a backend without weights.
 
     Raises:
         PackageError: model, backend or scripted answers are not those of the package; the message has both.
@@ -270,7 +270,7 @@ def _check_identity(config: FilterConfig, before: Mapping[str, object], now: Map
 
 
 def _rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
-    """The rows of these files, in the order of the files' numbers."""
+    """Return the rows of these files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
     return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
 

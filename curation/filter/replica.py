@@ -97,7 +97,7 @@ class Replica:
         return [[next(found) for _ in request] for request in requests]
 
     def answer(self, rows: list[Row]) -> list[Row]:
-        """Each row with its label and trust."""
+        """Return each row with its label and trust."""
         before = None if self.watch is None else self.watch.last
         found = list(self._filter.score(rows, batch_rows=max(1, len(rows)), watch=self.watch))
         self._telemetry.add(metrics.ROWS_SERVED, len(found))

@@ -103,7 +103,7 @@ class Filter:
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Each row with its label and trust, in their order, as they are labelled.
+        """Yield each row with its label and trust, in their order, as they are labelled.
 
         Args:
             rows: as in the domain's files, or examples of the domain's own columns.
@@ -131,7 +131,7 @@ class Filter:
         return batch
 
     def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
-        """A watch that compares the rows of a stream with the package's sample.
+        """Return a watch that compares the rows of a stream with the package's sample.
 
         Raises:
             ValueError: the trust function reads no hidden states.
@@ -151,7 +151,7 @@ class Filter:
         max_restarts: int = 2,
         max_task_retries: int = 2,
     ) -> "ray.data.Dataset":
-        """The dataset with label and trust of each row, as one operator of its pipeline; nothing runs yet.
+        """Return the dataset with label and trust of each row, as one operator of its pipeline; nothing runs yet.
 
         Args:
             dataset: rows as in the domain's files, or examples of the domain's own columns, and any further columns.
@@ -210,5 +210,5 @@ class _ScoringActor:
         self._filter.scorer  # noqa: B018 (load the weights before the first batch)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """The batch with the columns of ``RESULT`` at its end, row by row."""
+        """Return the batch with the columns of ``RESULT`` at its end, row by row."""
         return self._filter._appended(batch)

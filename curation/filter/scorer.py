@@ -109,7 +109,7 @@ class Scorer:
         return pa.table(columns).select(RESULT.names).take(places), answers
 
     def _examples(self, rows: Sequence[Row]) -> tuple[list[int], list[Json]]:
-        """Each row's id, and the distinct examples as rows of an examples table."""
+        """Return each row's id, and the distinct examples as rows of an examples table."""
         ids: list[int] = []
         examples: dict[int, Json] = {}
         for row in rows:
@@ -132,7 +132,7 @@ class Scorer:
 
 
 def read(domain: Domain, raw: Row) -> Json:
-    """The example of a row of a user's file, or of a row that is one already.
+    """Return the example of a row of a user's file, or of a row that is one already.
 
     Raises:
         RowError: the domain cannot read it, ``missing_column``, or ``bad_value``.
@@ -177,7 +177,7 @@ def check_names(columns: Collection[str], prefix: str) -> None:
 
 
 def _hash(row: Row) -> int:
-    """A row's content as a number of 63 bits, for row ids."""
+    """Return a row's content as a number of 63 bits, for row ids."""
 
     def plain(value: object) -> Any:
         return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's own text leaves numbers out

@@ -21,7 +21,7 @@ BIN = 100
 
 
 def values(centipawns_N: Floats, mate_N: Floats) -> Int64s:
-    """The value of each move in centipawns, int64 [N]; of both columns one is NaN.
+    """Return the value of each move in centipawns, int64 [N]; of both columns one is NaN.
 
     ``mate_N``: moves until mate, negative where the mover is mated, 0 where the move itself is mate.
     """
@@ -32,7 +32,7 @@ def values(centipawns_N: Floats, mate_N: Floats) -> Int64s:
 
 
 def compared(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
-    """Gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
+    """Return gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
 
     ``gold_N``, ``chosen_N``: centipawns by :func:`values`. ``stronger`` is the paper's "optimal alternatives", any gap
     below 0; ``equal_or_stronger`` a gap of at most ``equal_within``; ``winning_mates`` chosen moves that force mate or

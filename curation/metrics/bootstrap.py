@@ -26,7 +26,7 @@ def resample(
     *,
     by_cluster: Any = None,
 ) -> Floats:
-    """The statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...].
+    """Return the statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...].
 
     ``by_cluster``: the counts of each cluster of rows, a sparse matrix [K, cells]; then clusters are drawn, as many as
     there are.
@@ -61,7 +61,7 @@ def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
 
 
 def reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
-    """The basic bootstrap: quantiles mirrored at the value, widened to contain it, within [``floor``, 1].
+    """Return the basic bootstrap: quantiles mirrored at the value, widened to contain it, within [``floor``, 1].
 
     For statistics that resampling biases by as much again as sampling did.
     """

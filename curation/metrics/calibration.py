@@ -37,7 +37,7 @@ class ReliabilityBin:
     n: int
 
     def to_json(self) -> dict[str, float | int]:
-        """The bin as a JSON object."""
+        """Return the bin as a JSON object."""
         return asdict(self)
 
 
@@ -62,7 +62,7 @@ class BrierParts:
     equal: Binning
 
     def to_json(self) -> Json:
-        """The parts as a JSON object."""
+        """Return the parts as a JSON object."""
         return {name: x.to_json() if isinstance(x, Estimate) else x for name, x in vars(self).items()}
 
 
@@ -133,7 +133,7 @@ def brier_parts(
     weights_N: npt.ArrayLike | None = None,
     cluster_N: Int64s | None = None,
 ) -> BrierParts:
-    """The Brier score and its decomposition over bins; the parts add up to it exactly.
+    """Return the Brier score and its decomposition over bins; the parts add up to it exactly.
 
     The bins' noise biases reliability and resolution upwards, and resampling adds as much again; so their intervals
     come from the basic bootstrap. The interval of the uncertainty follows from the exact one of the share of right
@@ -168,7 +168,7 @@ def reliability(
     *,
     weights_N: npt.ArrayLike | None = None,
 ) -> list[ReliabilityBin]:
-    """The reliability diagram: mean trust and share of right labels of each bin that has rows."""
+    """Return the reliability diagram: mean trust and share of right labels of each bin that has rows."""
     trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     inner_E = _inner_edges(trust, bins, equal, weights)
     edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _bin_of(trust, inner_E)
@@ -190,21 +190,21 @@ def reliability(
 def _checked(
     trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, weights_N: npt.ArrayLike | None
 ) -> tuple[Floats, Bools, Int64s]:
-    """The given arrays in their types, each [N]; ``ValueError`` where a value or a length is refused."""
+    """Return the given arrays in their types, each [N]; ``ValueError`` where a value or a length is refused."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
     return trust, correct, as_weights(weights_N, len(trust))
 
 
 def _uncertainty(share: Estimate) -> Estimate:
-    """The variance p (1 - p) of right and wrong; it rises to 1/4 at p = 1/2 and falls beyond."""
+    """Return the variance p (1 - p) of right and wrong; it rises to 1/4 at p = 1/2 and falls beyond."""
     ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
     high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
     return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
 
 
 def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) -> Floats:
-    """The edges between the bins, ascending, float64 [bins - 1].
+    """Return the edges between the bins, ascending, float64 [bins - 1].
 
     With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
     a tie leaves without rows stays empty.
@@ -220,7 +220,7 @@ def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) 
 
 
 def _bin_of(trust_N: Floats, inner_E: Floats) -> Int64s:
-    """The bin (low, high] of each trust score, int64 [N]."""
+    """Return the bin (low, high] of each trust score, int64 [N]."""
     return np.searchsorted(inner_E, trust_N, side="left")
 
 
@@ -243,19 +243,19 @@ class _Cells(NamedTuple):
         return resample(self.counts_C, statistic, seed, by_cluster=self.by_cluster)
 
     def by_bin(self, values: npt.NDArray[Any]) -> Floats:
-        """Sums of values [..., C] over each bin, [..., B]."""
+        """Return sums of values [..., C] over each bin, [..., B]."""
         return np.asarray(np.add.reduceat(values, self.starts_B, axis=-1))
 
     def gap_sums(self, counts: Int64s) -> Floats:
-        """The sum of correctness minus trust over the rows of each bin, [..., B]."""
+        """Return the sum of correctness minus trust over the rows of each bin, [..., B]."""
         return self.by_bin(counts * (self.right_C - self.mean_trust_C))
 
     def brier(self, counts: Int64s) -> Floats:
-        """The Brier score of the counts, [...]."""
+        """Return the Brier score of the counts, [...]."""
         return np.asarray(counts @ (self.mean_trust_C - self.right_C) ** 2 / counts.sum(axis=-1))
 
     def parts(self, counts: Int64s) -> Floats:
-        """Reliability, resolution and the remainder within bins, of the counts, [..., 3]."""
+        """Return reliability, resolution and the remainder within bins, of the counts, [..., 3]."""
         n = counts.sum(axis=-1)
         rows, right = self.by_bin(counts), self.by_bin(counts * self.right_C)
         share = right.sum(axis=-1) / n

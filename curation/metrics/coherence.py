@@ -70,7 +70,7 @@ class Coherence:
         return share_k
 
     def to_json(self) -> Json:
-        """The findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
+        """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
         energies = [_jackknifed(value, without_G, self.num_rows) for value, without_G in self._pairs(self.energy_k)]
         shares = [
             _jackknifed(value, self.decay_Gk[:, k], self.num_rows).to_json() for k, value in enumerate(self.share_k)
@@ -93,7 +93,7 @@ class Coherence:
 
 
 def coherence(batches: Batches, size: int) -> Coherence:
-    """Energies and singular values of gradients with ``size`` numbers; rows without any gradient are left out.
+    """Return energies and singular values of gradients with ``size`` numbers; rows without any gradient are left out.
 
     Raises:
         ValueError: there are fewer than two groups of rows.
@@ -141,7 +141,7 @@ def difference(arm: Coherence, other: Coherence) -> Json:
 
 
 def directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
-    """The largest eigenvalues of a Gram matrix, descending [k], and their eigenvectors [D, k]; none below 0."""
+    """Return the largest eigenvalues of a Gram matrix, descending [k], and their eigenvectors [D, k]; none below 0."""
     if len(gram_DD) <= max(DENSE, 2 * most):
         value_k, vector_Dk = scipy.linalg.eigh(gram_DD, subset_by_index=(len(gram_DD) - most, len(gram_DD) - 1))
     else:
@@ -152,7 +152,7 @@ def directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
-    """The top-1, top-2, ... energies of rows, [N, k]: shares of their squared norms."""
+    """Return the top-1, top-2, ... energies of rows, [N, k]: shares of their squared norms."""
     norm_N1 = (gradient_ND**2).sum(axis=1, keepdims=True)
     energy_Nk: Floats = np.minimum(np.cumsum((gradient_ND @ vector_Dk) ** 2, axis=1) / norm_N1, 1.0)
     return energy_Nk
@@ -181,12 +181,12 @@ def _kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:
 
 
 def _groups(ids_N: Int64s) -> Int64s:
-    """The group of each row."""
+    """Return the group of each row."""
     return (hash64(ids_N, 0) % np.uint64(GROUPS)).astype(np.int64)
 
 
 def _jackknifed(value: float, without_G: Floats, n: int) -> Estimate:
-    """A value with the t interval of the delete-a-group jackknife."""
+    """Return a value with the t interval of the delete-a-group jackknife."""
     num = len(without_G)
     error = math.sqrt((num - 1) / num * float(((without_G - without_G.mean()) ** 2).sum()))
     margin = float(scipy.special.stdtrit(num - 1, 1 - TAIL)) * error

@@ -26,7 +26,7 @@ class Estimate:
     n: int
 
     def to_json(self) -> dict[str, float | int | None]:
-        """The estimate as a JSON object; ``null`` for values that are not finite."""
+        """Return the estimate as a JSON object; ``null`` for values that are not finite."""
         numbers: dict[str, float | int] = {**asdict(self), "n": int(self.n)}
         return {name: x if isinstance(x, int) else _finite(x) for name, x in numbers.items()}
 
@@ -39,7 +39,7 @@ class SeedEstimate(Estimate):
 
 
 def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflation: float = 1.0) -> Estimate:
-    """A share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows.
+    """Return a share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows.
 
     With the ``inflation`` of rows in clusters (``curation.metrics.clusters``) it is that of ``n / inflation`` rows.
     """
@@ -72,7 +72,7 @@ def over_seeds(values: Sequence[float]) -> SeedEstimate:
 
 
 def undefined(n: int) -> Estimate:
-    """An undefined estimate over ``n`` rows."""
+    """Return an undefined estimate over ``n`` rows."""
     return Estimate(value=math.nan, low=math.nan, high=math.nan, n=n)
 
 

@@ -60,7 +60,7 @@ class Foreign:
         return self.p_value < ALARM_P and self.share.value >= ALARM_SHARE
 
     def to_json(self) -> Json:
-        """The test as a JSON object."""
+        """Return the test as a JSON object."""
         return {"share": self.share.to_json(), "p_value": self.p_value, "by": self.by, "alarm": self.alarm}
 
 
@@ -86,7 +86,7 @@ def count_beyond(source_K: npt.ArrayLike, pool_M: npt.ArrayLike, by: str) -> For
 
 
 def _excess(beyond: float, usual: float) -> float:
-    """The share of a mixture that has so many rows beyond, of which the source alone has ``usual``."""
+    """Return the share of a mixture that has so many rows beyond, of which the source alone has ``usual``."""
     return max(0.0, (beyond - usual) / (1 - usual))
 
 
@@ -101,7 +101,7 @@ class Distances(NamedTuple):
 
 
 def distances_to_source(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rng: np.random.Generator) -> Distances:
-    """The distances of half of the source rows, and of all pool rows, to the other half of the source.
+    """Return the distances of half of the source rows, and of all pool rows, to the other half of the source.
 
     A source row that equals an earlier one is left out: a yardstick with copies would be too short. All must be finite.
     """
@@ -155,7 +155,7 @@ def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least:
 
 
 def clearest(found: list[Foreign]) -> Foreign:
-    """The test with the largest lower bound; its p-value is multiplied by their number (Bonferroni)."""
+    """Return the test with the largest lower bound; its p-value is multiplied by their number (Bonferroni)."""
     best = min(found, key=lambda test: (-test.share.low, test.p_value))
     return replace(best, p_value=min(1.0, len(found) * best.p_value))
 

@@ -9,7 +9,7 @@ from curation.arrays import Bools, Floats, Int64s
 
 
 def as_scores(values: npt.ArrayLike) -> Floats:
-    """Scores [N] as float64; infinite ones are allowed."""
+    """Return scores [N] as float64; infinite ones are allowed."""
     scores_N = np.asarray(values, dtype=np.float64)
     if scores_N.ndim != 1:
         raise ValueError(f"scores have shape {scores_N.shape}, not one dimension")
@@ -27,7 +27,7 @@ def as_trust(values: npt.ArrayLike) -> Floats:
 
 
 def as_flags(values: npt.ArrayLike) -> Bools:
-    """Correctness [N] as booleans."""
+    """Return correctness [N] as booleans."""
     given_N = np.asarray(values)
     flags_N = given_N.astype(np.bool_)
     if given_N.ndim != 1 or not np.array_equal(flags_N, given_N):
@@ -36,7 +36,7 @@ def as_flags(values: npt.ArrayLike) -> Bools:
 
 
 def as_weights(values: npt.ArrayLike | None, length: int) -> Int64s:
-    """How many rows each entry stands for, int64 [N], at least 1; one row each if nothing is given."""
+    """Return how many rows each entry stands for, int64 [N], at least 1; one row each if nothing is given."""
     if values is None:
         return np.ones(length, dtype=np.int64)
     weights_N = np.asarray(values)

@@ -41,7 +41,7 @@ class Comparison:
     difference: Estimate
 
     def to_json(self) -> Json:
-        """The test as a JSON object."""
+        """Return the test as a JSON object."""
         return {**asdict(self), "difference": self.difference.to_json()}
 
 
@@ -69,7 +69,7 @@ class Verdict:
     detectable: float
 
     def to_json(self) -> Json:
-        """The verdict as a JSON object."""
+        """Return the verdict as a JSON object."""
         detectable = self.detectable if math.isfinite(self.detectable) else None
         return {**vars(self), "test": self.test.to_json(), "detectable": detectable}
 
@@ -93,7 +93,7 @@ def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Est
 
 
 def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
-    """The exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
+    """Return the exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
 
     Of ``n`` rows ``num_first`` are those that only the first has right. p = P(Bin(num_first + num_second, 1/2) >= the
     larger of the two); 1 without discordant rows. The interval of the difference is the score interval (Tango,
@@ -133,7 +133,7 @@ def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: floa
 
 
 def detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> float:
-    """The smallest true difference in accuracy that the paired test shows with 80 % power; NaN if it shows none.
+    """Return the smallest true difference in accuracy that the paired test shows with 80 % power; NaN if it shows none.
 
     The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
     least the difference itself). With z and w the normal quantiles of the test and of the power, and s the discordant
@@ -173,7 +173,7 @@ def score_interval(num_first: float, num_second: float, n: float, *, num_rows: i
 
 
 def _score_bound(num_first: float, num_second: float, n: float) -> float:
-    """The smallest difference that a one-sided score test at 2.5 % does not reject."""
+    """Return the smallest difference that a one-sided score test at 2.5 % does not reject."""
     low, high = -1.0, (num_first - num_second) / n
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -21,7 +21,7 @@ def auc_difference(
     confidence: float = CONFIDENCE,
     cluster_N: Int64s | None = None,
 ) -> Estimate:
-    """The AUC of the first score minus that of the second on the same rows; NaN when one class is missing.
+    """Return the AUC of the first score minus that of the second on the same rows; NaN when one class is missing.
 
     The interval is the normal one of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988), in O(N log N) by midranks
     (Sun and Xu, IEEE Signal Processing Letters 21, 2014); rows of the clusters ``cluster_N`` vary more by their
@@ -54,7 +54,7 @@ def purity_difference(
     confidence: float = CONFIDENCE,
     cluster_N: Int64s | None = None,
 ) -> Estimate:
-    """The share of right rows among those that the first ranking selects minus that among the second's.
+    """Return the share of right rows among those that the first ranking selects minus that among the second's.
 
     Args:
         first_M: the places of M selected rows.

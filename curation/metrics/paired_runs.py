@@ -77,7 +77,7 @@ class RowDifferences:
 def row_differences(
     first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.ArrayLike, cluster_N: Int64s | None = None
 ) -> RowDifferences:
-    """The differences of two models on N rows; they may have different numbers of runs J."""
+    """Return the differences of two models on N rows; they may have different numbers of runs J."""
     first_NJ, second_NJ = _as_runs(first_correct_NJ), _as_runs(second_correct_NJ)
     same_length(first_NJ, second_NJ)
     runs, others = first_NJ.shape[1], second_NJ.shape[1]
@@ -88,7 +88,7 @@ def row_differences(
 
 
 def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
-    """The rows of several strata as one table. Every row has the same weight; the test flips signs within rows.
+    """Return the rows of several strata as one table. Every row has the same weight; the test flips signs within rows.
 
     Clusters are those of all strata, so that one that stands in several is one; rows have them where all strata do.
     """
@@ -103,7 +103,7 @@ def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
 
 
 def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
-    """The paired test of the first against the second; exact if rows are independent and have one run."""
+    """Return the paired test of the first against the second; exact if rows are independent and have one run."""
     if rows.per_unit == 1 and rows.cluster_N is None:
         return counted_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
     total, steps_C = int(rows.steps_N.sum()), rows.steps_N
@@ -117,7 +117,7 @@ def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
 
 
 def verdict_on_rows(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
-    """The verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
+    """Return the verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
 
     The rules are those of ``curation.metrics.paired.verdict_on``, the detectable difference that of the sign-flip test
     (its variance is the mean square of the rows' differences, where the exact test has the share of discordant rows).
@@ -137,7 +137,7 @@ def recovery_of_runs(
     *,
     seed: int = 0,
 ) -> Estimate | None:
-    """Recovery of the three means over rows and runs; ``None`` if ground truth does not beat the base.
+    """Return recovery of the three means over rows and runs; ``None`` if ground truth does not beat the base.
 
     The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. A resample without a
     gain of ground truth counts on the worse side of each bound, so the bounds are infinite if it beats the base in
@@ -210,7 +210,7 @@ def _resampled_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.
 
 
 def run_shifts(correct_NJ: Bools) -> Floats:
-    """The difference of each run to the mean of all J, reduced to the part that its rows do not explain; [J].
+    """Return the difference of each run to the mean of all J, reduced to the part that its rows do not explain; [J].
 
     The variance of whole runs is that of two-way analysis of variance without replication, never below zero.
     """
@@ -230,7 +230,7 @@ def run_shifts(correct_NJ: Bools) -> Floats:
 
 
 def sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
-    """The probability that random signs make the sum of [N] whole numbers at least its observed absolute value.
+    """Return the probability that random signs make the sum of [N] whole numbers at least its observed absolute value.
 
     One-sided. Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) from drawn signs.
     """
@@ -261,14 +261,14 @@ def sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
 
 
 def _halves(count: int) -> Floats:
-    """The probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
+    """Return the probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
     log_factorial = scipy.special.gammaln(np.arange(1, count + 2))
     chances: Floats = np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2))
     return chances
 
 
 def _difference(rows: RowDifferences) -> Estimate:
-    """The mean difference with Tango's interval for the number of single-run rows that would vary as much."""
+    """Return the mean difference with Tango's interval for the number of single-run rows that would vary as much."""
     n = len(rows)
     if n == 0:
         return undefined(0)
@@ -284,14 +284,14 @@ def _difference(rows: RowDifferences) -> Estimate:
 
 
 def _resampled(shift_J: Floats, rng: np.random.Generator) -> Floats:
-    """The mean of J shifts drawn with replacement, [R]."""
+    """Return the mean of J shifts drawn with replacement, [R]."""
     runs = len(shift_J)
     drawn_R: Floats = shift_J[rng.integers(0, runs, size=(RESAMPLES, runs))].mean(axis=1)
     return drawn_R
 
 
 def _as_runs(values: npt.ArrayLike) -> Bools:
-    """Correctness [N, J] as booleans, at least one run."""
+    """Return correctness [N, J] as booleans, at least one run."""
     given_NJ = np.asarray(values)
     flags_NJ = given_NJ.astype(np.bool_)
     if given_NJ.ndim != 2 or not given_NJ.shape[1] or not np.array_equal(flags_NJ, given_NJ):

@@ -18,7 +18,7 @@ _PRIOR_ROWS = 2.5
 
 
 def auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
-    """The area under the ROC curve, ties counted half; NaN when one class is missing. Exact, O(N log N)."""
+    """Return the area under the ROC curve, ties counted half; NaN when one class is missing. Exact, O(N log N)."""
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     same_length(scores, correct)
     return float(_auc_of_counts(_counts_by_score(scores, correct)))
@@ -93,7 +93,7 @@ def purity_of_cells(
     cluster_G: Int64s | None = None,
     confidence: float = CONFIDENCE,
 ) -> list[Estimate]:
-    """The share of right labels among the first n rows, for each n of ``points``.
+    """Return the share of right labels among the first n rows, for each n of ``points``.
 
     Wrong and right rows are counted in cells, int64 [2, G], the best cell first. Within a cell right rows are taken to
     be spread evenly, so a count of right rows is off by at most a cell's. ``cluster_G``: the cluster of each cell,
@@ -143,7 +143,7 @@ def _auc_variance(counts_2G: Int64s, value: float) -> float:
 
 
 def _auc_of_counts(counts_2G: Int64s) -> Floats:
-    """AUC of each set of counts [..., 2, G]; NaN if a class is missing, [...]."""
+    """Return AUC of each set of counts [..., 2, G]; NaN if a class is missing, [...]."""
     wrong, right = counts_2G[..., 0, :], counts_2G[..., 1, :]
     below = np.cumsum(wrong, axis=-1) - wrong
     pairs = 2.0 * wrong.sum(axis=-1) * right.sum(axis=-1)

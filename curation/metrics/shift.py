@@ -96,7 +96,7 @@ class Shift:
         return Estimate(value=value, low=low, high=high, n=self.auc.n)
 
     def in_words(self) -> str:
-        """The AUC, and how many rows may be foreign; empty if untested."""
+        """Return the AUC, and how many rows may be foreign; empty if untested."""
         if self.strength == "untested":
             return ""
         auc = f"AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}]"
@@ -106,7 +106,7 @@ class Shift:
         return f"{auc}: up to {percent(self.separable)} of the pool's rows may be foreign"
 
     def warning(self) -> str | None:
-        """A warning for the report, or ``None`` if the test shows no difference."""
+        """Return a warning for the report, or ``None`` if the test shows no difference."""
         if self.strength == "none shown":
             return None
         if self.strength == "untested":
@@ -123,7 +123,7 @@ class Shift:
         )
 
     def to_json(self) -> Json:
-        """The comparison as a JSON object."""
+        """Return the comparison as a JSON object."""
         return {
             "auc": self.auc.to_json(),
             "p_value": self.p_value,
@@ -141,7 +141,7 @@ class Shift:
 
 
 def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
-    """The rows of a split to compare, bool [N]: about ``MAX_ROWS`` of its ``num_rows``, by a hash of the row id.
+    """Return the rows of a split to compare, bool [N]: about ``MAX_ROWS`` of its ``num_rows``, by a hash of the row id.
 
     The choice depends on each row alone, so that the labelling actor knows which rows' states to keep.
     """
@@ -182,12 +182,12 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
 
 
 def percent(share: Estimate) -> str:
-    """A share with its interval, in per cent."""
+    """Return a share with its interval, in per cent."""
     return f"{100 * share.value:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
 
 
 def passing_in_words(foreign: Foreign) -> str:
-    """The share of foreign rows among those that pass a cut, in words."""
+    """Return the share of foreign rows among those that pass a cut, in words."""
     share = foreign.share
     return (
         f"{percent(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that pass it, "
@@ -202,7 +202,7 @@ def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Gene
 
 
 def stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
-    """A mask of a random share of the rows of each side."""
+    """Return a mask of a random share of the rows of each side."""
     marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
     for side in (False, True):
         rows = rng.permutation(np.flatnonzero(is_pool_N == side))
@@ -211,7 +211,7 @@ def stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bool
 
 
 def _scores(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
-    """How much each held-out row looks like the pool's, float32 [H]."""
+    """Return how much each held-out row looks like the pool's, float32 [H]."""
     inner_F = stratified(is_pool_F, _INNER_SHARE, rng)
     reached = []
     for squares in (False, True):
@@ -233,7 +233,7 @@ def _features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float
 
 
 def _ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
-    """The weights [D] of ridge regression, by conjugate gradients, without a matrix of D x D or F x F."""
+    """Return the weights [D] of ridge regression, by conjugate gradients, without a matrix of D x D or F x F."""
     penalty = _PENALTY * features_FD.shape[1]
     residual_F = is_pool_F - is_pool_F.mean(dtype=np.float32)
     gradient_D = features_FD.T @ residual_F

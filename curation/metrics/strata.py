@@ -17,7 +17,7 @@ from curation.metrics.estimates import TAIL, Estimate, over_seeds, undefined
 
 
 def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
-    """The unweighted mean over strata of the means of their estimates; ``n`` is the sum of their rows.
+    """Return the unweighted mean over strata of the means of their estimates; ``n`` is the sum of their rows.
 
     The interval combines the estimates' own, asymmetric intervals (MOVER: Zou and Donner, Statistics in Medicine 27,
     2008) and treats the rows of different estimates as independent; NaN if one of them has no bounds.
@@ -28,7 +28,7 @@ def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Es
 
 
 def weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
-    """The mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their rows.
+    """Return the mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their rows.
 
     The interval is MOVER's (see :func:`mean_over_strata`). It lies within the weighted means of the bounds, so a mean
     of shares stays between 0 and 1, and one estimate keeps its own interval.
@@ -44,7 +44,7 @@ def weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Esti
 
 
 def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
-    """The unweighted mean over strata of their runs' means, with a t interval of the runs within their strata.
+    """Return the unweighted mean over strata of their runs' means, with a t interval of the runs within their strata.
 
     ``n`` is the number of runs; with one stratum it is ``over_seeds``. Over several strata the degrees of freedom are
     Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` if a stratum has only one run, which shows no spread.

@@ -11,7 +11,7 @@ from curation.metrics.estimates import TAIL, Estimate, undefined
 
 
 def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool = True) -> Estimate:
-    """The mean of a number over a ``population`` of rows, from a simple random sample without replacement.
+    """Return the mean of a number over a ``population`` of rows, from a simple random sample without replacement.
 
     The interval is the t interval with Hall's correction for skewness ("On the Removal of Skewness by Transformation",
     JRSS B 1992): lengths of texts are skewed, and the plain t interval would miss too often on the high side. Its
@@ -42,7 +42,7 @@ def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool =
 
 
 def _untransformed(y: float, skewness: float, n: int) -> float:
-    """The inverse of Hall's cubic transformation of the t statistic, at ``y``."""
+    """Return the inverse of Hall's cubic transformation of the t statistic, at ``y``."""
     if abs(skewness) < 1e-8:
         return y
     root_n = math.sqrt(n)
@@ -70,20 +70,20 @@ def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
 
 
 def times(estimate: Estimate, factor: float) -> Estimate:
-    """The estimate of a multiple; ``factor`` is known and not negative."""
+    """Return the estimate of a multiple; ``factor`` is known and not negative."""
     value, low, high = (factor * x for x in (estimate.value, estimate.low, estimate.high))
     return Estimate(value=value, low=low, high=high, n=estimate.n)
 
 
 def together(estimates: Iterable[Estimate]) -> Estimate:
-    """The sum of estimates from one sample of n rows: the bounds add up, since one error moves all of them."""
+    """Return the sum of estimates from one sample of n rows: the bounds add up, since one error moves all of them."""
     given = list(estimates)
     value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
     return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
 
 
 def independent(estimates: Iterable[Estimate]) -> Estimate:
-    """The sum of estimates with independent errors: distances to the bounds add as squares.
+    """Return the sum of estimates with independent errors: distances to the bounds add as squares.
 
     MOVER (Zou, Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 2008).
     """
@@ -105,5 +105,5 @@ def widened(estimate: Estimate, share: float) -> Estimate:
 
 
 def exactly(value: float, n: int = 0) -> Estimate:
-    """A number that is known."""
+    """Return a number that is known."""
     return Estimate(value=value, low=value, high=value, n=n)

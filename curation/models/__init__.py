@@ -96,7 +96,7 @@ def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> Non
 
 
 def named(model: ModelConfig) -> ModelRef:
-    """The model that a section of the configuration names by its path, pinned (:func:`resolve`).
+    """Return the model that a section of the configuration names by its path, pinned (:func:`resolve`).
 
     Raises:
         ModelError: as :func:`resolve`; or ``allow_remote_code`` without the revision of the code.
@@ -157,7 +157,7 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
 
 
 def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
+    """Return the tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
     Without one of its own, that is the end token: masks go by position, so that no end is taken for padding.
 
@@ -183,7 +183,7 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
 
 
 def read_tokenizer(ref: ModelRef) -> Any:
-    """A tokenizer that counts as :func:`load_tokenizer` does, without torch where that can be.
+    """Return a tokenizer that counts as :func:`load_tokenizer` does, without torch where that can be.
 
     Raises:
         ModelError: as :func:`load_tokenizer`.
@@ -211,7 +211,7 @@ def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "Pr
 
 
 def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Token ids of texts, with ``special`` those that the tokenizer puts around them.
+    """Return token ids of texts, with ``special`` those that the tokenizer puts around them.
 
     Raises:
         ModelError: the tokenizer gave up on a text.
@@ -222,7 +222,7 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, spe
 
 
 def text_of(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
-    """The text of tokens, without special ones.
+    """Return the text of tokens, without special ones.
 
     Raises:
         ModelError: the tokenizer gave up on them.
@@ -249,7 +249,7 @@ def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
 
 
 def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Token ids of texts that something is to follow.
+    """Return token ids of texts that something is to follow.
 
     With ``special``, tokens that the tokenizer puts before a text are there, and end tokens that it puts after one are
     not. Without, the text has its special tokens already, as those of :func:`as_user_turns` do.
@@ -264,7 +264,7 @@ def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, spec
 
 
 def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
-    """Each prompt as one user turn of the tokenizer's chat template, up to where the answer begins.
+    """Return each prompt as one user turn of the tokenizer's chat template, up to where the answer begins.
 
     The template writes the special tokens; tokenise the text without adding any.
 
@@ -282,7 +282,7 @@ def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) 
 
 
 def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", merge: bool = True) -> "PreTrainedModel":
-    """The model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
+    """Return the model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
 
     Raises:
         ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
@@ -313,7 +313,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
 
 
 def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
-    """The configuration of a model.
+    """Return the configuration of a model.
 
     Raises:
         ModelError: it cannot be read, or not without the model's own code, which is not allowed.
@@ -341,7 +341,7 @@ def read_configuration(ref: ModelRef) -> Json:
 
 
 def state_size(ref: ModelRef, states: Sequence[str]) -> int:
-    """The width of these hidden states of a model, from its configuration alone.
+    """Return the width of these hidden states of a model, from its configuration alone.
 
     Raises:
         ModelError: it lacks a layer that ``states`` names.
@@ -363,7 +363,7 @@ def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
 
 
 def here(ref: ModelRef) -> ModelRef:
-    """The same model with paths on this node: URLs are downloaded once; hub ids and local paths stay.
+    """Return the same model with paths on this node: URLs are downloaded once; hub ids and local paths stay.
 
     Raises:
         ModelError: the model no longer exists.

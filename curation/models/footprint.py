@@ -124,17 +124,17 @@ class DecoderShape:
         return self.vocab_size * self.hidden_size
 
     def parameters(self, *, head: bool = True) -> int:
-        """All parameters; ``head``: with an output embedding of its own, unless it is tied."""
+        """Return all parameters; ``head``: with an output embedding of its own, unless it is tied."""
         outputs = self.embedding_parameters if head and not self.tie_word_embeddings else 0
         return self.embedding_parameters + outputs + self.num_hidden_layers * self.layer_parameters + self.hidden_size
 
     def lora_parameters(self, lora: LoraConfig) -> int:
-        """Parameters of an adapter on the modules that it names, in all layers."""
+        """Return parameters of an adapter on the modules that it names, in all layers."""
         named = self.linears if lora.targets == "all-linear" else _named(self.linears, lora.targets)
         return self.num_hidden_layers * lora.rank * sum(sum(self.linears[name]) for name in named)
 
     def cache_bytes(self, num_tokens: int, dtype: str) -> int:
-        """Bytes of the keys and values of a row."""
+        """Return bytes of the keys and values of a row."""
         seen = num_tokens if self.window is None else min(num_tokens, self.window)
         slots = (self.num_hidden_layers - self.num_windowed) * num_tokens + self.num_windowed * seen
         return 2 * self.key_width * slots * BYTES[dtype]
@@ -292,19 +292,19 @@ def _accumulates(config: LmStudentConfig) -> bool:
 
 
 def _reference_bytes(config: LmStudentConfig, parameters: int, dtype: str) -> float:
-    """Bytes of a frozen copy of the base that a method compares with, where all weights are trained."""
+    """Return bytes of a frozen copy of the base that a method compares with, where all weights are trained."""
     compares = config.method == "dpo" or (isinstance(config, GrpoConfig) and config.kl > 0)
     return parameters * BYTES[dtype] if compares and config.lora is None else 0
 
 
 def _gathered(shape: DecoderShape, dtype: str) -> float:
-    """Bytes of the largest unit that FSDP gathers, and of the next layer, which it gathers meanwhile."""
+    """Return bytes of the largest unit that FSDP gathers, and of the next layer, which it gathers meanwhile."""
     root = shape.embedding_parameters * (1 if shape.tie_word_embeddings else 2)
     return (root + 2 * shape.layer_parameters) * BYTES[dtype]
 
 
 def _micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:
-    """Sequences of a micro-batch, and tokens of the longest."""
+    """Return sequences of a micro-batch, and tokens of the longest."""
     if isinstance(config, GrpoConfig):
         return config.micro_batch_size, config.max_length + answer_tokens
     return config.micro_batch_size * (2 if config.method == "dpo" else 1), config.max_length

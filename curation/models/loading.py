@@ -38,7 +38,7 @@ LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREF
 
 
 def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
-    """``loader.from_pretrained`` of a configuration, a tokenizer or generation settings on this node.
+    """Return ``loader.from_pretrained`` of a configuration, a tokenizer or generation settings on this node.
 
     Args:
         loader: a class of transformers, e.g. ``AutoConfig``.
@@ -60,7 +60,7 @@ def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
 
 
 def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
-    """The model of :func:`from_pretrained` with its weights: from safetensors that are whole, or not at all.
+    """Return the model of :func:`from_pretrained` with its weights: from safetensors that are whole, or not at all.
 
     Raises:
         ModelError: the weights are pickled, missing or damaged; or as :func:`from_pretrained`.
@@ -99,7 +99,7 @@ def engine_arguments(ref: ModelRef) -> Json:
 
 
 def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
-    """A model of peft: an adapter, from a directory on this node, on ``model``.
+    """Return a model of peft: an adapter, from a directory on this node, on ``model``.
 
     Returns:
         The model with the adapter, and what peft says of keys that did not fit.
@@ -179,24 +179,24 @@ def check_adapter(adapter: str) -> None:
 
 
 def saved_from(ref: ModelRef, path: Place) -> ModelRef:
-    """The reference to a model that this process saved from ``ref``; code that might run goes on to."""
+    """Return the reference to a model that this process saved from ``ref``; code that might run goes on to."""
     return ModelRef(base=str(path), code=None if ref.code is None else code_digest(path))
 
 
 def hub_commit(base: str, revision: str | None) -> str | None:
-    """The commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
+    """Return the commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
     found: Any = transformers.utils.hub.resolve_revision(base, revision)
     commit = str(getattr(found, "resolved", found))
     return commit if is_commit(commit) else None
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message."""
+    """Return the first line of an exception's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
-    """The model with an adapter on top, from a directory on this node.
+    """Return the model with an adapter on top, from a directory on this node.
 
     peft loads an adapter of a deeper model in silence, and says of a narrower one only which sizes differ.
 
@@ -241,7 +241,7 @@ ENVIRONMENT = {
 
 
 def is_installed() -> bool:
-    """Whether vLLM can be imported, which proves nothing about the machine."""
+    """Return whether vLLM can be imported, which proves nothing about the machine."""
     spec = importlib.util.find_spec("vllm")
     return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
 

@@ -40,7 +40,7 @@ def check_code(ref: ModelRef) -> None:
 
 
 def allowed_code(base: str, revision: str | None) -> str:
-    """The ``code`` of a :class:`ModelRef` of a model with ``allow_remote_code: true``, pinned by ``revision``.
+    """Return the ``code`` of a :class:`ModelRef` of a model with ``allow_remote_code: true``, pinned by ``revision``.
 
     Raises:
         ModelError: ``revision`` is not the commit of a hub id, or not the digest of the code in a directory.
@@ -68,17 +68,17 @@ def code_digest(path: Place) -> str:
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether a revision is a whole commit, not a branch or a tag."""
+    """Return whether a revision is a whole commit, not a branch or a tag."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
 def hub_revision(ref: ModelRef) -> str | None:
-    """The commit of a hub id to load; None for a local directory, whose revision is our own digest."""
+    """Return the commit of a hub id to load; None for a local directory, whose revision is our own digest."""
     return None if Path(ref.base).exists() else ref.revision
 
 
 def named_code(ref: ModelRef) -> dict[str, list[str]]:
-    """The classes that a model's files name under ``auto_map``, by file; empty if there are none."""
+    """Return the classes that a model's files name under ``auto_map``, by file; empty if there are none."""
     found = {name: (file_of(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
     named = {}
     for name, entry in found.items():
@@ -112,7 +112,7 @@ def check_head(ref: ModelRef) -> Json:
 
 
 def _needs_code(path: Place) -> bool:
-    """Whether a directory's model or tokenizer is of no class of transformers' own."""
+    """Return whether a directory's model or tokenizer is of no class of transformers' own."""
     named = named_code(ModelRef(base=str(path)))
     settings = object_in(path / "config.json") or {}
     if any("/" in str(settings.get(key) or "") for key in KERNELS):
@@ -144,7 +144,7 @@ def _check_pinned(ref: ModelRef, path: Place) -> None:
 
 
 def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
-    """The files that decide which code runs, by their names in a model's directory, sorted."""
+    """Yield the files that decide which code runs, by their names in a model's directory, sorted."""
     if isinstance(path, Remote):
         names = [entry.path for entry in path.entries()]
     else:
@@ -153,7 +153,7 @@ def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
 
 
 def file_of(ref: ModelRef, name: str) -> Json | None:
-    """The JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
+    """Return the JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
     path = place(ref.base)
     if path.exists():
         return object_in(path / name)
@@ -162,7 +162,7 @@ def file_of(ref: ModelRef, name: str) -> Json | None:
 
 
 def file_path(ref: ModelRef, name: str) -> Path | None:
-    """The file of a model on this machine, a hub id's in the local cache; None if there is none."""
+    """Return the file of a model on this machine, a hub id's in the local cache; None if there is none."""
     path = place(ref.base)
     if isinstance(path, Remote):
         return None
@@ -178,7 +178,7 @@ def file_path(ref: ModelRef, name: str) -> Path | None:
 
 
 def object_in(path: Place) -> Json | None:
-    """The JSON object in a file; None if there is none."""
+    """Return the JSON object in a file; None if there is none."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
@@ -187,7 +187,7 @@ def object_in(path: Place) -> Json | None:
 
 
 def brings_code(base: str, named: Mapping[str, list[str]]) -> ModelError:
-    """The error for a model that needs its own code."""
+    """Return the error for a model that needs its own code."""
     where = "; ".join(f"auto_map of {name} names {', '.join(classes)}" for name, classes in named.items())
     where = where or "config.json names a kernel of the hub"
     return ModelError(f"model {base!r} brings its own code ({where}), which does not run here; {MEND}")

@@ -100,7 +100,7 @@ class ModelActor:
         return found
 
     def _session(self, pass_id: str) -> "_PassSession | None":
-        """The pass in this process; None where it has ended."""
+        """Return the pass in this process; None where it has ended."""
         with self._entering:
             if pass_id not in self._sessions:
                 if (known := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
@@ -173,7 +173,7 @@ class _PassSession:
             job.telemetry.add(metrics.ACTOR_STARTS, 1)
 
     def started(self) -> dict[str, float] | None:
-        """The seconds and facts of the model's start, for the first call that asks; None if it ran already."""
+        """Return the seconds and facts of the model's start, for the first call that asks; None if it ran already."""
         try:
             return self._facts.pop()
         except IndexError:
@@ -239,7 +239,7 @@ class _ChunkWork:
 
 
 def _row_ids(written: pa.Table) -> list[int]:
-    """The ids of rows that were written; those of each table of ``commits.WRITTEN`` are the same."""
+    """Return the ids of rows that were written; those of each table of ``commits.WRITTEN`` are the same."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids
 

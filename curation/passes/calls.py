@@ -23,11 +23,11 @@ class Calls(Datasource):
         self._queue = queue
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Unknown."""
+        """Return unknown."""
         return None
 
     def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:
-        """One task, which lasts as long as the dataset."""
+        """Return one task, which lasts as long as the dataset."""
         queue = self._queue
         facts = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
         return [ReadTask(lambda: _blocks(queue), facts)]

@@ -40,7 +40,7 @@ class Chunk:
 
     @classmethod
     def of(cls, offsets: Int64s) -> Self:
-        """The chunk of these rows, ascending offsets in the table."""
+        """Return the chunk of these rows, ascending offsets in the table."""
         start, stop = int(offsets[0]), int(offsets[-1]) + 1
         taken = np.zeros(stop - start, dtype=np.bool_)
         taken[offsets - start] = True
@@ -81,7 +81,7 @@ class OpenRows:
         self._offsets: Int64s = np.empty(0, dtype=np.int64)
 
     def take(self, num_rows: int) -> Chunk | None:
-        """The next rows, so many of them or fewer; None where none is left."""
+        """Return the next rows, so many of them or fewer; None where none is left."""
         if not len(self._offsets):
             if not self._stretches:
                 return None
@@ -91,7 +91,7 @@ class OpenRows:
         return Chunk.of(taken)
 
     def chunks(self, num_rows: int) -> Iterator[Chunk]:
-        """All that is left, so many rows at a time."""
+        """Yield all that is left, so many rows at a time."""
         while (chunk := self.take(num_rows)) is not None:
             yield chunk
 

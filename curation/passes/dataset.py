@@ -82,7 +82,7 @@ class RunningPass:
         return table
 
     def look(self) -> Look:
-        """How far it is."""
+        """Return how far it is."""
         found: Look = ray.get(self._queue.look.remote(self._id))
         return found
 
@@ -127,7 +127,7 @@ class ModelDataset:
                 ray.get(self._queue.end.remote(this.id, 0))
 
     def read(self) -> Actors:
-        """The number of actors by state, and of deaths so far."""
+        """Return the number of actors by state, and of deaths so far."""
         if self._queue is None:
             return Actors(running=0, pending=0, restarting=0, deaths=0)
         look: Look = ray.get(self._queue.look.remote(None))
@@ -205,5 +205,5 @@ class ModelDataset:
 
 
 def _here() -> dict[str, str]:
-    """The labels of the driver's node; what dies with it dies with the driver."""
+    """Return the labels of the driver's node; what dies with it dies with the driver."""
     return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}

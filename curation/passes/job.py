@@ -43,7 +43,7 @@ class Job(Protocol):
         """Emits the metrics of the pass."""
 
     def worker(self, models: Models) -> "ChunkWorker[Any]":
-        """The object that works on the chunks of the pass in a process, with its model."""
+        """Return the object that works on the chunks of the pass in a process, with its model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class TeacherJob:
     """Emits the metrics of the pass."""
 
     def load(self, models: Models) -> Metered:
-        """The teacher, started if it does not run yet; it counts the tokens of this pass."""
+        """Return the teacher, started if it does not run yet; it counts the tokens of this pass."""
         return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
@@ -101,7 +101,7 @@ class ChunkWorker(ABC, Generic[Part]):
 
     @abstractmethod
     def give_up(self, rows: list[Row], error: str) -> Part:
-        """The result for rows that cannot be worked on."""
+        """Return the result for rows that cannot be worked on."""
 
     @abstractmethod
     def write(self, parts: list[Part], note: Json) -> pa.Table:
@@ -109,7 +109,7 @@ class ChunkWorker(ABC, Generic[Part]):
 
 
 def failed(telemetry: Telemetry, problems: Iterable[str]) -> Json:
-    """The error rows of a chunk for its note: how many of each kind."""
+    """Return the error rows of a chunk for its note: how many of each kind."""
     kinds = Counter(map(kind_of, problems))
     for kind, number in kinds.items():
         telemetry.add(metrics.ERROR_ROWS, number, kind=kind)

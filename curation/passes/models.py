@@ -34,7 +34,7 @@ class Models:
         return str(getattr(self._held, "pause", ""))
 
     def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
-        """The teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says.
+        """Return the teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says.
 
         Raises:
             StartError: it did not start in this process, and may in another one.
@@ -44,7 +44,7 @@ class Models:
         return held.asked(config)
 
     def reward(self, ref: ModelRef, **settings: Any) -> RewardModel:
-        """A reward model with a head of its own."""
+        """Return a reward model with a head of its own."""
         return self._get(fingerprint(["reward", ref.to_json(), settings]), lambda: RewardModel(ref, **settings))
 
     def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:
@@ -76,6 +76,6 @@ class Models:
 
 
 def _is_of_device(error: RuntimeError) -> bool:
-    """Whether a GPU has no memory left, or fails: both may be of this process or this node alone."""
+    """Return whether a GPU has no memory left, or fails: both may be of this process or this node alone."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError)

@@ -96,7 +96,7 @@ class PoisonSearch:
         )
 
     def pieces(self) -> Iterator[list[int]]:
-        """Pieces to work on, one by one, the harmless rows last; each is under way until the next is asked.
+        """Yield pieces to work on, one by one, the harmless rows last; each is under way until the next is asked.
 
         The caller keeps this object in between, as it is then, for a successor to find.
         """
@@ -112,13 +112,13 @@ class PoisonSearch:
         self.under_way = []
 
     def to_json(self) -> str:
-        """All of it as JSON, places in runs: a chunk has thousands, most of them in one piece."""
+        """Return all of it as JSON, places in runs: a chunk has thousands, most of them in one piece."""
         value = asdict(self) | {name: _runs(getattr(self, name)) for name in ("harmless", "poison", "under_way")}
         return json.dumps(value | {"suspect": [_runs(piece) for piece in self.suspect]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         value: Json = json.loads(text)
         value |= {name: _places(value[name]) for name in ("harmless", "poison", "under_way")}
         value["suspect"] = [_places(runs) for runs in value["suspect"]]
@@ -127,7 +127,7 @@ class PoisonSearch:
 
 
 def _runs(places: list[int]) -> list[list[int]]:
-    """Places, each at most once, as runs from the first of them to the one after the last."""
+    """Return places, each at most once, as runs from the first of them to the one after the last."""
     runs: list[list[int]] = []
     for row in places:
         if runs and runs[-1][1] == row:
@@ -165,7 +165,7 @@ class PoisonSuspects:
         self._kept: tuple[Suspect, ...] = ()
 
     def read(self) -> tuple[Suspect, ...]:
-        """Suspects that the last driver has left."""
+        """Return suspects that the last driver has left."""
         with suppress(FileNotFoundError):
             self._kept = tuple(
                 Suspect(Chunk(start=start, stop=stop, take=b64decode(take)), known)

@@ -101,7 +101,7 @@ def run_pass(
 
 
 def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = True) -> ModelDataset:
-    """A dataset for the model ``name``, with actors as its configuration asks."""
+    """Return a dataset for the model ``name``, with actors as its configuration asks."""
     of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.living()]
     actors = asked.actors
     cpus = actors.cpus(asked.backend, of_nodes)

@@ -108,7 +108,7 @@ class WorkQueue:
         return mine.parts[num_taken - mine.num_taken :]
 
     async def look(self, pass_id: str | None) -> Look:
-        """How far a pass is, and which actors there are.
+        """Return how far a pass is, and which actors there are.
 
         Its time of actors: an actor counts from the start of its process on. Its time is divided among the chunks that
         it has, and an idle actor's among all passes under way; between two passes nobody is charged.
@@ -146,7 +146,7 @@ class WorkQueue:
     # What the dataset asks
 
     async def next(self, index: int) -> Call | None:
-        """The dataset's row at this place, as soon as there is one; None at the end.
+        """Return the dataset's row at this place, as soon as there is one; None at the end.
 
         Ray may read all of them again, from the first one on. A call is for the pass with the fewest: a small pass
         beside a large one does not wait for all of that.
@@ -200,7 +200,7 @@ class WorkQueue:
         return self._beat_seconds
 
     async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
-        """A pass for a process that does not know it; None where it has ended.
+        """Return a pass for a process that does not know it; None where it has ended.
 
         Raises:
             RunFailedError: the actor was started too often without getting anything done.
@@ -389,5 +389,5 @@ class WorkQueue:
 
 
 def _is_gone(node: str) -> bool:
-    """Whether a node has left the cluster; false if none is named."""
+    """Return whether a node has left the cluster; false if none is named."""
     return bool(node) and all(living["NodeID"] != node for living in nodes.living())

@@ -65,7 +65,7 @@ def _check(ablation: Ablation, variant: Variant) -> None:
 
 
 def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:
-    """The share of all rows of a set whose purity is measured, by variant.
+    """Return the share of all rows of a set whose purity is measured, by variant.
 
     Raises:
         ConfigError: a budget that exceeds the pool.
@@ -79,7 +79,7 @@ def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> di
 
 
 def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> AblationStages:
-    """The merged stages of the variants with one seed, over ``files``.
+    """Return the merged stages of the variants with one seed, over ``files``.
 
     Raises:
         ModelError: a model that is named is not there.

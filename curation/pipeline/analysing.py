@@ -19,7 +19,7 @@ ADVANTAGES, COHERENCE = "advantages", "coherence"
 
 
 def describe_analysis(config: RunConfig, chain: Chain) -> list[dict[str, Out]]:
-    """Outputs of the analysis by generation and name."""
+    """Return outputs of the analysis by generation and name."""
     domain = get_domain(config.domain_of("pool"))
     found: list[dict[str, Out]] = []
     for record in chain.generations:
@@ -34,7 +34,7 @@ def describe_analysis(config: RunConfig, chain: Chain) -> list[dict[str, Out]]:
 
 
 def check_analysis(config: RunConfig) -> list[str]:
-    """Parts of the analysis that are left out although the configuration does not say so, in words.
+    """Return parts of the analysis that are left out although the configuration does not say so, in words.
 
     Raises:
         ConfigError: the run lacks what a stage reads, the engine is not there, or nothing is left to be measured.

@@ -49,7 +49,7 @@ def answering(generation: GenerationSpec, teacher: TeacherUse) -> dict[str, Teac
 def signals_of(
     generation: GenerationSpec, roles: Mapping[str, TeacherUse], split: str, labels: Out
 ) -> dict[str, MeasureSignal]:
-    """A stage for each signal of a split, by column; ``roles`` are those of :func:`answering`."""
+    """Return a stage for each signal of a split, by column; ``roles`` are those of :func:`answering`."""
     signals = signals_on(generation.config, split)
     return {column: _signal(generation, roles, signal, split, labels) for column, signal in signals.items()}
 
@@ -64,7 +64,7 @@ def _asks_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
 
 
 def _named(signal: arms.Signal) -> str:
-    """The name that ``curation.signals.get_signal`` finds it by."""
+    """Return the name that ``curation.signals.get_signal`` finds it by."""
     return signal.column if signal.column in SIGNALS else signal.made_by
 
 
@@ -73,7 +73,7 @@ def _stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> str:
 
 
 def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> Json:
-    """The part of a signal that its values depend on beside the model."""
+    """Return the part of a signal that its values depend on beside the model."""
     return {
         "seed": generation.seed(f"signal-{signal.column}-{split}"),
         "options": generation.config.signals.options_of(signal),

@@ -61,7 +61,7 @@ class Chain:
 
 
 def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Chain:
-    """The stages of a run over ``files``, whose splits were dealt in these ``deals``; unset, all at once.
+    """Return the stages of a run over ``files``, whose splits were dealt in these ``deals``; unset, all at once.
 
     Raises:
         ModelError: a model that is named is not there.
@@ -142,7 +142,7 @@ class _Describing:
         self._decisions: list[Stage] = []
 
     def chain(self, preparing: Sequence[Stage], tables: Mapping[str, Table]) -> Chain:
-        """All generations of all chains."""
+        """Return all generations of all chains."""
         config, main = self._config, self._main
         leading, *others = config.chain.arms
         lines = {arm: [main[0]] for arm in others}
@@ -170,7 +170,7 @@ class _Describing:
         )
 
     def _go_on(self, arm: str) -> tuple[Out, ...]:
-        """Stages that are there only if the rule lets the main chain go on after its last generation."""
+        """Return stages that are there only if the rule lets the main chain go on after its last generation."""
         config, described = self._config, self._main[-1]
         if config.chain.stop is None:
             return ()
@@ -203,7 +203,7 @@ class _Describing:
         branch: str,
         shallow: GenerationStages | None = None,
     ) -> GenerationStages:
-        """The next generation of a chain, taught by the student of ``arm``.
+        """Return the next generation of a chain, taught by the student of ``arm``.
 
         ``shallow``: the first generation, on whose selections the base is trained too.
         """
@@ -239,7 +239,7 @@ class _Describing:
         return self._described(checked, shallow)
 
     def _predecessor(self, arm: str, needs: Sequence[Out]) -> GenerationStages:
-        """The last base, taught by the base before it, on the rows of the last generation."""
+        """Return the last base, taught by the base before it, on the rows of the last generation."""
         index = len(self._bases) - 1
         generation = replace(
             self._first,
@@ -268,7 +268,7 @@ class _Describing:
 
 
 def _base(first: GenerationSpec, index: int, needs: Sequence[Out]) -> Model | None:
-    """The model that the students of a generation are trained from, in all chains; ``None`` where none are."""
+    """Return the model that the students of a generation are trained from, in all chains; ``None`` where none are."""
     config = first.config
     if not config.generations:
         return None

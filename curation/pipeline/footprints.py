@@ -96,7 +96,7 @@ def _line(process: Process, usable: float | None, gpu: str | None) -> str:
 
 
 def _gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
-    """The memory of a card; of this machine's own smallest one where none is named."""
+    """Return the memory of a card; of this machine's own smallest one where none is named."""
     if gpu is not None:
         return gib_of(gpu) * GIB
     here = capacity.address_of(config.ray) == capacity.LOCAL
@@ -223,7 +223,7 @@ def _draws_by_vllm(recipe: GrpoConfig) -> bool:
 
 
 def _drawing(recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str) -> Process:
-    """The engine of workers that learn by GRPO, within its share of each one's GPU."""
+    """Return the engine of workers that learn by GRPO, within its share of each one's GPU."""
     on_gpu = recipe.gpus_per_worker > 0
     dtype = _type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
     found = rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)

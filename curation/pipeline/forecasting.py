@@ -102,7 +102,7 @@ def forecast(
     fragment_mb: int,
     has_requests: bool,
 ) -> Forecast:
-    """The forecast; ``has_requests``: the run directory is in an object store."""
+    """Return the forecast; ``has_requests``: the run directory is in an object store."""
     stages = [
         _stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
         for question in questions
@@ -175,7 +175,7 @@ def _stage(
 
 
 def _row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
-    """Bytes of a row, with what is stored of its states."""
+    """Return bytes of a row, with what is stored of its states."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
     states: float = len(asking.ask.states) * measured.state_bytes
@@ -193,7 +193,7 @@ def _actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
 
 
 def _starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estimate, Estimate]:
-    """The seconds in which actors start: of all of them together, and until the first ones work."""
+    """Return the seconds in which actors start: of all of them together, and until the first ones work."""
     together_, first = [exactly(0.0)], [exactly(0.0)]
     for question in questions:
         seconds = question.measured.start_seconds
@@ -211,7 +211,7 @@ def _between(seconds: float) -> Estimate:
 
 
 def _json(value: object) -> Json:
-    """The fields of a dataclass; estimates as JSON."""
+    """Return the fields of a dataclass; estimates as JSON."""
     return {
         name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item
         for name, item in vars(value).items()

@@ -53,7 +53,7 @@ class GenerationStages(NamedTuple):
 
 
 def describe_generation(generation: GenerationSpec, first: Stage | None = None) -> GenerationStages:
-    """The stages of one generation.
+    """Return the stages of one generation.
 
     ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
     """
@@ -163,7 +163,7 @@ def share_of(generation: GenerationSpec) -> dict[str, int]:
 
 
 def _labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **reducing: Any) -> Label | Read:
-    """The teacher's labels of a split; of the pool those of the generation's share.
+    """Return the teacher's labels of a split; of the pool those of the generation's share.
 
     Where a model here reads a server's answers (``teacher.reader``), it is the stage that reads what was bought.
     ``reducing``: what takes the place of the states (``projection``, ``fitted``, ``sample``); of a server's answers
@@ -245,7 +245,7 @@ def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
 
 
 def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
-    """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
+    """Return the trust functions that the arms need, fitted on the source split, by name; that of the method always."""
     config, trust, examples = generation.config, generation.config.fitting, generation.tables["source"]
 
     def fitted(name: str, kind: str, of: str) -> Stage:

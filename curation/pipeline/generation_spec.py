@@ -54,7 +54,7 @@ class GenerationSpec:
     """Tests of earlier generations; a model that is asked the same way again is not tested again."""
 
     def name(self, stage: str) -> str:
-        """The name of one of its stages, e.g. ``gen-0/select``."""
+        """Return the name of one of its stages, e.g. ``gen-0/select``."""
         return f"gen-{self.index}-{self.branch}/{stage}" if self.branch else f"gen-{self.index}/{stage}"
 
     def at(self, split: str | None = None, *, of: str = "") -> Position:
@@ -62,7 +62,7 @@ class GenerationSpec:
         return Position(generation=self.index, branch=self.branch, split=split, of=of)
 
     def seed(self, what: str) -> int:
-        """The seed of something that this generation alone draws, equal in all chains."""
+        """Return the seed of something that this generation alone draws, equal in all chains."""
         return derive(self.config.seed, f"gen-{self.index}/{what}")
 
     @property
@@ -79,5 +79,5 @@ class GenerationSpec:
         return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
 
     def gold(self, split: str) -> Table:
-        """The table with a split's gold labels."""
+        """Return the table with a split's gold labels."""
         return self.tables["audit" if split == "pool" else split]

@@ -14,7 +14,7 @@ GONE = "not there"
 
 
 def checker_of(domain: DomainConfig) -> str | None:
-    """A digest of the program that grades a domain's rows; ``None`` where none does.
+    """Return a digest of the program that grades a domain's rows; ``None`` where none does.
 
     Raises:
         ConfigError: it is not there, or not named.
@@ -25,7 +25,7 @@ def checker_of(domain: DomainConfig) -> str | None:
 
 
 def known_checker(domain: DomainConfig) -> str | None:
-    """:func:`checker_of`, and ``GONE`` where the program is not there: what was done can still be told."""
+    """Return :func:`checker_of`, and ``GONE`` where the program is not there: what was done can still be told."""
     try:
         return checker_of(domain)
     except ConfigError:
@@ -44,7 +44,7 @@ def require_checkers(config: RunConfig) -> None:
 
 
 def grading_stage(config: RunConfig, split: str) -> type[Stage]:
-    """The class of the stage whose grades of a split are the last word."""
+    """Return the class of the stage whose grades of a split are the last word."""
     domain = config.domain_of(split)
     if domain.judge is not None:
         return JudgeByChoice
@@ -54,7 +54,7 @@ def grading_stage(config: RunConfig, split: str) -> type[Stage]:
 
 
 def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
-    """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
+    """Return which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
     kind = grading_stage(config, split)

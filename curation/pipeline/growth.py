@@ -30,7 +30,7 @@ class Deal(NamedTuple):
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """The inverse of ``_asdict``, with lists in place of tuples."""
+        """Return the inverse of ``_asdict``, with lists in place of tuples."""
         return cls(**{name: tuple(names) for name, names in value.items()})
 
 
@@ -48,7 +48,7 @@ class Deals:
         return self.deals[-1].splits if len(self.deals) > 1 else ()
 
     def taken(self, files: Files, before: int | None = None) -> dict[str, int]:
-        """The rows of each split that was dealt before the deal of that number, before the last where unset.
+        """Return the rows of each split that was dealt before the deal of that number, before the last where unset.
 
         Raises:
             ConfigError, SourceError: as :func:`curation.sources.split_sizes`.
@@ -59,24 +59,24 @@ class Deals:
         return taken
 
     def to_json(self) -> list[Json]:
-        """The deals as the manifest keeps them."""
+        """Return the deals as the manifest keeps them."""
         return [{name: list(names) for name, names in deal._asdict().items()} for deal in self.deals]
 
 
 def prepare_name(number: int) -> str:
-    """The name of the stage that prepares the deal of that number."""
+    """Return the name of the stage that prepares the deal of that number."""
     return f"prepare-{number}" if number else "prepare"
 
 
 def prepared_by(manifest: Manifest) -> Iterator[StageRecord]:
-    """The records of the stages that prepared rows, in the order of the deals."""
+    """Yield the records of the stages that prepared rows, in the order of the deals."""
     for number in range(max(1, len(manifest.deals))):
         if (record := manifest.stages.get(prepare_name(number))) is not None:
             yield record
 
 
 def identity_of(config: RunConfig) -> Json:
-    """The part of a run that defines its rows."""
+    """Return the part of a run that defines its rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     rows = config.model_copy(update=config.ungraded)  # another check grades the same rows again
     return {
@@ -88,7 +88,7 @@ def identity_of(config: RunConfig) -> Json:
 
 
 def deals_of(config: RunConfig, manifest: Manifest) -> Deals:
-    """The deals of a run directory, with what the configuration adds to it as the last.
+    """Return the deals of a run directory, with what the configuration adds to it as the last.
 
     A deal whose stage is not done binds nobody: its splits may be changed or taken away again.
 
@@ -115,12 +115,12 @@ def deals_of(config: RunConfig, manifest: Manifest) -> Deals:
 
 
 def begun(config: RunConfig) -> Deals:
-    """The one deal of a run that has not grown."""
+    """Return the one deal of a run that has not grown."""
     return Deals(deals=(_first(identity_of(config)),), rows=(config.rows,))
 
 
 def described(config: RunConfig, deals: Deals, files: Files) -> str | None:
-    """Words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
+    """Return words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
     if not deals.added:
         return None
     taken = deals.taken(files)
@@ -153,7 +153,7 @@ def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, o
 
 
 def _part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
-    """The part of an identity on these splits and sources alone."""
+    """Return the part of an identity on these splits and sources alone."""
     part = dict(identity)
     if "sources" in part:
         part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}

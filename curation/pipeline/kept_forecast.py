@@ -66,7 +66,7 @@ def saved(config: RunConfig | FilterConfig) -> Json | None:
 
 
 def used_since(forecast: JsonView, manifest: Manifest) -> dict[str, report.SpentRecord]:
-    """Amounts that each stage of a forecast has used since it, by name."""
+    """Return amounts that each stage of a forecast has used since it, by name."""
     return used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
 
 

@@ -35,13 +35,13 @@ UNSHOWN = ("created", "command", "reproduce")
 
 
 def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]:
-    """The stages that compute the numbers of all generations of a record."""
+    """Return the stages that compute the numbers of all generations of a record."""
     branches = () if record.chain is None else record.chain.branches.values()
     return [_stage(opened, record, item) for line in (record.generations, *branches) for item in line]
 
 
 def left_to_compute(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
-    """The stages of :func:`describe_numbers` that are not done."""
+    """Return the stages of :func:`describe_numbers` that are not done."""
     found = statuses(describe_numbers(opened, record), opened.manifest.records)
     return [status for status in found if not status.is_settled]
 

@@ -27,7 +27,7 @@ class StudentSteps(NamedTuple):
 
 
 def student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
-    """A line for each recipe of a run; none where the budget is known only once rows are labelled.
+    """Yield a line for each recipe of a run; none where the budget is known only once rows are labelled.
 
     ``num_pool``: rows of the pool of one generation.
     """
@@ -50,7 +50,7 @@ def student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
 
 
 def _mend(recipe: LmStudentConfig, num_rows: int) -> str:
-    """The largest batch that gives ``FEW`` steps; more epochs or rows where none does."""
+    """Return the largest batch that gives ``FEW`` steps; more epochs or rows where none does."""
 
     def steps(size: int) -> int:
         return recipe.model_copy(update={"global_batch_size": size}).num_steps(num_rows) or 0
@@ -67,7 +67,7 @@ def _mend(recipe: LmStudentConfig, num_rows: int) -> str:
 
 
 def _selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
-    """The rows that each arm selects, and how well that is known; ``None`` where labels decide."""
+    """Return the rows that each arm selects, and how well that is known; ``None`` where labels decide."""
     if budget.n is not None:
         return "", budget.n
     if budget.share is not None:

@@ -53,7 +53,7 @@ def forecast_of(
     num_rows: int | None,
     shots: Callable[[Out], TableRef] | None = None,
 ) -> Forecast:
-    """A forecast of what is asked; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
+    """Return a forecast of what is asked; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
     questions = probe_all(
         askings,
         directory,

@@ -59,7 +59,7 @@ class SplitRows:
         return sum(self.assignment.counts[name] for name in self.splits)
 
     def ids(self, drawn: Sequence[SampledRow]) -> list[int]:
-        """The row ids that the deal gives."""
+        """Return the row ids that the deal gives."""
         if self.id_column is None:
             return [(row.file << FILE_SHIFT) + row.row for row in drawn]
         return [int(row.raw[self.id_column]) for row in drawn]
@@ -130,7 +130,7 @@ def askings_of(
     rows_done: Callable[[Stage], int] = lambda stage: 0,
     taken: Mapping[str, int] = NOTHING,
 ) -> tuple[list[StageAsk], list[LeftOut]]:
-    """Requests of the labelling stages to the run's first teacher, and which stages ask something else.
+    """Return requests of the labelling stages to the run's first teacher, and which stages ask something else.
 
     ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed, ``taken``
     the rows of each split that was dealt before the others.
@@ -163,7 +163,7 @@ def _asking(
     known: Known,
     taken: Mapping[str, int],
 ) -> StageAsk | str:
-    """The request of a labelling stage, or why that cannot be probed yet."""
+    """Return the request of a labelling stage, or why that cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
     model, note = _model(stage.teacher.model, known)
     if model is None and stage.teacher.model is not None:
@@ -198,7 +198,7 @@ def _asking(
 
 
 def _model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None, str | None]:
-    """The model itself, or the base that it will be made of; and in what that differs."""
+    """Return the model itself, or the base that it will be made of; and in what that differs."""
     if not isinstance(model, Out):
         return model, None
     try:
@@ -254,19 +254,19 @@ def probe_all(
 
 
 def union(askings: Sequence[StageAsk]) -> SplitRows:
-    """The rows that the stages' rows are a random part of, together."""
+    """Return the rows that the stages' rows are a random part of, together."""
     splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
     return replace(askings[0].drawn_from, splits=tuple(splits))
 
 
 def _size(askings: Sequence[StageAsk], wanted: int | None) -> int:
-    """Rows of a sample: no more than it is drawn from has."""
+    """Return rows of a sample: no more than it is drawn from has."""
     backend = BACKENDS[askings[0].ask.backend]
     return min(union(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
 
 
 def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
-    """The same engine, with the actors of a probe."""
+    """Return the same engine, with the actors of a probe."""
     cpus = cpus_of(engine)
     num = num_actors(num_rows, engine.actors.max, capacity.fitting({**engine.actors.each, "CPU": cpus}))
     actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})
@@ -274,7 +274,7 @@ def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
 
 
 def cpus_of(engine: AskConfig) -> float:
-    """The CPUs that an actor will have."""
+    """Return the CPUs that an actor will have."""
     return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.living()])
 
 

@@ -21,7 +21,7 @@ from curation.teachers.endpoint_paid import spending_in
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
-    """The record of a run, of whose stages all outputs are ``known``."""
+    """Return the record of a run, of whose stages all outputs are ``known``."""
     config, manifest = opened.config, opened.manifest
     forecast = saved(config)
     analyses = describe_analysis(config, opened.chain)
@@ -80,7 +80,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
 
 
 def _pass(name: str, stage: StageRecord) -> report.PassRecord:
-    """The record of a stage that asked a model."""
+    """Return the record of a stage that asked a model."""
     counts = stage.outputs.get("counts", {})
     return report.PassRecord(
         name=name,
@@ -92,7 +92,7 @@ def _pass(name: str, stage: StageRecord) -> report.PassRecord:
 
 
 def _prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
-    """The counts of every table by name, and what the splits share, of all deals together."""
+    """Return the counts of every table by name, and what the splits share, of all deals together."""
     counts: Json = {}
     overlap: Json = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
     for stage in chain.preparing:
@@ -106,13 +106,13 @@ def _prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
 
 
 def _generations(described: Sequence[Fields], known: Known, branch: str = "") -> list[report.GenerationRecord]:
-    """The generations that were reached: of one that was not, nothing was selected."""
+    """Return the generations that were reached: of one that was not, nothing was selected."""
     found = [present(fields, known) for fields in described]
     return [report.GenerationRecord(**fields, branch=branch) for fields in found if "budget" in fields]
 
 
 def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRecord:
-    """Chains beside the main one."""
+    """Return chains beside the main one."""
     chain = opened.chain
     shallow = [present(fields, known) for fields in chain.shallow]
     decisions = [present({"decision": out}, known) for out in chain.decisions]
@@ -151,7 +151,7 @@ def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
 
 
 def _ended(generations: Sequence[Fields], known: Known, num_reached: int) -> str | None:
-    """Why a chain has fewer generations than are configured, in words; ``None``: it has all."""
+    """Return why a chain has fewer generations than are configured, in words; ``None``: it has all."""
     if num_reached == len(generations):
         return None
     why = known[generations[num_reached]["budget"].stage.name]

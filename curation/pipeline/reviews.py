@@ -10,7 +10,7 @@ from curation.telemetry.console import say
 
 
 def read(directory: Place) -> list[ReviewRecord]:
-    """The reviews with a result below ``review/``, by name; none in an object store, which keeps no verdicts.
+    """Return the reviews with a result below ``review/``, by name; none in an object store, which keeps no verdicts.
 
     A result that cannot be read is named on the terminal and left out.
     """

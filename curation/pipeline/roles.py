@@ -20,7 +20,7 @@ Recipe = TypeVar("Recipe", bound=StudentConfig)
 
 
 def asked(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
-    """A model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
+    """Return a model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
     ask = settled(ask, checkpoint(model))
     if ask.backend != "auto":
         return TeacherUse(model=model, ask=ask, engine=ask, backend=ask.backend)
@@ -37,7 +37,7 @@ def asked(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
 
 
 def trained(recipe: Recipe, base: Model | None) -> Recipe:
-    """How a model is trained from ``base``, with the type that it computes in."""
+    """Return how a model is trained from ``base``, with the type that it computes in."""
     return settled_training(recipe, checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
 
 
@@ -82,7 +82,7 @@ def adapted_teacher(
     name: str,
     needs: Sequence[Out] = (),
 ) -> Model:
-    """A weak teacher: its base, adapted to the task's format where the configuration says so."""
+    """Return a weak teacher: its base, adapted to the task's format where the configuration says so."""
     recipe = config.teacher.adapt
     if recipe is None:
         return base
@@ -100,7 +100,7 @@ def adapted_teacher(
 
 
 def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
-    """The models that signals and the judge ask."""
+    """Return the models that signals and the judge ask."""
     ask = config.teacher.ask.of_weights(chat_template=config.evaluation.chat_template)
     ask, reward, judge = ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
     if config.teacher.given is not None and config.teacher.reader is None:
@@ -132,7 +132,7 @@ def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping
 
 
 def base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
-    """A model; one that is to come from scratch is made by the stage ``name``."""
+    """Return a model; one that is to come from scratch is made by the stage ``name``."""
     if model.path is not None:
         return models.named(model)
     assert model.init is not None, "a model has a path or comes from scratch"

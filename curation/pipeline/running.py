@@ -223,7 +223,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
 
 
 def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
-    """The stage of that name, or of that name without its generation where one stage has it."""
+    """Return the stage of that name, or of that name without its generation where one stage has it."""
     stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
     if not found:
@@ -269,7 +269,7 @@ def _require_finished(
 
 
 def finished(config: RunConfig) -> report.RunRecord:
-    """The record of a finished run, from which its report is made; nothing is done or written.
+    """Return the record of a finished run, from which its report is made; nothing is done or written.
 
     Raises:
         Unfinished: a stage is missing.

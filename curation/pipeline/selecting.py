@@ -30,7 +30,7 @@ _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": Fa
 
 
 def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
-    """The longest row that a student can be trained on; ``None`` where none is trained."""
+    """Return the longest row that a student can be trained on; ``None`` where none is trained."""
     if student is None:
         return None
     return Limit(
@@ -42,7 +42,7 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
 
 
 def lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
-    """Rows by split that some arm could not train on: they are left out for all arms."""
+    """Return rows by split that some arm could not train on: they are left out for all arms."""
     config = generation.config
     by_gold = [ARMS[arm].gold for arm in config.selection.arms]
     found = {}
@@ -76,7 +76,7 @@ def selecting(
     grades: Mapping[str, Out],
     lengths: Mapping[str, MeasureLength],
 ) -> Select:
-    """The selections of all arms, and what gold arms train on before them."""
+    """Return the selections of all arms, and what gold arms train on before them."""
     config = generation.config
     selection, budget = config.selection, config.selection.budget
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
@@ -157,14 +157,14 @@ def rolling_out(
 
 
 def verifying_stage(config: RunConfig) -> type[Verify] | type[VerifyByJudge] | None:
-    """The class of the stage that checks the pool's best rows; ``None`` where none is wanted."""
+    """Return the class of the stage that checks the pool's best rows; ``None`` where none is wanted."""
     if config.selection.verify is None:
         return None
     return Verify if config.domain_of("pool").judge is None else VerifyByJudge
 
 
 def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | VerifyByJudge | None:
-    """The check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
+    """Return the check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
     selection = generation.config.selection
     if selection.verify is None or not any(is_verified(ARMS[arm], selection) for arm in selection.arms):
         return None
@@ -192,13 +192,13 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | Veri
 
 
 def verified_by(selected: Select) -> dict[str, Out]:
-    """The counts of the rows that were checked, for the record; nothing where none is."""
+    """Return the counts of the rows that were checked, for the record; nothing where none is."""
     verdicts: object = selected.choice.verdicts
     return {"verified": verdicts.stage.value("counts")} if isinstance(verdicts, Out) else {}
 
 
 def preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:
-    """The selected pairs with a chosen and a rejected answer; ``None`` where the pool's rows are no pairs."""
+    """Return the selected pairs with a chosen and a rejected answer; ``None`` where the pool's rows are no pairs."""
     config, domain = generation.config, generation.config.domain_of("pool")
     if preference_of(get_domain(domain)) is None:
         return None
@@ -214,7 +214,7 @@ def preferences(generation: GenerationSpec, selected: Select) -> WritePreference
 
 
 def kept_columns(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
-    """The selected rows with the columns of the pool's files that are named; nothing where none is."""
+    """Return the selected rows with the columns of the pool's files that are named; nothing where none is."""
     config = generation.config
     if not config.selection.keep:
         return {}

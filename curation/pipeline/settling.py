@@ -66,7 +66,7 @@ def settle(config: RunConfig) -> SettledRun:
 
 
 def _recorded(identity: JsonView, source: str, asked: DomainConfig, settles: Sequence[str]) -> Json | None:
-    """The options with which a run began, where its rows of this source were asked in the same way."""
+    """Return the options with which a run began, where its rows of this source were asked in the same way."""
     if source not in identity.get("sources", {}):
         return None
     begun = identity["sources"][source].get("domain") or identity["domain"]
@@ -76,7 +76,7 @@ def _recorded(identity: JsonView, source: str, asked: DomainConfig, settles: Seq
 
 
 def _with_domains(config: RunConfig, found: dict[str, DomainConfig]) -> RunConfig:
-    """The configuration with the domains of its sources; the run's own is that of the labelled split."""
+    """Return the configuration with the domains of its sources; the run's own is that of the labelled split."""
     labelled = config.splits.source.source
     common = config.domain
     if labelled in found and config.sources[labelled].domain is None:
@@ -96,7 +96,7 @@ def _labelled(
     splits: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> Iterator[Any]:
-    """The rows of a source's splits that have gold labels; unless ``columns`` are named, with all of them."""
+    """Yield the rows of a source's splits that have gold labels; unless ``columns`` are named, with all of them."""
     assignment = assignment_of(config, source, files)
     num_rows = sum(assignment.counts[split] for split in splits)
     positions_N = np.sort(assignment.draw(splits, num_rows, 0))
@@ -105,7 +105,7 @@ def _labelled(
 
 
 def with_split_classes(config: RunConfig) -> RunConfig:
-    """The configuration with all classes: where ``domain.classes`` is left out, those of the labelled split.
+    """Return the configuration with all classes: where ``domain.classes`` is left out, those of the labelled split.
 
     Of a run directory that has been opened before they are those that it began with.
 
@@ -125,7 +125,7 @@ def with_split_classes(config: RunConfig) -> RunConfig:
 
 
 def _recorded_classes(config: RunConfig) -> Classes | None:
-    """The classes with which a run directory began, where its labelled split was asked in the same way."""
+    """Return the classes with which a run directory began, where its labelled split was asked in the same way."""
     identity: JsonView = Manifest.load(config.directory).identity
     if not identity:
         return None

@@ -79,7 +79,7 @@ def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Seq
 
 
 def expected_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
-    """How long a stage is expected to take, from what this machine has done (``known``).
+    """Return how long a stage is expected to take, from what this machine has done (``known``).
 
     A model whose like was never seen may take for ever: its stages come before all others.
     """
@@ -88,14 +88,14 @@ def expected_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
 
 
 def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
-    """The rows that a stage has to do, less those that an interrupted one has committed."""
+    """Return the rows that a stage has to do, less those that an interrupted one has committed."""
     if stage.num_rows is None or not isinstance(stage, AskModel):
         return stage.num_rows
     return max(0, stage.num_rows - num_committed(manifest, stage, known=known))
 
 
 def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
-    """How many rows an interrupted stage has labelled already."""
+    """Return how many rows an interrupted stage has labelled already."""
     try:
         uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
     except Unknown:

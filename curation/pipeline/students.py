@@ -57,7 +57,7 @@ def check_students(config: RunConfig) -> None:
 def taught(
     generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
-    """The students of a generation's base on the selections of these arms; none without a base.
+    """Return the students of a generation's base on the selections of these arms; none without a base.
 
     ``prefix`` stands before the arm in the names of their stages.
     """
@@ -95,7 +95,7 @@ def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) ->
 
 
 def _student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str) -> TrainStudent:
-    """The student of an arm; the digest of its rows says whether they changed."""
+    """Return the student of an arm; the digest of its rows says whether they changed."""
     config, recipe = generation.config, generation.config.student
     method, base = METHODS[recipe.method], generation.base
     assert base is not None, "students have a base"

@@ -37,7 +37,7 @@ class Tested(NamedTuple):
 
 
 def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, students: Mapping[str, Model]) -> Tested:
-    """The tests of every model of a generation; none without a test split."""
+    """Return the tests of every model of a generation; none without a test split."""
     if "test" not in generation.tables:
         return Tested({}, {}, generation.tested)
     config, evaluation = generation.config, generation.config.evaluation
@@ -84,7 +84,7 @@ def taught_domain(config: RunConfig, split: str) -> DomainConfig:
 def _tests(
     generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str, domain: DomainConfig
 ) -> list[Out]:
-    """The grades of one model by one decoding, a table a run."""
+    """Return the grades of one model by one decoding, a table a run."""
     evaluation = generation.config.evaluation
     drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
     num_runs = evaluation.runs(drawn)
@@ -113,7 +113,7 @@ def _tests(
 
 
 def _is_pinned(answering: TeacherUse) -> bool:
-    """Whether reference and backend say which answers a model gives, in any run.
+    """Return whether reference and backend say which answers a model gives, in any run.
 
     They do not of what a run trains or makes, of adapters, of labels that are only read, and of backends in a user's
     own module, whose code may change.

@@ -84,14 +84,14 @@ class Opened(ABC, Generic[Config]):
 
     @abstractmethod
     def checks(self) -> Iterator[str]:
-        """Lines on what is found by a look at machine and rows, before anything is labelled.
+        """Return lines on what is found by a look at machine and rows, before anything is labelled.
 
         Raises:
             UserError: what is looked at would be refused by a stage, or by the cluster.
         """
 
     def begin(self) -> Iterator[str]:
-        """Lines to be told where stages are left to do, before Ray is started.
+        """Return lines to be told where stages are left to do, before Ray is started.
 
         Raises:
             UserError: something that the stages need is not there.
@@ -112,7 +112,7 @@ class Opened(ABC, Generic[Config]):
         return list(statuses(self.stages, self.manifest.records))
 
     def is_settled(self, stages: Sequence[Stage] | None = None) -> bool:
-        """Whether these stages are done; unset, all."""
+        """Return whether these stages are done; unset, all."""
         found = self.stages if stages is None else stages
         return all(status.is_settled for status in statuses(found, self.manifest.records))
 

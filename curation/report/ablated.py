@@ -53,7 +53,7 @@ class AblationRecord:
 
 
 def read_scored(ref: TableRef) -> Judged:
-    """The rows of a table of ``schemas.SCORED``, scored by the reference arm's trust function."""
+    """Return the rows of a table of ``schemas.SCORED``, scored by the reference arm's trust function."""
     table = io.read(ref)
     raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
     score = FunctionScores(raw_N=filled(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
@@ -66,7 +66,7 @@ def read_scored(ref: TableRef) -> Judged:
 
 
 def collect_ablation(record: AblationRecord) -> Json:
-    """The content of the page, as JSON; ``lines`` of trust, ``students`` of the arms' students."""
+    """Return the content of the page, as JSON; ``lines`` of trust, ``students`` of the arms' students."""
     config = record.config
     lines = [line for where in config["sets"] for line in _lines(record, where)]
     result: Json = finite(
@@ -87,7 +87,7 @@ def collect_ablation(record: AblationRecord) -> Json:
 
 
 def _lines(record: AblationRecord, where: str) -> Iterator[Json]:
-    """The variants on one set of rows."""
+    """Yield the variants on one set of rows."""
     reference = record.config["reference"]
     references = {} if reference is None else _read(record, reference, where)
     for variant in record.config["variants"]:
@@ -96,7 +96,7 @@ def _lines(record: AblationRecord, where: str) -> Iterator[Json]:
 
 
 def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
-    """The scored rows of a variant, by seed."""
+    """Return the scored rows of a variant, by seed."""
     return {seed: read_scored(made["scored"][variant][where]) for seed, made in record.seeds.items()}
 
 
@@ -127,7 +127,7 @@ def _line(
 
 
 def _measured(rows: Judged, share: float, seed: int) -> dict[str, float]:
-    """The metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all.
+    """Return the metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all.
 
     ``constant_brier`` is that of the best constant, the parsed rows' own share of right labels.
     """
@@ -146,7 +146,7 @@ def _measured(rows: Judged, share: float, seed: int) -> dict[str, float]:
 
 
 def _compared(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
-    """The differences of one seed; ``None`` where the variants do not have the same labels."""
+    """Return the differences of one seed; ``None`` where the variants do not have the same labels."""
     labels = ("row_ids_N", "correct_N", "parsed_N")
     if not all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
         return None
@@ -158,18 +158,18 @@ def _compared(rows: Judged, others: Judged, share: float, seed: int) -> dict[str
 
 
 def _best(rows: Judged, share: float, seed: int) -> Int64s:
-    """The places of the best-ranked share of the rows, as the select stage ranks."""
+    """Return the places of the best-ranked share of the rows, as the select stage ranks."""
     order_N = arm_order(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
     return order_N[: max(1, round(share * len(order_N)))]
 
 
 def _over(values: Sequence[float]) -> Json:
-    """The mean over seeds, and each seed's value."""
+    """Return the mean over seeds, and each seed's value."""
     return {"value": float(np.mean(values)), "seeds": list(values)}
 
 
 def _differences(found: Sequence[metrics.Estimate]) -> Json:
-    """The mean of the seeds' differences with its two intervals."""
+    """Return the mean of the seeds' differences with its two intervals."""
     rows = metrics.mean_over_strata(found, [str(place) for place in range(len(found))])
     values = [difference.value for difference in found]
     seeds = metrics.over_runs(values, ["seeds"] * len(found)) if np.isfinite(values).all() else None
@@ -202,7 +202,7 @@ def _students(record: AblationRecord) -> list[Json]:
 
 
 def ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
-    """The tables of the page with their captions: one of trust, and one of students where there are any."""
+    """Return the tables of the page with their captions: one of trust, and one of students where there are any."""
     tables = [("Trust functions", _trust_table(content))]
     if content["students"]:
         tables.append(("Students: test accuracy in %, and the difference to ground truth", _student_table(content)))
@@ -210,12 +210,12 @@ def ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]
 
 
 def ablation_markdown(content: Mapping[str, object]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     return "\n\n".join(_markdown(table) for _, table in ablation_tables(content)) + "\n"
 
 
 def _trust_table(content: JsonView) -> TextTable:
-    """Head and lines; columns that no line fills are left out."""
+    """Return head and lines; columns that no line fills are left out."""
     several = len(content["config"]["sets"]) > 1
     columns: dict[str, Callable[[Json], str]] = {
         "set": lambda line: line["set"] if several else "",
@@ -237,7 +237,7 @@ def _trust_table(content: JsonView) -> TextTable:
 
 
 def _student_table(content: JsonView) -> TextTable:
-    """A line a variant, a column a model."""
+    """Return a line a variant, a column a model."""
     models = list(dict.fromkeys(line["model"] for line in content["students"]))
     by_variant: dict[str, dict[str, str]] = {}
     for line in content["students"]:
@@ -258,7 +258,7 @@ def _number(over: Json) -> str:
 
 
 def _interval(line: Json, metric: str, digits: int) -> str:
-    """A difference with its intervals over rows and over seeds."""
+    """Return a difference with its intervals over rows and over seeds."""
     found = line["differences"].get(metric)
     if found is None or found["rows"]["value"] is None:
         return ""

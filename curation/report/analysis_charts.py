@@ -13,7 +13,7 @@ POWERS = (1, 2, 4, 8, 16, 32)
 
 
 def figures(found: JsonView, prefix: str) -> dict[str, str]:
-    """The SVG of each figure that an analysis has numbers for, by name."""
+    """Return the SVG of each figure that an analysis has numbers for, by name."""
     made = {}
     if (moves := found.get("advantages")) is not None and any(arm["n"] for arm in moves["arms"].values()):
         made["gaps"] = gaps_chart(moves["arms"], f"{prefix}-gaps")
@@ -67,7 +67,7 @@ def energies_chart(arms: Mapping[str, JsonView], name: str) -> str:
 
 
 def rows_chart(arms: Mapping[str, JsonView], name: str) -> str:
-    """The share of rows whose top-8 energy is at most so much, a line an arm."""
+    """Return the share of rows whose top-8 energy is at most so much, a line an arm."""
     with drawing():
         figure, axes = figure_of()
         starts = []
@@ -86,7 +86,7 @@ def rows_chart(arms: Mapping[str, JsonView], name: str) -> str:
 
 
 def spectrum_chart(arms: Mapping[str, JsonView], name: str) -> str:
-    """The first singular values of the gradient matrix, a line an arm."""
+    """Return the first singular values of the gradient matrix, a line an arm."""
     with drawing():
         figure, axes = figure_of()
         for index, (arm, found) in enumerate(arms.items()):

@@ -29,7 +29,7 @@ Difficulties = tuple[Int64s, Float64s]
 def purity_by_difficulty(
     rows: GradedSet | None, selected: Mapping[str, Int64s], difficulties: Difficulties
 ) -> Json | None:
-    """Share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
+    """Return share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
 
     Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. Of a large pool it is a
     sample. ``None`` without grades of the pool, or without difficulties.
@@ -58,7 +58,7 @@ def purity_by_difficulty(
 
 
 def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | None:
-    """Accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
+    """Return accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
 
     ``None`` if nothing was tested, or no test row has a difficulty.
     """
@@ -99,7 +99,7 @@ def bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
 
 
 def _bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int64s:
-    """The bin of each row, int64 [N]; -1 if its difficulty is unknown."""
+    """Return the bin of each row, int64 [N]; -1 if its difficulty is unknown."""
     order_M = np.argsort(difficulties[0])
     ids_M, values_M = difficulties[0][order_M], difficulties[1][order_M]
     slot_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)

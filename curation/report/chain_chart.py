@@ -18,7 +18,7 @@ SPREAD = 0.06
 
 
 def chain_chart(chain: JsonView, name: str) -> str:
-    """Accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
+    """Return accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
     with drawing():
         figure = new_figure(7.6, 4.2)
         axes = figure.subplots()

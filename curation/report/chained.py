@@ -61,7 +61,7 @@ def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json 
 
 
 def name_of_line(kind: str, arm: str) -> str:
-    """A line of the curve in words."""
+    """Return a line of the curve in words."""
     words = in_words(arm)
     return {
         "chain": f"chain, {words}",
@@ -96,7 +96,7 @@ def _tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
 
 
 def _lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
-    """The accuracy of each line's student by generation, ``None`` where there is none."""
+    """Return the accuracy of each line's student by generation, ``None`` where there is none."""
     names = [f"chain {arm}" for arm in chain.arms]
     names += [f"first_teacher {arm}" for arm in chain.arms]
     names += [f"{PREDECESSOR} {chain.arms[0]}", f"gold {GROUND_TRUTH}", BASE]
@@ -137,7 +137,7 @@ def _words(name: str) -> str:
 
 
 def _teacher(part: Json, line: str, arm: str) -> Json:
-    """Quality of a generation's teacher and of the trust in it."""
+    """Return quality of a generation's teacher and of the trust in it."""
     own = next((found for found in part["arms"] if found["name"] == arm), None)
     function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else REFERENCE_ARM
 
@@ -165,7 +165,7 @@ def _teacher(part: Json, line: str, arm: str) -> Json:
 
 
 def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
-    """Cost of each generation of each line; the stages before the first one are not among them."""
+    """Return cost of each generation of each line; the stages before the first one are not among them."""
     groups: dict[tuple[int, str], list[str]] = {}
     for name, (generation, line) in chain.stages.items():
         groups.setdefault((generation, line), []).append(name)
@@ -192,7 +192,7 @@ def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
 
 
 def _words_of_cost(line: str, chain: ChainRecord) -> str:
-    """Whose stages a line of the costs counts."""
+    """Return whose stages a line of the costs counts."""
     if line == MAIN:
         return f"{name_of_line('chain', chain.arms[0])}, and what all lines share"
     if line == SHALLOW:

@@ -87,7 +87,7 @@ def purity_chart(curves: JsonView, name: str, *, chance: float | None = None) ->
 
 
 def reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = None) -> str:
-    """Share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones).
+    """Return share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones).
 
     ``chance``: as in :func:`purity_chart`.
     """
@@ -150,7 +150,7 @@ def joined(bins: Sequence[JsonView]) -> list[JsonView]:
 
 
 def histogram_chart(histogram: JsonView, name: str) -> str:
-    """Rows by trust, right and wrong labels stacked."""
+    """Return rows by trust, right and wrong labels stacked."""
     with drawing():
         figure, axes = figure_of()
         edges = histogram["edges"]
@@ -173,7 +173,7 @@ def histogram_chart(histogram: JsonView, name: str) -> str:
 
 
 def difficulty_chart(difficulty: JsonView, name: str) -> str:
-    """Shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
+    """Return shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
     with drawing():
         figure, axes = figure_of()
         edges = difficulty["edges"]
@@ -269,7 +269,7 @@ def bins_chart(
     y: str,
     behind: Mapping[str, Sequence[JsonView | None]] | None = None,
 ) -> str:
-    """A share by bin: one line with markers per item, with 95 % intervals (of many items, only the method's).
+    """Return a share by bin: one line with markers per item, with 95 % intervals (of many items, only the method's).
 
     The first item of ``behind`` is an area, the others are stepped lines without intervals.
     """
@@ -347,25 +347,25 @@ def drawing() -> Any:
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of that size, in inches."""
+    """Return an empty figure of that size, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def figure_of() -> "tuple[Figure, Axes]":
-    """An empty figure of the report's size, and its axes."""
+    """Return an empty figure of the report's size, and its axes."""
     figure = new_figure(5.6, 3.7)
     return figure, figure.subplots()
 
 
 def line_of(arm: str, index: int) -> tuple[str, Any]:
-    """An arm's colour and dashes; ``index`` counts the arms of a figure."""
+    """Return an arm's colour and dashes; ``index`` counts the arms of a figure."""
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
 
 
 def drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
-    """The figure's SVG, with axis labels and a legend above the plot, outside the data."""
+    """Return the figure's SVG, with axis labels and a legend above the plot, outside the data."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)

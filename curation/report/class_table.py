@@ -59,7 +59,7 @@ class ClassesChosen:
 
 
 def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
-    """The classes of an arm's weak labels; ``None`` without an arm, or where there are no classes.
+    """Return the classes of an arm's weak labels; ``None`` without an arm, or where there are no classes.
 
     A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their
     ``share``, their ``purity`` if the pool is graded, the labelled rows that the teacher gave the label (``labelled``)
@@ -115,7 +115,7 @@ def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json 
 
 
 def as_evidence(table: Json | None) -> ClassesChosen | None:
-    """The numbers of a table that the verdict reads."""
+    """Return the numbers of a table that the verdict reads."""
     if table is None:
         return None
     lines = [(row["name"], row["share"], row["estimated"]) for row in table["rows"]]
@@ -132,7 +132,7 @@ def _quota(found: Any) -> ClassShares:
 
 
 def _chosen(selection: TableRef, names: tuple[str, ...]) -> tuple[Int64s, Int64s]:
-    """The ids of the selected rows, ascending, and their classes, both int64 [n]."""
+    """Return the ids of the selected rows, ascending, and their classes, both int64 [n]."""
     table = io.read(selection, ["row_id", "label"]).sort_by("row_id").combine_chunks()
     return table["row_id"].to_numpy(), class_counts.places(table["label"].combine_chunks(), names)
 

@@ -109,7 +109,7 @@ def collect(run: RunRecord) -> Json:
 
 
 def _selection(generation: Json) -> tuple[int | None, float | None]:
-    """How many rows the judged arm selected, and their purity if it is known."""
+    """Return how many rows the judged arm selected, and their purity if it is known."""
     found = generation["evidence"]
     arm = next((arm for arm in generation["arms"] if found is not None and arm["name"] == found["arm"]), None)
     if arm is None:

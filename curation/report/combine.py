@@ -65,7 +65,7 @@ class _RunGeneration:
 
 
 def combine(members: Sequence[Member]) -> Json:
-    """The report of several runs of the same domain, arms and number of generations, as JSON.
+    """Return the report of several runs of the same domain, arms and number of generations, as JSON.
 
     It repeats arms, teacher and base of the last generation at the top level.
     """
@@ -98,7 +98,7 @@ def combine(members: Sequence[Member]) -> Json:
 
 
 def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
-    """The benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
+    """Return the benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
 
     Sources with one name at several places are distinguished by their path.
     """
@@ -114,7 +114,7 @@ def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], Any]) -> Json | None:
-    """The mean over benchmarks of the mean over their runs; ``num_runs`` of those in which ``take`` is defined.
+    """Return the mean over benchmarks of the mean over their runs; ``num_runs`` of those in which ``take`` is defined.
 
     ``low`` and ``high`` are over rows, ``n`` their number, ``runs`` the interval over runs; ``None`` if no run has the
     number.
@@ -204,7 +204,7 @@ def _recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> 
 
 
 def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
-    """The pooled paired test and its verdict; no verdict if runs share test rows, or if one run has none."""
+    """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if one run has none."""
     rows = _pooled(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
         return dict.fromkeys(AGAINST_GROUND_TRUTH)
@@ -228,7 +228,7 @@ def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared:
 
 
 def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Int64s:
-    """The pooled differences from ground truth, summed over the runs that share a row of a benchmark.
+    """Return the pooled differences from ground truth, summed over the runs that share a row of a benchmark.
 
     ``rows`` come from :func:`_pooled`, in the order of the runs.
     """
@@ -244,7 +244,7 @@ def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_R
 
 
 def _pooled(first: str, second: str, parts: Sequence[_RunGeneration]) -> metrics.RowDifferences | None:
-    """The rows of all runs that tested both models, as one table."""
+    """Return the rows of all runs that tested both models, as one table."""
     strata = [rows for part in parts if (rows := differences(part.tests, first, second)) is not None]
     return metrics.pooled_rows(strata) if strata else None
 
@@ -287,7 +287,7 @@ def _table(parts: Sequence[_RunGeneration], where: str, view: str) -> Json:
 
 
 def _test_rows(parts: Sequence[_RunGeneration]) -> Json | None:
-    """The number of test rows of all runs, and of ``distinct`` ones: runs of one benchmark may share some."""
+    """Return the number of test rows of all runs, and of ``distinct`` ones: runs of one benchmark may share some."""
     ids: dict[str, list[Any]] = {}
     for part in parts:
         if part.tests:
@@ -302,7 +302,7 @@ def _test_rows(parts: Sequence[_RunGeneration]) -> Json | None:
 
 
 def _described(member: Member, benchmark: str, report: Json) -> Json:
-    """A description of a run, and its own numbers of the last generation."""
+    """Return a description of a run, and its own numbers of the last generation."""
     config, last = member.run.config, report["generations"][-1]
     shown = ("name", "num_selected", "purity", "accuracy", "recovery", "against_ground_truth", "verdict")
     return {
@@ -335,7 +335,7 @@ def _difference(against: Json | None) -> Json | None:
 
 
 def _estimate(value: Any) -> metrics.Estimate | None:
-    """A number of a report as an estimate; missing bounds are NaN."""
+    """Return a number of a report as an estimate; missing bounds are NaN."""
     if value is None or value["value"] is None:
         return None
     low, high = (math.nan if value[bound] is None else float(value[bound]) for bound in ("low", "high"))

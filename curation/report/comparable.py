@@ -28,7 +28,7 @@ CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_
 
 
 def withheld(arms: Sequence[JsonView]) -> str | None:
-    """Why these arms' students cannot be compared, in words; None if they can, or if there is at most one."""
+    """Return why these arms' students cannot be compared, in words; None if they can, or if there is at most one."""
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
     for key, words in ALIKE.items():
@@ -47,7 +47,7 @@ WAYS = {
 
 
 def domain_of(config: JsonView) -> DomainConfig:
-    """The domain of a run's configuration as it is recorded."""
+    """Return the domain of a run's configuration as it is recorded."""
     return DomainConfig.model_validate(config.get("domain", "chess"))
 
 
@@ -60,13 +60,13 @@ def way(config: JsonView, section: str) -> str:
 
 
 def asked_unlike(config: JsonView) -> str | None:
-    """Why a student cannot be called better than the labels of its teacher, in words; None if it can."""
+    """Return why a student cannot be called better than the labels of its teacher, in words; None if it can."""
     labels, tests = way(config, "teacher"), way(config, "evaluation")
     return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
 
 
 def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
-    """The arms' entries, without comparisons to a ground truth that trained differently.
+    """Return the arms' entries, without comparisons to a ground truth that trained differently.
 
     ``withheld`` of each entry says why, and is None if nothing is withheld. With a reason ``unlike`` (``asked_unlike``)
     none is called weak-to-strong or not.

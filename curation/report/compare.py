@@ -40,7 +40,7 @@ class _Run:
 
 
 def compare(members: Sequence[Member]) -> Json:
-    """The comparison of the runs' last generations, as JSON."""
+    """Return the comparison of the runs' last generations, as JSON."""
     benchmarks = benchmarks_of([member.run for member in members])
     runs = []
     for member, benchmark in zip(members, benchmarks, strict=True):
@@ -93,7 +93,7 @@ def _leaves(value: Mapping[str, object], path: str = "") -> Json:
 
 
 def _measures(runs: Sequence[_Run]) -> Sequence[Json]:
-    """Every measure that at least one run has, with each run's value and its difference from the first run's."""
+    """Return every measure that at least one run has, with each run's value and its difference from the first run's."""
     arms = dict.fromkeys(arm["name"] for run in runs for arm in run.last["arms"])
     found = [_line(f"validation AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("validation"))]
     found += [_line(f"pool AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("pool"))]
@@ -138,7 +138,7 @@ def _line(
 
 
 def _paired(first: _Run, second: _Run, model: str) -> Estimate | None:
-    """The second run's accuracy less the first's on the test rows, if both answered the same ones."""
+    """Return the second run's accuracy less the first's on the test rows, if both answered the same ones."""
     if model not in first.tests or model not in second.tests or first.benchmark != second.benchmark:
         return None
     rows = [common_rows(run.tests, model) for run in (first, second)]

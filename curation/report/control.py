@@ -71,7 +71,7 @@ def control(
 
 
 def plain_words(evidence: Evidence) -> Finding | None:
-    """A classifier that needs no teacher and is right more often on the rows that it is surest of."""
+    """Return a classifier that needs no teacher and is right more often on the rows that it is surest of."""
     found = evidence.control
     if found is None or difference(found.top, found.trust_top).low <= 0:
         return None

@@ -31,7 +31,7 @@ SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def in_words(name: str, value: float | None) -> str:
-    """An amount of ``UNITS`` as text."""
+    """Return an amount of ``UNITS`` as text."""
     if value is None:
         return "unknown"
     if name == "bytes":
@@ -43,7 +43,7 @@ def in_words(name: str, value: float | None) -> str:
 
 
 def amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
-    """Hours of what actors take."""
+    """Return hours of what actors take."""
     each = workforce["each"]
     found = {"gpu_hours": times(actor_hours, each["GPU"])} if each.get("GPU") else {}
     return {
@@ -54,7 +54,7 @@ def amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
 
 
 def money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
-    """Money that the amounts cost; none where nothing that was used has a price."""
+    """Return money that the amounts cost; none where nothing that was used has a price."""
     rates = {
         "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
         "requests": {"puts": _each(prices.per_1000_puts, 1000), "gets": _each(prices.per_1000_gets, 1000)},
@@ -77,7 +77,7 @@ def _each(price: float | None, number: float) -> float | None:
 
 
 def spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
-    """Amounts of the whole run, and for a row that a model answered, that was selected, that is right.
+    """Return amounts of the whole run, and for a row that a model answered, that was selected, that is right.
 
     ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those
     of the passes of models, cut-off runs included. ``money`` is that of a forecast's stages.
@@ -122,7 +122,7 @@ def _of_pass(item: SpentRecord) -> Json:
 
 
 def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
-    """A saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
+    """Return a saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
 
     A stage that was already done, or that was not run since, has used nothing. ``inside``: whether the actual number
     lies in the forecast's interval. Prices are those of the forecast.
@@ -160,7 +160,7 @@ def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Jso
 
 
 def money_of(costs: Json | None) -> float | None:
-    """Money that the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
+    """Return money that the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
     lines = [] if costs is None else costs["lines"]
     return next((line["actual"] for line in lines if line["name"] == "money"), None)
 
@@ -168,7 +168,7 @@ def money_of(costs: Json | None) -> float | None:
 def actual_amounts(
     used: Sequence[SpentRecord], workforce: Mapping[str, object], *, has_requests: bool
 ) -> dict[str, float]:
-    """Amounts that stages have used together, by the names in ``UNITS``."""
+    """Return amounts that stages have used together, by the names in ``UNITS``."""
     actor_hours = sum(item.actor_seconds for item in used) / 3600
     found: dict[str, float] = {
         "prompt_tokens": sum(item.prompt_tokens for item in used),
@@ -184,7 +184,7 @@ def actual_amounts(
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Seconds in which at least one of the spans lies."""
+    """Return seconds in which at least one of the spans lies."""
     covered, until = 0.0, float("-inf")
     for began, ended in sorted(spans):
         covered += max(0.0, ended - max(began, until))

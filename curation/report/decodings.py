@@ -19,7 +19,7 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 
 def by_decoding(record: GenerationRecord, evaluation: Mapping[str, object]) -> Json | None:
-    """Each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
+    """Return each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
 
     ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all its decodings at
     once (Bonferroni), so for that of the chosen one too. Of equal accuracies the decoding that comes first is the best.
@@ -51,7 +51,7 @@ def by_decoding(record: GenerationRecord, evaluation: Mapping[str, object]) -> J
 
 
 def in_words(decoding: DecodingConfig) -> str:
-    """How answers are drawn, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
+    """Return how answers are drawn, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
     if decoding.constrained == "scored":
         return "the likeliest of the listed answers"
     parts = [f"temperature {decoding.temperature:g}" if decoding.temperature else "greedy"]
@@ -64,7 +64,7 @@ def in_words(decoding: DecodingConfig) -> str:
 
 
 def _best(tests: Mapping[str, Tests], model: str) -> Json | None:
-    """The highest accuracy of a model, with the name of its ``decoding``."""
+    """Return the highest accuracy of a model, with the name of its ``decoding``."""
     confidence = 1 - (1 - metrics.CONFIDENCE) / len(tests)
     found = {name: accuracy(of_models, model, confidence=confidence) for name, of_models in tests.items()}
     known = {name: estimate for name, estimate in found.items() if estimate is not None}

@@ -87,7 +87,7 @@ class _Read:
 
 
 def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None) -> Json:
-    """The labels of each arm and of the pool's parsed rows, and n as a share of the right labels to be expected.
+    """Return the labels of each arm and of the pool's parsed rows, and n as a share of the right labels to be expected.
 
     ``arm`` is the one whose rows are judged. Right labels are counted where the pool is graded, and scaled up to all
     labelled rows. Else they are expected from the arm's trust, if it is fitted and so calibrated: its sum over the

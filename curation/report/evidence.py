@@ -175,7 +175,7 @@ class Evidence:
     """``None`` where labels are no closed set, or few are known."""
 
     def to_json(self) -> Json:
-        """The evidence as a JSON object."""
+        """Return the evidence as a JSON object."""
         return asdict(self)
 
 
@@ -286,7 +286,7 @@ def quality(rows: View, function: str, num_top: int, constant: float) -> Quality
 
 
 def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
-    """The mean of the rows' squared error of trust less that of a constant, with its normal interval."""
+    """Return the mean of the rows' squared error of trust less that of a constant, with its normal interval."""
     correct_N = judged.correct_N.astype(np.float64)
     weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
     excess_N = (trust_N - correct_N) ** 2 - (constant - correct_N) ** 2
@@ -308,7 +308,7 @@ def _means(trust_M: Float64s, cluster_M: Int64s) -> Float64s:
 def foreseen(
     validation: Judged, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
 ) -> Foreseen | None:
-    """The purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
+    """Return the purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
 
     The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
     share of the selected rows. Both estimates are linear in the validation rows' correctness, whose variance is that of
@@ -356,14 +356,14 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def widened(estimate: Estimate) -> Estimate:
-    """The same with the interval that decides, instead of one of 95 %."""
+    """Return the same with the interval that decides, instead of one of 95 %."""
     ratio = _QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)
 
 
 def _mean_of_first(trust_N: Float64s, raw_N: Float64s, weights_N: Float64s, num_top: int) -> float:
-    """The mean trust of the first ``num_top`` rows by raw score."""
+    """Return the mean trust of the first ``num_top`` rows by raw score."""
     order = np.argsort(-raw_N, kind="stable")
     reached_N = np.minimum(np.cumsum(weights_N[order]), num_top)
     taken_N = np.diff(reached_N, prepend=0.0)

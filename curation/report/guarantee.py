@@ -8,7 +8,7 @@ UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move", "bad_gold
 
 
 def guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
-    """The guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
+    """Return the guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
     risk = record.budget["risk"]
     if risk is None:
         return None
@@ -55,5 +55,5 @@ def guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
 
 
 def by_gold(record: GenerationRecord) -> bool:
-    """Whether rows are excluded for all arms only because their gold completion is too long."""
+    """Return whether rows are excluded for all arms only because their gold completion is too long."""
     return any(found["num_gold_only"] for found in record.too_long.values())

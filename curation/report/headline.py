@@ -14,32 +14,32 @@ ORACLES = {
 
 
 def percent(value: float) -> str:
-    """A share as a percentage with one decimal and a non-breaking space."""
+    """Return a share as a percentage with one decimal and a non-breaking space."""
     return f"{100 * value:.1f}\u00a0%"
 
 
 def points(value: float) -> str:
-    """A difference of shares in percentage points, signed."""
+    """Return a difference of shares in percentage points, signed."""
     return f"{100 * value:+.1f}".replace("-", "\u2212")
 
 
 def apart(value: float, low: float, high: float) -> str:
-    """A difference of shares in points, its 95 % interval in parentheses."""
+    """Return a difference of shares in points, its 95 % interval in parentheses."""
     return f"{points(value)} points ({points(low)} to {points(high)})"
 
 
 def with_interval(estimate: JsonView) -> str:
-    """An estimate as a percentage, its 95 % interval in brackets."""
+    """Return an estimate as a percentage, its 95 % interval in brackets."""
     return f"{percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
 
 
 def p_value(value: float) -> str:
-    """A p-value in words: ``p = 0.03``, ``p < 0.001``."""
+    """Return a p-value in words: ``p = 0.03``, ``p < 0.001``."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
 def headline(generation: JsonView) -> list[str]:
-    """Sentences on the selection, the student and its teacher; they also say what was not measured."""
+    """Return sentences on the selection, the student and its teacher; they also say what was not measured."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
@@ -122,7 +122,7 @@ def _weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
 
 
 def _best_decoding(generation: JsonView, main: JsonView) -> list[str]:
-    """A sentence on the best of several decodings, which the sentences before do not use."""
+    """Return a sentence on the best of several decodings, which the sentences before do not use."""
     found = generation["decodings"]
     best = next((model["best"] for model in found["models"] if model["name"] == main["name"]), None) if found else None
     if best is None:
@@ -136,7 +136,7 @@ def _best_decoding(generation: JsonView, main: JsonView) -> list[str]:
 
 
 def _further(generation: JsonView, main: JsonView) -> list[str]:
-    """A sentence on each further student of the same rows."""
+    """Return a sentence on each further student of the same rows."""
     sentences = []
     for student in generation["students"]:
         own = next(arm for arm in student["arms"] if arm["name"] == main["name"])
@@ -152,21 +152,21 @@ def _further(generation: JsonView, main: JsonView) -> list[str]:
 
 
 def name_of(arm: JsonView) -> str:
-    """An arm's name in words."""
+    """Return an arm's name in words."""
     return in_words(arm["name"])
 
 
 def in_words(name: str) -> str:
-    """The words for an arm, a trust function or a tested model."""
+    """Return the words for an arm, a trust function or a tested model."""
     return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))
 
 
 def number(estimate: Estimate) -> str:
-    """A number with its interval."""
+    """Return a number with its interval."""
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
 def less(estimate: Estimate) -> str:
-    """A difference below zero as what the other side is ahead by, in points."""
+    """Return a difference below zero as what the other side is ahead by, in points."""
     value, low, high = (100 * -bound for bound in (estimate.value, estimate.high, estimate.low))
     return f"{value:.1f} points [{low:.1f}, {high:.1f}]"

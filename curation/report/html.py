@@ -87,7 +87,7 @@ def render(report: JsonView) -> str:
 
 
 def environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
-    """The templates of a package's folder; a name that is not given is an error."""
+    """Return the templates of a package's folder; a name that is not given is an error."""
     return Environment(
         loader=PackageLoader(package, "."),
         undefined=StrictUndefined,
@@ -119,13 +119,13 @@ def _environment() -> Environment:
 
 
 def completions(arm: JsonView) -> str:
-    """The kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
+    """Return the kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
     sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions", "label": "labels"}
     return sources.get(arm["completion_source"], "own rollouts graded right")
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
+    """Return seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -136,12 +136,12 @@ def duration(seconds: float) -> str:
 
 
 def local(moment: str) -> str:
-    """An ISO time as the local time of this machine, on one line: ``2026-11-23 13:56:31 CET``."""
+    """Return an ISO time as the local time of this machine, on one line: ``2026-11-23 13:56:31 CET``."""
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _figures(generation: JsonView) -> dict[str, Markup]:
-    """The SVG of each figure that the generation has numbers for."""
+    """Return the SVG of each figure that the generation has numbers for."""
     prefix = f"g{generation['index']}"
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
     drawn = {}

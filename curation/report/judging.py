@@ -12,7 +12,7 @@ from curation.report.rows import graded_counts
 
 
 def judging(record: GenerationRecord, *, alone: bool) -> Json | None:
-    """The judge's counts and shares, by graded split and ``test-<model>``; ``None`` if the judge was not used.
+    """Return the judge's counts and shares, by graded split and ``test-<model>``; ``None`` if the judge was not used.
 
     ``asked`` counts the labels that the judge graded. ``by_rule`` is the share right by the rule alone, ``by_judge``
     the share of ``asked`` that the judge calls right, ``together`` the share right by either. Of several test runs only

@@ -15,7 +15,7 @@ REPEATED = 0.2
 
 
 def one_label(evidence: Evidence) -> Finding | None:
-    """A teacher that gave one label to all rows tells nothing by it."""
+    """Return a teacher that gave one label to all rows tells nothing by it."""
     found = evidence.labels
     if found is None or found.num_given != 1 or found.num_labelled < FEW_OF_A_CLASS:
         return None
@@ -23,7 +23,7 @@ def one_label(evidence: Evidence) -> Finding | None:
 
 
 def one_class(evidence: Evidence) -> Finding | None:
-    """A selection of one label, of several that were given, teaches that label."""
+    """Return a selection of one label, of several that were given, teaches that label."""
     found = evidence.labels
     if found is None or found.num_given < 2 or found.num_selected != 1 or evidence.num_selected < FEW_OF_A_CLASS:
         return None
@@ -52,7 +52,7 @@ def collapsed(evidence: Evidence) -> Finding | None:
 
 
 def spread(evidence: Evidence) -> str:
-    """The line that gives a selection more classes."""
+    """Return the line that gives a selection more classes."""
     found = evidence.classes
     if found is None:
         line = f"selection: {{max_per_label: {cap(evidence)}}}"
@@ -93,7 +93,7 @@ def cap(evidence: Evidence) -> float:
 
 
 def unreadable(evidence: Evidence) -> Finding | None:
-    """Labels that cannot be read count as wrong, and arms that rank select none of them."""
+    """Return labels that cannot be read count as wrong, and arms that rank select none of them."""
     found = evidence.unread
     if found is None or found.num_unread <= UNREAD * found.num_rows:
         return None
@@ -114,7 +114,7 @@ def never_seen(evidence: Evidence) -> Finding | None:
 
 
 def copied(evidence: Evidence) -> Finding | None:
-    """Selected copies teach one question, and count as rows."""
+    """Return selected copies teach one question, and count as rows."""
     found = evidence.selected_repeats
     if found is None or found.share <= REPEATED:
         return None
@@ -125,7 +125,7 @@ def copied(evidence: Evidence) -> Finding | None:
 
 
 def nearly_copied(evidence: Evidence) -> Finding | None:
-    """Near-copies of one row are as right or wrong as that row."""
+    """Return near-copies of one row are as right or wrong as that row."""
     found = evidence.near
     if found is None or not found.is_more_than_expected:
         return None
@@ -140,7 +140,7 @@ def nearly_copied(evidence: Evidence) -> Finding | None:
 
 
 def repeats(evidence: Evidence) -> Finding | None:
-    """Copies of a question tell nothing new."""
+    """Return copies of a question tell nothing new."""
     found = evidence.repeats
     if found is None or found.share <= REPEATED:
         return None

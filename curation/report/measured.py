@@ -35,19 +35,19 @@ class View(Protocol):
         ...
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         ...
 
     def of(self, function: str) -> Judged:
-        """The rows with this function's scores; an entry may stand for several (``Judged.weight_N``)."""
+        """Return the rows with this function's scores; an entry may stand for several (``Judged.weight_N``)."""
         ...
 
     def ranked(self, arm: str) -> Cells:
-        """The rows by an arm's preference: what it selected first, by rank."""
+        """Return the rows by an arm's preference: what it selected first, by rank."""
         ...
 
     def by_score(self, function: str) -> Cells:
-        """The rows by score, the highest first."""
+        """Return the rows by score, the highest first."""
         ...
 
 
@@ -55,7 +55,7 @@ class GradedSet(Protocol):
     """Graded rows of a split."""
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         ...
 
     @property
@@ -74,11 +74,11 @@ class GradedSet(Protocol):
         ...
 
     def ranked(self, arm: str) -> Cells:
-        """All rows by an arm's preference: what it selected first."""
+        """Return all rows by an arm's preference: what it selected first."""
         ...
 
     def among_selected(self, arm: str) -> Estimate:
-        """The share of right labels of an arm's graded rows; NaN for none."""
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
         ...
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
@@ -94,7 +94,7 @@ class GradedSet(Protocol):
         ...
 
     def raw(self, function: str) -> Float64s:
-        """The raw scores of the parsed rows of ``sample``, float64 [N]."""
+        """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
         ...
 
 
@@ -168,7 +168,7 @@ class InMemoryView:
         return len(self.judged)
 
     def of(self, function: str) -> Judged:
-        """All rows; they have every function's scores."""
+        """Return all rows; they have every function's scores."""
         return self.judged
 
     def ranked(self, arm: str) -> Cells:

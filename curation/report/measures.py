@@ -26,22 +26,22 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def share(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
-    """The share of right rows with its exact interval, which counts clusters; ``None`` for no rows."""
+    """Return the share of right rows with its exact interval, which counts clusters; ``None`` for no rows."""
     return metrics.share_right(correct_N, cluster_N, confidence=confidence).to_json() if len(correct_N) else None
 
 
 def share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
-    """The share of right rows among those for which ``keep_N`` holds, as :func:`share`."""
+    """Return the share of right rows among those for which ``keep_N`` holds, as :func:`share`."""
     return share(correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N])
 
 
 def share_of(num_right: int, num_rows: int) -> Json | None:
-    """A share with its exact interval; ``None`` for no rows."""
+    """Return a share with its exact interval; ``None`` for no rows."""
     return metrics.proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
 def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
-    """AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
+    """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows rank as the arm of that trust function prefers them. ``constant`` is the trust that the control predictor gives
     to every row. AUC is ``None`` if all rows are right or all are wrong.
@@ -72,12 +72,12 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
 
 
 def purity_at(ranked: Cells, num_top: int) -> Json | None:
-    """The share of right rows among the first ``num_top``; ``None`` for no rows."""
+    """Return the share of right rows among the first ``num_top``; ``None`` for no rows."""
     return ranked.purities([num_top])[0].to_json() if num_top else None
 
 
 def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
-    """ECE and Brier score of a constant trust: the baseline for every trust function."""
+    """Return ECE and Brier score of a constant trust: the baseline for every trust function."""
     trust_N, of = np.full(len(judged.correct_N), constant), _of(judged, seed)
     return {
         "value": constant,
@@ -127,7 +127,7 @@ def _auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
 
 
 def reliability(rows: View) -> Json:
-    """Non-empty bins of trust, by trust function: mean trust against the share right and its exact interval."""
+    """Return non-empty bins of trust, by trust function: mean trust against the share right and its exact interval."""
     result: Json = {}
     for name in rows.functions:
         judged = rows.of(name)
@@ -145,7 +145,7 @@ def reliability(rows: View) -> Json:
 
 
 def histogram(rows: View) -> Json:
-    """Numbers of rows by trust, right and wrong ones separately."""
+    """Return numbers of rows by trust, right and wrong ones separately."""
     judged = rows.of(REFERENCE_ARM)
     trust_N, weight_N = judged.scores[REFERENCE_ARM].trust_N, as_weights(judged.weight_N, len(judged.correct_N))
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
@@ -157,7 +157,7 @@ def histogram(rows: View) -> Json:
 
 
 def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
-    """Purity against the number of rows taken, by arm."""
+    """Return purity against the number of rows taken, by arm."""
     num_rows = len(rows)
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
     points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
@@ -166,12 +166,12 @@ def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
 
 
 def num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
-    """The number of bins for so many rows: ``rows_a_bin`` on average, ``LEAST_BINS`` to ``most`` bins."""
+    """Return the number of bins for so many rows: ``rows_a_bin`` on average, ``LEAST_BINS`` to ``most`` bins."""
     return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
 
 
 def difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Bools]) -> Json | None:
-    """Quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
+    """Return quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
 
     ``selected`` marks an arm's rows among ``row_ids_N``. All arms share the bins.
     """
@@ -203,7 +203,7 @@ def difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Boo
 
 
 def finite(value: object) -> Any:
-    """A JSON value with NaN and infinity replaced by ``None``, and numpy numbers by Python's."""
+    """Return a JSON value with NaN and infinity replaced by ``None``, and numpy numbers by Python's."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -61,7 +61,7 @@ class Texts:
     labels: Sequence[str | None]
 
     def taken(self, places_M: Int64s) -> "Texts":
-        """The rows at these places."""
+        """Return the rows at these places."""
         return Texts(texts=[self.texts[m] for m in places_M], labels=[self.labels[m] for m in places_M])
 
 

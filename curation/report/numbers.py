@@ -187,7 +187,7 @@ def _unread(record: GenerationRecord, arm: str) -> int | None:
 
 
 def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
-    """An arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
+    """Return an arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
     purity = None
     if ARMS[arm].gold and table.num_rows:
         purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
@@ -206,7 +206,7 @@ def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
 def _graded_pool(
     run: RunInputs, record: GenerationRecord, functions: Collection[str], tables: JsonView, num_pool: int
 ) -> GradedSet | None:
-    """The graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
+    """Return the graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
     if "pool" not in record.grades:
         return None
     labels, grades = record.labels["pool"], record.grades["pool"]
@@ -221,7 +221,7 @@ def _graded_pool(
 
 
 def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
-    """The grid that the numbers of a large pool rest on; ``None`` where they are those of its rows."""
+    """Return the grid that the numbers of a large pool rest on; ``None`` where they are those of its rows."""
     if not isinstance(pool, OnGrid):
         return None
     return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}
@@ -237,7 +237,7 @@ def _num_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> 
 
 
 def _labelled_difficulties(run: RunInputs, record: GenerationRecord, num_pool: int) -> Difficulties:
-    """Difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
+    """Return difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
 
     def drawn(row_ids_N: Int64s) -> Bools:
         found: Bools = hash_unit(row_ids_N, derive(run.seed, SAMPLE)) < SAMPLE_ROWS / num_pool
@@ -252,7 +252,7 @@ def _labelled_difficulties(run: RunInputs, record: GenerationRecord, num_pool: i
 
 
 def _test_difficulties(run: RunInputs) -> Difficulties:
-    """Difficulties of the test rows; unknown if their domain does not have the pool's columns."""
+    """Return difficulties of the test rows; unknown if their domain does not have the pool's columns."""
     if "test" not in run.prepared or not set(run.domain.columns.names) <= set(
         io.open_table(run.prepared["test"]).schema.names
     ):

@@ -33,7 +33,7 @@ class OptionLengths:
 def option_lengths(
     examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Int64s, seed: int
 ) -> OptionLengths | None:
-    """Statistics of rows that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
+    """Return statistics of rows that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
 
     ``examples`` are the labelled rows with their gold labels, ``labels`` the teacher's with ``option_logprobs``.
     """

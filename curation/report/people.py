@@ -56,7 +56,7 @@ def checked(
 
 
 def _of(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity | None:
-    """``None`` if a stratum of the selection has no row that people decided."""
+    """Return ``None`` if a stratum of the selection has no row that people decided."""
     strata = [stratum for stratum in review.strata if stratum["selected"]]
     decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
     if not strata or not all(decided):

@@ -48,12 +48,12 @@ def bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
 
 
 def titled(svg: str) -> str:
-    """A figure as matplotlib writes it, with the texts of its points and bars as titles."""
+    """Return a figure as matplotlib writes it, with the texts of its points and bars as titles."""
     return _POINTS.sub(_as_circles, _BAR.sub(_as_bar, svg))
 
 
 def _id(texts: Sequence[str]) -> str:
-    """The texts as an artist's id, which matplotlib escapes and writes into the SVG."""
+    """Return the texts as an artist's id, which matplotlib escapes and writes into the SVG."""
     return _MARK + _BETWEEN.join(text.replace(_BETWEEN, "/").replace('"', "'") for text in texts)
 
 

@@ -72,7 +72,7 @@ class GridTables:
     def batches(
         self, functions: Sequence[str], fragments: Sequence[int] | None
     ) -> Iterator[tuple[Int64s, Bools, Bools, pa.RecordBatch]]:
-        """Ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
+        """Yield ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
         features = {feature for name in functions for feature in get_trust(name, 0).features}
         columns = {name: f"`{name}`" for name in sorted({"row_id", *features})} | {"is parsed": "label IS NOT NULL"}
         for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
@@ -82,7 +82,7 @@ class GridTables:
             yield ids_B, parsed_B, ~missing(ids_B, self.right), kept
 
     def count(self, fragments: Sequence[int] | None) -> GridCounts:
-        """One pass over the rows of some fragments, or of all."""
+        """Return one pass over the rows of some fragments, or of all."""
         rows_22 = np.zeros((2, 2), dtype=np.int64)
         cells = {name: np.zeros((2, 2, NUM_CELLS), dtype=np.int64) for name in self.functions}
         trust = {name: np.zeros((2, NUM_CELLS)) for name in self.functions}
@@ -180,16 +180,16 @@ class OnGrid:
         return Judged(row_ids_N=ids_N, correct_N=correct_N, parsed_N=parsed_N, scores={})
 
     def raw(self, function: str) -> Float64s:
-        """The raw scores of the parsed rows of ``sample``, float64 [N]."""
+        """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
         rows = self.counts.sample.select(["row_id", "parsed", f"raw {function}"]).sort_by("row_id")
         return filled(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
     def ranked(self, arm: str) -> Cells:
-        """All rows by an arm's preference: what it selected first."""
+        """Return all rows by an arm's preference: what it selected first."""
         return self.in_order(arm, with_unparsed=True)
 
     def in_order(self, arm: str, *, with_unparsed: bool) -> Cells:
-        """The order of :meth:`ranked`, of all rows or the parsed ones."""
+        """Return the order of :meth:`ranked`, of all rows or the parsed ones."""
         flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
         among_M = flags.parsed_M | with_unparsed
         right_M = flags.correct_M[among_M]
@@ -236,7 +236,7 @@ class GridView:
         return int(self.rows.counts.rows_22[0 if self.with_unparsed else 1 :].sum())
 
     def of(self, function: str) -> Judged:
-        """One entry for the right and one for the wrong rows of each cell."""
+        """Return one entry for the right and one for the wrong rows of each cell."""
         counts_2G, sums_2G = self.rows.counts.cells[function].sum(axis=0), self.rows.counts.trust[function]
         correct, cell = np.nonzero(counts_2G)
         weight, trust = counts_2G[correct, cell], sums_2G[correct, cell] / counts_2G[correct, cell]
@@ -255,11 +255,11 @@ class GridView:
         )
 
     def ranked(self, arm: str) -> Cells:
-        """The rows by an arm's preference."""
+        """Return the rows by an arm's preference."""
         return self.rows.in_order(arm, with_unparsed=self.with_unparsed)
 
     def by_score(self, function: str) -> Cells:
-        """The rows by score, the highest first."""
+        """Return the rows by score, the highest first."""
         cells_2G = self.rows.counts.cells[function].sum(axis=0)[:, ::-1]
         if not self.with_unparsed:
             return Cells(cells_2G)
@@ -313,11 +313,11 @@ def on_grid(
 
 
 def cells_of(raw_N: Scores) -> Int64s:
-    """The cell of each raw score, int64 [N]; NaN is below all."""
+    """Return the cell of each raw score, int64 [N]; NaN is below all."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return (keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)
 
 
 def _scores(cell_M: Int64s) -> Float64s:
-    """The smallest score of each cell, float64 [M]."""
+    """Return the smallest score of each cell, float64 [M]."""
     return scores((cell_M << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)

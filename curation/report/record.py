@@ -150,7 +150,7 @@ class GenerationRecord:
         return int(self.budget["n"])
 
     def of_student(self, name: str) -> "GenerationRecord":
-        """The same generation with a further student in the place of the one that teaches."""
+        """Return the same generation with a further student in the place of the one that teaches."""
         return replace(self, students={}, **self.students[name])
 
 

@@ -27,7 +27,7 @@ from curation.trust import get_trust
 def risk_curves(
     run: RunInputs, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
 ) -> Json | None:
-    """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without one risk-controlled cut.
+    """Return the rule's curves at cuts through the pool, and the chosen cut; ``None`` without one risk-controlled cut.
 
     The cuts are quantiles of the pool's scores, which are read in passes (:mod:`curation.selection.order`).
 
@@ -81,7 +81,7 @@ def risk_curves(
 
 
 def _too_long(record: GenerationRecord, split: str) -> Int64s:
-    """The ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
+    """Return the ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
     table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
@@ -90,7 +90,7 @@ def _too_long(record: GenerationRecord, split: str) -> Int64s:
 
 
 def _ranked(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Bools]:
-    """Raw scores (-inf for a row that may not be selected), and which labels are right."""
+    """Return raw scores (-inf for a row that may not be selected), and which labels are right."""
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
     return np.where(may_N, raw_N, -np.inf), rows.correct_N
@@ -110,7 +110,7 @@ class _Passes:
         return scans.mapped(self.labels, lambda fragments: function(pair[:2] for pair in self._batches(fragments)))
 
     def least_trust(self, thresholds: Sequence[float]) -> dict[float, float]:
-        """The trust of the lowest row at or above each threshold; trust never falls as the raw score grows."""
+        """Return the trust of the lowest row at or above each threshold; trust never falls as the raw score grows."""
         threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
         parts = [*scans.mapped(self.labels, lambda fragments: self._least(threshold_G, fragments))]
         least_G = np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:]
@@ -138,7 +138,7 @@ class _Passes:
 def _deployed(
     pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Int64s
 ) -> Callable[[float], Json | None]:
-    """A function from one of the thresholds to the noise among the graded pool rows at or above it."""
+    """Return a function from one of the thresholds to the noise among the graded pool rows at or above it."""
     if pool is None:
         return lambda threshold: None
     threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))

@@ -70,7 +70,7 @@ def against(
 def rivals_of(
     rows: GradedSet, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
 ) -> tuple[Rival, ...]:
-    """A trust function against every free signal that the rows have, with intervals that hold together.
+    """Return a trust function against every free signal that the rows have, with intervals that hold together.
 
     Two differences of each of k signals are looked at, and one that lies below zero speaks against trust. With a
     confidence of 1 - ``false_alarms`` / k that happens to a function that is as good as all signals with a probability
@@ -86,7 +86,7 @@ def rivals_of(
 
 
 def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
-    """The free signal with the highest AUC on parsed rows, and the set that says so; ``None`` without a signal.
+    """Return the free signal with the highest AUC on parsed rows, and the set that says so; ``None`` without a signal.
 
     The held-out labelled rows say so, and not the pool: the best of several on the rows on which it is then set against
     trust would be flattered by the choice. Only without such rows the pool says it. Where the labelled rows themselves
@@ -105,7 +105,7 @@ def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
 
 
 def in_table(rival: Rival) -> Json:
-    """A comparison as the trust table has it: ``signal``, ``num_top``, ``auc`` and ``purity``."""
+    """Return a comparison as the trust table has it: ``signal``, ``num_top``, ``auc`` and ``purity``."""
     return {
         "signal": rival.signal,
         "num_top": rival.num_top,
@@ -115,7 +115,7 @@ def in_table(rival: Rival) -> Json:
 
 
 def what_trust_is(kind: str | None, choice: Mapping[str, object] | None) -> str:
-    """Which function the reference arm ranks by, in a sentence, from the summary of its fit."""
+    """Return which function the reference arm ranks by, in a sentence, from the summary of its fit."""
     if choice is None:
         return f"Trust here is the function {in_words(kind)}." if kind else "Trust here is a fitted function."
     taken = str(choice["taken"])
@@ -142,13 +142,13 @@ def who_won(name: str, where: str, num_rows: int, found: Json) -> str:
 
 
 def _free(rows: GradedSet) -> list[str]:
-    """The free signals that the rows have."""
+    """Return the free signals that the rows have."""
     present = rows.parsed.functions
     return [name for name in free_of(present) if name in present]
 
 
 def _first(raw_N: Float64s, draw_N: Float64s, num_top: int) -> Int64s:
-    """The places of the first rows, the highest score first, ties in the order of the draw."""
+    """Return the places of the first rows, the highest score first, ties in the order of the draw."""
     found: Int64s = np.lexsort((draw_N, -raw_N))[:num_top]
     return found
 

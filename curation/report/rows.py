@@ -62,7 +62,7 @@ class Judged:
         return int(self.correct_N.sum() if self.weight_N is None else self.weight_N[self.correct_N].sum())
 
     def subset(self, keep_N: Bools) -> "Judged":
-        """The rows for which ``keep_N`` holds."""
+        """Return the rows for which ``keep_N`` holds."""
         return Judged(
             row_ids_N=self.row_ids_N[keep_N],
             correct_N=self.correct_N[keep_N],
@@ -77,7 +77,7 @@ class Judged:
         )
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
-        """The share of right labels; NaN for no rows."""
+        """Return the share of right labels; NaN for no rows."""
         if self.weight_N is not None:
             return proportion(self.num_right, len(self), confidence=confidence)
         return share_right(self.correct_N, self.cluster_N, confidence=confidence)
@@ -98,7 +98,7 @@ class Judged:
         return self.subset(independent(self.question_N, self.row_ids_N, self.cluster_N))
 
     def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
-        """One row of each question, of labelled rows that no fit of ``functions`` has seen.
+        """Return one row of each question, of labelled rows that no fit of ``functions`` has seen.
 
         Scored labels of the source have a score of a fitted function only where it is honest: cross-fitted, or of a row
         that the fit did not read. A parsed row without one has been seen by a fit, or repeats a question; functions
@@ -134,7 +134,7 @@ class Judged:
 
 
 def free_signals(labels: TableRef) -> tuple[str, ...]:
-    """The free signals that a labels table may have, by name."""
+    """Return the free signals that a labels table may have, by name."""
     return free_of(io.open_table(labels).schema.names)
 
 
@@ -185,7 +185,7 @@ def graded_counts(grades: Sequence[TableRef]) -> Json:
 
 
 def positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
-    """The position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
+    """Return the position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.int64)
     order_N = np.argsort(ids_N, kind="stable")
@@ -196,7 +196,7 @@ def positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
 
 
 def arm_order(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
-    """All judged rows in an arm's order of preference, as positions, int64 [N].
+    """Return all judged rows in an arm's order of preference, as positions, int64 [N].
 
     First come the rows that it selected, by rank; then the others by its raw score, with unparsed ones last, because
     the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.
@@ -220,7 +220,7 @@ def _ranking(judged: Judged, arm: str, seed: int) -> Int64s:
 
 
 def selected_rows(selection: TableRef) -> pa.Table:
-    """An arm's rows by rank: ``row_id``, ``trust``, ``is_parsed``."""
+    """Return an arm's rows by rank: ``row_id``, ``trust``, ``is_parsed``."""
     columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
     return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
@@ -228,7 +228,7 @@ def selected_rows(selection: TableRef) -> pa.Table:
 def difficulties(
     examples: TableRef, domain: Domain, keep: Callable[[Int64s], Bools] | None = None
 ) -> tuple[Int64s, Float64s]:
-    """Row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
+    """Return row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
@@ -242,6 +242,6 @@ def difficulties(
 
 
 def filled(raw_N: Scores) -> Float64s:
-    """Raw scores in float64; rows without one get ``LOWEST``."""
+    """Return raw scores in float64; rows without one get ``LOWEST``."""
     filled_N: Float64s = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return filled_N

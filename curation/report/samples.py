@@ -44,7 +44,7 @@ def samples(
     selected_M: Int64s,
     measured: Mapping[str, GradedSet],
 ) -> Json | None:
-    """Rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if none are wanted.
+    """Return rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if none are wanted.
 
     Each has ``row_id``, ``prompt``, ``completion``, ``label``, ``trust``, ``gold`` and whether it is ``right``.
     ``selected_M`` are the row ids of ``arm``, whose trust function is ``function``. ``wrong_in`` names the set of the
@@ -72,7 +72,7 @@ def samples(
 
 
 def _others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
-    """Ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
+    """Return ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
     table = io.open_table(pool.labels)
     total = table.count_rows()
     columns = ["row_id", "label", "error", *([schemas.DROPPED] if schemas.DROPPED in table.schema.names else [])]
@@ -106,7 +106,7 @@ def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[
 
 
 def _rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
-    """The rows with these ids, by id; each table is scanned once."""
+    """Return the rows with these ids, by id; each table is scanned once."""
     trust = get_trust(function, 0)
     names = set(io.open_table(drawing.labels).schema.names)
     has_trust = set(trust.features) <= names
@@ -148,5 +148,5 @@ def _cut(text: str | None) -> str | None:
 
 
 def _among(ids: Sequence[int]) -> str:
-    """A filter for rows by id; of no id, one that holds for none."""
+    """Return a filter for rows by id; of no id, one that holds for none."""
     return f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"

@@ -17,7 +17,7 @@ _BLUE, _GREY, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
 
 
 def figures(search: JsonView) -> dict[str, str]:
-    """The SVG of each figure that the search has numbers for, by name."""
+    """Return the SVG of each figure that the search has numbers for, by name."""
     trials = [trial for trial in search["trials"] if trial["outcome"] is not None]
     found = {"course": course_chart(trials, search["metric"]), "finals": finals_chart(search)}
     if search["dimensions"]:
@@ -31,7 +31,7 @@ def figures(search: JsonView) -> dict[str, str]:
 
 
 def course_chart(trials: Sequence[JsonView], metric: str) -> str:
-    """The metric of every trial by its number, and the best until then."""
+    """Return the metric of every trial by its number, and the best until then."""
     with drawing():
         figure, axes = figure_of()
         by_number = sorted(trials, key=lambda trial: trial["number"])
@@ -51,7 +51,7 @@ def course_chart(trials: Sequence[JsonView], metric: str) -> str:
 
 
 def curves_chart(trials: Sequence[JsonView]) -> str:
-    """Validation AUC against steps of the best networks."""
+    """Return validation AUC against steps of the best networks."""
     with drawing():
         figure, axes = figure_of()
         for index, trial in enumerate(trials):
@@ -68,7 +68,7 @@ def curves_chart(trials: Sequence[JsonView]) -> str:
 
 
 def importance_chart(of: Mapping[str, float]) -> str:
-    """A chart of the fall of R2 when a setting is permuted."""
+    """Return a chart of the fall of R2 when a setting is permuted."""
     with drawing():
         figure, axes = figure_of()
         names = list(of)[::-1]
@@ -78,7 +78,7 @@ def importance_chart(of: Mapping[str, float]) -> str:
 
 
 def finals_chart(search: JsonView) -> str:
-    """Each finalist minus the default, with the interval that covers all finalists at once."""
+    """Return each finalist minus the default, with the interval that covers all finalists at once."""
     with drawing():
         figure, axes = figure_of()
         differences, winner = search["choice"]["differences"], search["choice"]["winner"]
@@ -100,7 +100,7 @@ def finals_chart(search: JsonView) -> str:
 
 
 def coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], metric: str) -> str:
-    """Parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
+    """Return parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
     with drawing():
         figure = new_figure(1.6 + 1.15 * len(dimensions), 3.9)
         axes = figure.subplots()

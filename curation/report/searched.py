@@ -39,7 +39,7 @@ class SearchRecord:
 
 
 def collect_search(record: SearchRecord) -> Json:
-    """The content of the page, as JSON."""
+    """Return the content of the page, as JSON."""
     found = record.found
     directory, metric = place(found["directory"]), found["metric"]
     trials = _read(directory / "trials")
@@ -78,7 +78,7 @@ def collect_search(record: SearchRecord) -> Json:
 
 
 def board_lines(trials: Sequence[Json], metric: str) -> list[str]:
-    """A leaderboard as lines of text."""
+    """Return a leaderboard as lines of text."""
     lines = [f"{'trial':>6}  {metric:>9}  {'seconds':>7}  settings"]
     for trial in trials:
         outcome = trial["outcome"]
@@ -90,20 +90,20 @@ def board_lines(trials: Sequence[Json], metric: str) -> list[str]:
 
 
 def in_words(kind: str, drawn: Mapping[str, object]) -> str:
-    """The point of a trial on one line."""
+    """Return the point of a trial on one line."""
     values = {"kind": kind, **drawn}
     return ", ".join(f"{key} {short(value)}" for key, value in values.items())
 
 
 def short(value: object) -> str:
-    """A setting's value, in few characters."""
+    """Return a setting's value, in few characters."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def choice_in_words(choice: JsonView, metric: str) -> str:
-    """The choice and its reason, in a sentence."""
+    """Return the choice and its reason, in a sentence."""
     differences = choice["differences"]
     best = choice["winner"] or max(differences, key=lambda name: differences[name]["value"])
     found = differences[best]
@@ -118,7 +118,7 @@ def choice_in_words(choice: JsonView, metric: str) -> str:
 
 
 def importance(trials: Sequence[JsonView]) -> Json | None:
-    """How much of the metric each setting explains; ``None`` with too few trials or one setting.
+    """Return how much of the metric each setting explains; ``None`` with too few trials or one setting.
 
     A random forest learns the metric from the settings. A setting's importance is by how much the forest's R2 falls
     when the values of the setting are permuted over the trials (Breiman, "Random Forests", 2001), in mean over
@@ -149,7 +149,7 @@ def _coded(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
 
 
 def _dimensions(trials: Sequence[JsonView]) -> list[str]:
-    """The settings that differ between trials, in the order of the space."""
+    """Return the settings that differ between trials, in the order of the space."""
     keys = dict.fromkeys(key for trial in trials for key in trial["drawn"])
     return [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in trials}) > 1]
 
@@ -159,6 +159,6 @@ def _values(trials: Sequence[JsonView]) -> list[float | None]:
 
 
 def _read(directory: Place) -> list[Json]:
-    """The recorded fits of a folder, by number."""
+    """Return the recorded fits of a folder, by number."""
     paths = sorted((path for path in directory.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
     return [json.loads(path.read_text()) for path in paths]

@@ -19,7 +19,7 @@ from curation.tables import io
 
 
 def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: LabelSets) -> Json:
-    """The classes of an arm's weak sets, the empty set last.
+    """Return the classes of an arm's weak sets, the empty set last.
 
     A row for each class: ``given`` pool rows whose set holds it, ``estimated`` share in the pool, ``chosen`` rows and
     their ``share``, the ``purity`` of these rows (right is the whole set) if the pool is graded, ``support``: the

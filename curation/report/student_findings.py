@@ -14,7 +14,7 @@ from curation.report.record import GROUND_TRUTH
 def with_students(
     evidence: Evidence | None, students: JsonView, training: Mapping[str, JsonView], config: JsonView
 ) -> Evidence | None:
-    """The evidence with the student of ground truth, if it was trained and tested beside its base.
+    """Return the evidence with the student of ground truth, if it was trained and tested beside its base.
 
     ``students``: the JSON of ``report.students.learned``; ``training``: the record of each arm's training.
     """

@@ -26,7 +26,7 @@ from curation.report.trained import trainings
 def learned(
     run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> Json:
-    """The students of one base: each arm's training and results, their base, and what they may be compared by.
+    """Return the students of one base: each arm's training and results, their base, and what they may be compared by.
 
     ``chosen``: the facts of each arm's selection, by arm; ``selected``: its row ids.
     """
@@ -57,7 +57,7 @@ def learned(
 def further(
     run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> list[Json]:
-    """The further students by ``name``, each with the keys of :func:`learned`.
+    """Return the further students by ``name``, each with the keys of :func:`learned`.
 
     ``against_first`` is its student's accuracy minus that of the one that teaches, by arm, paired by test row.
     """

@@ -25,7 +25,7 @@ Tests = Mapping[str, Sequence[Graded]]
 
 
 def read_tests(tests: Mapping[str, Sequence[TableRef]]) -> dict[str, list[Graded]]:
-    """The grades of every tested model."""
+    """Return the grades of every tested model."""
     return {name: [read_grades(ref) for ref in runs] for name, runs in tests.items()}
 
 
@@ -123,7 +123,7 @@ def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences
 
 
 def common_rows(tests: Tests, *names: str) -> Int64s:
-    """The ids of the rows that all models answered in all their runs, ascending."""
+    """Return the ids of the rows that all models answered in all their runs, ascending."""
     ids: Int64s = reduce(np.intersect1d, [run.row_ids_N for name in names for run in tests[name]])
     return ids
 
@@ -138,14 +138,14 @@ def compared(test: metrics.Comparison) -> Json | None:
 
 
 def _gain(tests: Tests, arm: str) -> float:
-    """The gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
+    """Return the gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
     base = accuracy(tests, BASE)
     (_, truth_NJ), _ = by_row(tests, (arm, GROUND_TRUTH))
     return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
 
 
 def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
-    """The bounds; ``None`` if they are infinite, because ground truth is not clearly above the base."""
+    """Return the bounds; ``None`` if they are infinite, because ground truth is not clearly above the base."""
     if recovery is None or not (math.isfinite(recovery.low) and math.isfinite(recovery.high)):
         return None
     return [recovery.low, recovery.high]
@@ -162,7 +162,7 @@ def nothing_to_recover(tests: Tests, seed: int) -> str | None:
 
 
 def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
-    """Recovery; ``None`` (undefined) if a model is missing or ground truth does not beat the base."""
+    """Return recovery; ``None`` (undefined) if a model is missing or ground truth does not beat the base."""
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None

@@ -46,7 +46,7 @@ def trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
 
 
 def _curves(record: JsonView) -> dict[str, Sequence[float | None]]:
-    """The record's curves and its losses at the same steps; losses between two of them are averaged."""
+    """Return the record's curves and its losses at the same steps; losses between two of them are averaged."""
     losses, curves = record["losses"], dict(record.get("curves", {}))
     steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
     if len(losses) != len(steps):
@@ -57,13 +57,13 @@ def _curves(record: JsonView) -> dict[str, Sequence[float | None]]:
 
 
 def training_chart(trained: Mapping[str, JsonView], name: str) -> str:
-    """A panel a measure, each with a line an arm, against the share of the training's steps."""
+    """Return a panel a measure, each with a line an arm, against the share of the training's steps."""
     with drawing():
         return svg(training_figure(trained), name)
 
 
 def training_figure(trained: Mapping[str, JsonView]) -> "Figure":
-    """The figure of :func:`training_chart`."""
+    """Return the figure of :func:`training_chart`."""
     shown = [key for key in MEASURES if any(_varies(found["curves"].get(key)) for found in trained.values())]
     with drawing():
         num_rows = -(-len(shown) // COLUMNS)
@@ -99,6 +99,6 @@ def training_figure(trained: Mapping[str, JsonView]) -> "Figure":
 
 
 def _varies(values: Sequence[float | None] | None) -> bool:
-    """Whether a measure has anything to show: two points, not all 0."""
+    """Return whether a measure has anything to show: two points, not all 0."""
     known = [value for value in values or () if value is not None]
     return len(known) > 1 and any(known)

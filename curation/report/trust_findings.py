@@ -18,12 +18,12 @@ WIDE_AUC = 0.2
 
 
 def nothing_selected(evidence: Evidence) -> Finding | None:
-    """A run that selected no row."""
+    """Return a run that selected no row."""
     return None if evidence.num_selected else (STOP, "nothing was selected")
 
 
 def no_signal(evidence: Evidence) -> Finding | None:
-    """Validation decides; where the pool's rows are known to be ranked well, validation is only too small."""
+    """Return validation decides; where the pool's rows are known to be ranked well, validation is only too small."""
     if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
         return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {number(auc)})"
     ranked = evidence.pool is not None and evidence.pool.auc is not None
@@ -35,7 +35,7 @@ def no_signal(evidence: Evidence) -> Finding | None:
 
 
 def at_chance(evidence: Evidence) -> Finding | None:
-    """A teacher that is not shown to be better than a uniform guess."""
+    """Return a teacher that is not shown to be better than a uniform guess."""
     teacher, chance = evidence.teacher, evidence.chance
     if teacher is None or chance is None or teacher.low > chance:
         return None
@@ -47,7 +47,7 @@ def at_chance(evidence: Evidence) -> Finding | None:
 
 
 def free_signal(evidence: Evidence) -> Finding | None:
-    """The intervals hold for all free signals together (``curation.report.rivals.rivals_of``)."""
+    """Return the intervals hold for all free signals together (``curation.report.rivals.rivals_of``)."""
     found = better_signal(evidence)
     if found is None:
         return None
@@ -66,7 +66,7 @@ def free_signal(evidence: Evidence) -> Finding | None:
 
 
 def better_signal(evidence: Evidence) -> Rival | None:
-    """The free signal that is shown to rank better than trust; of several the one with the highest AUC."""
+    """Return the free signal that is shown to rank better than trust; of several the one with the highest AUC."""
     better = [rival for rival in evidence.rivals if rival.is_better]
     return min(better, key=lambda rival: (_value(rival.auc), rival.purity.value), default=None)
 
@@ -104,7 +104,7 @@ def not_useful(evidence: Evidence) -> Finding | None:
 
 
 def few_rows(evidence: Evidence) -> Finding | None:
-    """Fewer rows outside the fit than tell, unless people checked the selection."""
+    """Return fewer rows outside the fit than tell, unless people checked the selection."""
     if _checked(evidence):
         return None
     known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]
@@ -136,7 +136,7 @@ def worse_than_a_constant(evidence: Evidence) -> Finding | None:
 
 
 def promises_too_much(evidence: Evidence) -> Finding | None:
-    """The selected rows first; then all that trust calls right, where there are more rows to tell."""
+    """Return the selected rows first; then all that trust calls right, where there are more rows to tell."""
     for where, quality in reversed(sets_of(evidence)):
         for rows, trust, right in (
             (f"the most trusted {where} rows", quality.top_trust, quality.top),
@@ -157,7 +157,7 @@ def promises_too_much(evidence: Evidence) -> Finding | None:
 
 
 def purity_falls(evidence: Evidence) -> Finding | None:
-    """A selection that is less pure than validation's rows were."""
+    """Return a selection that is less pure than validation's rows were."""
     if evidence.validation is None:
         return None
     if evidence.pool is not None:
@@ -203,19 +203,19 @@ def shifted(evidence: Evidence) -> Finding | None:
 
 
 def of_groups(evidence: Evidence) -> Finding | None:
-    """Rows of other groups may be other rows; gold labels of the pool and people tell of them."""
+    """Return rows of other groups may be other rows; gold labels of the pool and people tell of them."""
     if evidence.pool is not None or _checked(evidence) or not evidence.groups:
         return None
     return CARE, "; ".join(found.words for found in evidence.groups) + ", and no checked row says whether that matters"
 
 
 def _checked(evidence: Evidence) -> bool:
-    """Whether people checked enough selected rows to tell their purity."""
+    """Return whether people checked enough selected rows to tell their purity."""
     return evidence.checked is not None and evidence.checked.rows >= FEW_ROWS
 
 
 def sets_of(evidence: Evidence) -> list[tuple[str, Quality]]:
-    """The sets of rows on which trust was measured, by name."""
+    """Return the sets of rows on which trust was measured, by name."""
     found = (("validation", evidence.validation), ("pool", evidence.pool))
     return [(where, quality) for where, quality in found if quality is not None]
 

@@ -43,7 +43,7 @@ AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
 def sets(run: RunInputs, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
-    """The non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded.
+    """Return the non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded.
 
     Validation rows are held out under every fitted function, so that all are measured on the same ones.
     """
@@ -138,7 +138,7 @@ def _near(
 def foreseen_purities(
     source: Judged, selected: Mapping[str, pa.Table], num_pool: int, seed: int
 ) -> dict[str, Estimate | None]:
-    """The purity of each weak arm's rows as validation rows foresee it; ``None`` where nothing tells.
+    """Return the purity of each weak arm's rows as validation rows foresee it; ``None`` where nothing tells.
 
     Of an arm that ranks: ``curation.report.evidence.foreseen``; of one that draws: the share of right labels among the
     source's rows, or the parsed ones where it drew no other.
@@ -159,7 +159,7 @@ def foreseen_purities(
 
 
 def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = None) -> Evidence | None:
-    """The evidence with the labels that ``curation.report.diversity`` counted, and those of ``class_table``."""
+    """Return the evidence with the labels that ``curation.report.diversity`` counted, and those of ``class_table``."""
     if shown is None:
         return None
     given, selected = varied["pool"], varied["arms"][shown.arm]
@@ -184,7 +184,7 @@ def unread(record: GenerationRecord) -> Unread:
 
 
 def repeats(fit: JsonView) -> Repeats | None:
-    """How many labelled rows repeat a question, by the summary of the fit; ``None`` where it does not say."""
+    """Return how many labelled rows repeat a question, by the summary of the fit; ``None`` where it does not say."""
     if fit.get("num_repeats") is None:
         return None
     return Repeats(num_rows=fit["num_fit"] + fit["num_repeats"], num_questions=fit["num_fit"])
@@ -198,7 +198,7 @@ def trust_tables(
     ranked: Collection[str],
     num_pool: int,
 ) -> Json:
-    """The metrics of every trust function: by set, then ``parsed`` and ``all``.
+    """Return the metrics of every trust function: by set, then ``parsed`` and ``all``.
 
     ``ranked`` are the functions by which arms rank; the others are measured only. On parsed rows each of ``ranked``
     stands ``against`` internal confidence and the best free signal.
@@ -236,7 +236,7 @@ def trust_tables(
 
 
 def _words(record: GenerationRecord, tables: Json) -> list[str]:
-    """Which function the reference arm is, and whether it or the best free signal ranks better, in sentences."""
+    """Return which function the reference arm is, and whether it or the best free signal ranks better, in sentences."""
     words = [what_trust_is(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
     for where in ("pool", "validation"):
         seen = tables.get(where, {}).get("parsed")
@@ -283,7 +283,7 @@ def _mean(regime: str, lines: list[Json]) -> Json:
 
 
 def _share_of(n: int, num_pool: int, num_rows: int) -> int:
-    """The same share of ``num_rows`` as n is of the pool, at least one."""
+    """Return the same share of ``num_rows`` as n is of the pool, at least one."""
     return max(1, round(n / max(num_pool, 1) * num_rows))
 
 

@@ -69,7 +69,7 @@ class ReportVerdict:
     """``rule``, ``level``, ``finding`` and ``next`` each."""
 
     def to_json(self) -> Json:
-        """The verdict as a JSON object."""
+        """Return the verdict as a JSON object."""
         return asdict(self)
 
 
@@ -123,7 +123,7 @@ def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
 
 
 def _praise(evidence: Evidence) -> str:
-    """Reasons for a run without a finding."""
+    """Return reasons for a run without a finding."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(sets_of(evidence)))
     praised = (
         f"trust puts right labels first (AUC {number(auc)} on {rows:,} parsed {where} rows)"

@@ -24,7 +24,7 @@ WORD = r"(?u)\b\w+\b"
 def out_of_fold(
     texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int, *, cluster_N: Int64s | None = None
 ) -> tuple[Bools, Float64s]:
-    """Whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N].
+    """Return whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N].
 
     No fold divides a cluster; with fewer clusters than folds, each is one.
     """

@@ -26,7 +26,7 @@ PART_BYTES = 256 << 10
 
 
 def parsed(lines: Iterable[str]) -> Iterator[Json]:
-    """The events of lines; damaged lines are left out, since nothing depends on them."""
+    """Yield the events of lines; damaged lines are left out, since nothing depends on them."""
     for line in lines:
         try:
             event = json.loads(line)
@@ -37,7 +37,7 @@ def parsed(lines: Iterable[str]) -> Iterator[Json]:
 
 
 def _is_whole(event: Json) -> bool:
-    """Whether an event has what its readers ask for.
+    """Return whether an event has what its readers ask for.
 
     Raises:
         KeyError, TypeError, AttributeError: it has not.
@@ -80,7 +80,7 @@ class File:
                 logger.warning("%s: events are not written (%s)", self._path, error)
 
     def last(self, num_bytes: int) -> list[str]:
-        """The whole lines of the end of that length."""
+        """Return the whole lines of the end of that length."""
         try:
             with open_file(self._path, os.O_RDONLY | os.O_NOFOLLOW) as file:
                 start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
@@ -116,7 +116,7 @@ class Parts:
                 logger.warning("%s: events are not written (%s)", self._directory, error)
 
     def last(self, num_bytes: int) -> list[str]:
-        """The lines of the last parts, at least ``num_bytes`` of them if there are so many."""
+        """Return the lines of the last parts, at least ``num_bytes`` of them if there are so many."""
         lines: list[str] = []
         size = 0
         for number in reversed(self._numbers()):
@@ -147,5 +147,5 @@ class Parts:
 
 
 def events_of(directory: Place) -> File | Parts:
-    """The events of a run directory: lines are added, and the last ones read."""
+    """Return the events of a run directory: lines are added, and the last ones read."""
     return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")

@@ -46,7 +46,7 @@ class InEach(Generic[T]):
 
 
 def setting(**options: Any) -> Any:
-    """A field that changes how a stage works and not what it makes, so that it is no part of the cache key.
+    """Return a field that changes how a stage works and not what it makes, so that it is no part of the cache key.
 
     ``options`` are those of ``dataclasses.field``.
     """
@@ -135,7 +135,7 @@ class Stage(Inputs):
         return replace(done, outputs=as_json(done.outputs))
 
     def out(self, *path: str) -> "Out":
-        """An output, read as its type in ``Made`` says: a reference to a table or a model, or JSON.
+        """Return an output, read as its type in ``Made`` says: a reference to a table or a model, or JSON.
 
         Raises:
             KeyError: ``Made`` has no such output.
@@ -143,7 +143,7 @@ class Stage(Inputs):
         return Out(stage=self, path=path, read=_reader(type(self), path))
 
     def value(self, *path: str) -> "Out":
-        """An output as the JSON in its record; without a path, all outputs."""
+        """Return an output as the JSON in its record; without a path, all outputs."""
         return Out(stage=self, path=path)
 
     @property
@@ -156,7 +156,7 @@ _COMMON = frozenset(item.name for item in fields(Stage))
 
 
 def _reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
-    """The function that turns the recorded JSON of an output into the form that stages take."""
+    """Return the function that turns the recorded JSON of an output into the form that stages take."""
     hint: Any = stage.Made  # type: ignore[attr-defined]
     for key in path:
         if get_origin(hint) in (dict, Mapping):
@@ -220,7 +220,7 @@ Known = Mapping[str, Outputs | Skipped]
 
 
 def ordered(targets: object) -> list[Stage]:
-    """The stages that make the outputs in ``targets``, each after the stages that it waits for.
+    """Return the stages that make the outputs in ``targets``, each after the stages that it waits for.
 
     Raises:
         ValueError: two stages have the same name, or stages wait for each other in a cycle.
@@ -247,7 +247,7 @@ def ordered(targets: object) -> list[Stage]:
 
 
 def steps(stages: Iterable[Stage]) -> dict[str, int]:
-    """The length of the longest chain of stages that leads to each of the ordered ``stages``, by name."""
+    """Return the length of the longest chain of stages that leads to each of the ordered ``stages``, by name."""
     found: dict[str, int] = {}
     for stage in stages:
         found[stage.name] = 1 + max((found[out.stage.name] for out in stage.outs), default=-1)
@@ -255,12 +255,12 @@ def steps(stages: Iterable[Stage]) -> dict[str, int]:
 
 
 def waited_for(stage: Stage) -> list[str]:
-    """The names of the stages that it waits for, each once."""
+    """Return the names of the stages that it waits for, each once."""
     return list(dict.fromkeys(out.stage.name for out in stage.outs))
 
 
 def dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
-    """The named stages and all of the ordered ``stages`` that wait for them, directly or through others."""
+    """Return the named stages and all of the ordered ``stages`` that wait for them, directly or through others."""
     found = set(names)
     for stage in stages:
         if not found.isdisjoint(waited_for(stage)):
@@ -269,7 +269,7 @@ def dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
 
 
 def recorded(out: Out, known: Known) -> Any:
-    """An output as JSON; ``None`` for a missing optional one.
+    """Return an output as JSON; ``None`` for a missing optional one.
 
     Raises:
         Unknown: its stage is not done.
@@ -290,7 +290,7 @@ def recorded(out: Out, known: Known) -> Any:
 
 
 def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
-    """A value with every output in it, at any depth, replaced by what ``change`` makes of it."""
+    """Return a value with every output in it, at any depth, replaced by what ``change`` makes of it."""
     if isinstance(value, Out):
         return change(value)
     if isinstance(value, Mapping):
@@ -303,7 +303,7 @@ def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
 
 
 def resolved(value: object, known: Known) -> Any:
-    """A value with every output in it replaced by what its stage made, in the form that the work takes.
+    """Return a value with every output in it replaced by what its stage made, in the form that the work takes.
 
     Raises:
         Unknown: as for :func:`recorded`.
@@ -317,7 +317,7 @@ def resolved(value: object, known: Known) -> Any:
 
 
 def present(value: object, known: Known) -> Any:
-    """Inputs as :func:`resolved` gives them, without the parts of a mapping whose outputs are missing.
+    """Return inputs as :func:`resolved` gives them, without the parts of a mapping whose outputs are missing.
 
     Raises:
         Unknown: a stage is not done.
@@ -334,7 +334,7 @@ def present(value: object, known: Known) -> Any:
 
 
 def plain(value: object, known: Known) -> Any:
-    """A value as JSON, with every output replaced by what its stage made: the basis of a cache key.
+    """Return a value as JSON, with every output replaced by what its stage made: the basis of a cache key.
 
     Fields of sections and dataclasses are left out where they have their default, so that a new one with a default
     changes no key.
@@ -378,7 +378,7 @@ def _changed(values: JsonView, of: type, known: Known) -> Json:
 
 
 def key_of(stage: Stage, known: Known) -> Json:
-    """The key of a stage as JSON: its revision, and what its outputs depend on, without defaults.
+    """Return the key of a stage as JSON: its revision, and what its outputs depend on, without defaults.
 
     Its class is no part of it, so that classes can be renamed: it has a name of its own, and other inputs.
 

@@ -39,24 +39,24 @@ class StageTime:
 
     @classmethod
     def of(cls, stage: Stage, rows: int, seconds: float) -> Self:
-        """The time of a stage which worked on ``rows``."""
+        """Return the time of a stage which worked on ``rows``."""
         return cls(kind=stage.kind, like=like_of(stage), amount=amount_of(stage, rows), seconds=seconds)
 
 
 def like_of(stage: Stage) -> str:
-    """A fingerprint of what its time depends on, beside the amount of work."""
+    """Return a fingerprint of what its time depends on, beside the amount of work."""
     parts = {name: _plain(stage.inputs[name]) for name in ALIKE if name in stage.inputs}
     return fingerprint([stage.kind, parts, _plain(stage.settings.get("running"))])
 
 
 def amount_of(stage: Stage, rows: int) -> float:
-    """The amount of work in ``rows``: each counts once an epoch."""
+    """Return the amount of work in ``rows``: each counts once an epoch."""
     num_epochs = getattr(stage.inputs.get("recipe"), "num_epochs", None)
     return float(rows * (num_epochs(rows) if num_epochs is not None else 1))
 
 
 def _plain(value: object) -> object:
-    """An input as JSON: of a model that another stage makes, how that stage makes it."""
+    """Return an input as JSON: of a model that another stage makes, how that stage makes it."""
     if isinstance(value, Out):
         return like_of(value.stage)
     if isinstance(value, ModelRef):

@@ -79,7 +79,7 @@ class Hosts:
                     self._close(kept)
 
     def idle(self) -> list[tuple[Host, Mapping[str, float]]]:
-        """The idle hosts and the resources that they hold, the one that has been idle longest first."""
+        """Return the idle hosts and the resources that they hold, the one that has been idle longest first."""
         with self._lock:
             found = sorted((kept for kept in self._kept if not kept.users), key=lambda kept: kept.idle_since)
             free = set() if self.hold_cpus else {"CPU"}

@@ -15,7 +15,7 @@ class Load(NamedTuple):
 
     @classmethod
     def of(cls, stage: Stage) -> "Load":
-        """The load of a stage."""
+        """Return the load of a stage."""
         return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
 
 
@@ -31,7 +31,7 @@ def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
 
 
 def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
-    """Resource use, each load capped at the cluster's total."""
+    """Return resource use, each load capped at the cluster's total."""
     taken: dict[str | int, float] = {}
     for number, load in enumerate(loads):
         key = number if load.shared is None else load.shared

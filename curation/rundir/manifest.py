@@ -105,7 +105,7 @@ class Manifest:
 
     @classmethod
     def load(cls, directory: Place, *, guard: Guard = unguarded) -> Self:
-        """The manifest of a directory; an empty one where there is none yet.
+        """Return the manifest of a directory; an empty one where there is none yet.
 
         Raises:
             RunDirError: the file is not a manifest, was changed, or names a path outside the directory; or the
@@ -390,7 +390,7 @@ def _read(path: Path) -> RegisterContent | None:
 
 
 def signed(text: str) -> str:
-    """The text of a manifest with its digest, SHA-256 of the text with zeros in place of the digest."""
+    """Return the text of a manifest with its digest, SHA-256 of the text with zeros in place of the digest."""
     start, stop = len(_HEAD), len(_HEAD) + len(_NO_DIGEST)
     plain = _HEAD + _NO_DIGEST + text[stop:]
     return plain[:start] + hashlib.sha256(plain.encode()).hexdigest() + plain[stop:]

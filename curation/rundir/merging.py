@@ -19,11 +19,11 @@ class Merged:
         self._of: dict[Stage, Stage] = {}
 
     def out(self, out: Out) -> Out:
-        """The same output, of the merged stage."""
+        """Return the same output, of the merged stage."""
         return replace(out, stage=self.stage(out.stage))
 
     def stage(self, stage: Stage) -> Stage:
-        """The merged stage that does the same."""
+        """Return the merged stage that does the same."""
         if stage not in self._of:
             merged = replace(stage, needs=with_outs(stage.needs, self.out), **with_outs(stage.arguments, self.out))
             key = [stage.kind, stage.revision, plain(with_outs([merged.inputs, merged.needs], str), {})]

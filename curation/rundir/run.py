@@ -238,7 +238,7 @@ class Run:
         )
 
     def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
-        """The stages that can start next to the running ones."""
+        """Return the stages that can start next to the running ones."""
         taken = [item.stage for item in working.values()]
         most = len(left) if self._max_stages is None else self._max_stages - len(taken)
         can_begin = [status for status in left if status.state != "waits"]
@@ -254,7 +254,7 @@ class Run:
         return ready
 
     def _order(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
-        """The key by which stages that can start are sorted: one whose host is warm, then the longest."""
+        """Return the key by which stages that can start are sorted: one whose host is warm, then the longest."""
         return stage.host is None or stage.host.kind not in warm, -self._timing.lasts(stage)
 
     def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
@@ -361,7 +361,7 @@ class Run:
                 remove_older(ref, pinned[str(place(ref.uri).resolve())])
 
     def _failed(self, name: str, error: Exception) -> Exception:
-        """The exception that a run raises for an error of a stage."""
+        """Return the exception that a run raises for an error of a stage."""
         if isinstance(error, UserError):
             self._event("failed", stage=name, error=str(error))
             return error
@@ -387,7 +387,7 @@ class Run:
             self.manifest.event(kind, **fields)
 
     def _to_blame(self, name: str, error: BaseException) -> str:
-        """The stage that wrote the table which an error names: the stage that failed, or one before it."""
+        """Return the stage that wrote the table which an error names: the stage that failed, or one before it."""
         home = str(self.directory).lstrip("/")  # Lance leaves it out
         found = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
         return max(found, key=len, default=name)

@@ -194,7 +194,7 @@ def _is_lost(listing: Listing, path: str, content: Content) -> bool:
 
 
 def _below(text: str) -> str | None:
-    """A path of a record relative to the directory of the record; None for another text."""
+    """Return a path of a record relative to the directory of the record; None for another text."""
     path = str(PurePosixPath(text.removeprefix(HERE)))
     is_below = text.startswith(HERE) and not path.startswith("/") and path != "." and ".." not in path.split("/")
     return path if is_below else None

@@ -19,7 +19,7 @@ class StageSpent:
 
 
 def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
-    """Amounts of each stage that started at ``since`` or later; ``lines`` are a run's events, the oldest first.
+    """Return amounts of each stage that started at ``since`` or later; ``lines`` are a run's events, the oldest first.
 
     A stage that was cut off and goes on counts both times. What a killed driver used after its last event is not known.
     """

@@ -58,7 +58,7 @@ class Recorded(NamedTuple):
 def statuses(
     stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
 ) -> Iterator[Status]:
-    """The state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
+    """Yield the state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
 
     A stage that waits for another may turn out unchanged, if the other one makes the same outputs as before.
     """
@@ -73,7 +73,7 @@ def statuses(
 
 
 def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
-    """The state of one stage, given all ``known`` outputs so far."""
+    """Return the state of one stage, given all ``known`` outputs so far."""
     try:
         key = key_of(stage, known)
     except Absent as absent:
@@ -93,7 +93,7 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
 
 
 def _absence(out: Out, known: Known) -> str:
-    """Why an output is missing."""
+    """Return why an output is missing."""
     made = known[out.stage.name]
     if isinstance(made, Skipped):
         return made.why
@@ -105,7 +105,7 @@ def _absence(out: Out, known: Known) -> str:
 
 
 def differences(before: object, now: object, path: str = "") -> list[str]:
-    """The leaves where two keys differ, as ``a.b was X, is Y``; what is not there has its default."""
+    """Return the leaves where two keys differ, as ``a.b was X, is Y``; what is not there has its default."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return [
             line

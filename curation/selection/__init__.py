@@ -42,4 +42,4 @@ class Selector(Protocol):
     """A rule that cuts the candidates down to a budget; of an arm, made without arguments."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """The selected rows; they do not depend on the order of the candidates."""
+        """Return the selected rows; they do not depend on the order of the candidates."""

@@ -50,7 +50,7 @@ class Bound:
     num_selected: int
 
     def passes(self, row_ids_N: Int64s, raw_score_N: Floats) -> Bools:
-        """Which rows are selected, bool [N]; NaN and -inf never are."""
+        """Return which rows are selected, bool [N]; NaN and -inf never are."""
         passes_N: Bools = raw_score_N > self.score
         tied = np.flatnonzero(raw_score_N == self.score)
         if len(tied):
@@ -96,7 +96,7 @@ class PassCounts:
 
 
 def exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed: int) -> Bound:
-    """The bound that selects the same n rows as :class:`curation.selection.top_n.TopN`.
+    """Return the bound that selects the same n rows as :class:`curation.selection.top_n.TopN`.
 
     The result does not depend on the order of the rows, or on how they are divided into batches. All scores have one
     type: float64 is compared as such, in up to three passes more, float16 as float32.
@@ -151,7 +151,7 @@ def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
 
 
 def merged(tallies: Iterable[PassCounts]) -> PassCounts:
-    """The answer for the rows of all parts, in any order of the parts.
+    """Return the answer for the rows of all parts, in any order of the parts.
 
     Raises:
         ValueError: parts of float32 and of float64 are mixed.
@@ -172,7 +172,7 @@ def merged(tallies: Iterable[PassCounts]) -> PassCounts:
 
 
 def _narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
-    """The next question, or the bound, by the answer for all rows.
+    """Return the next question, or the bound, by the answer for all rows.
 
     Raises:
         BudgetError: fewer rows than n have a score.
@@ -221,7 +221,7 @@ def _tally(
 
 
 def _sampled(parts: list[Floats]) -> Int64s:
-    """Scores that may be selected, by the first bits of their keys."""
+    """Return scores that may be selected, by the first bits of their keys."""
     score_M = np.concatenate(parts)
     key_M = keys(score_M[score_M > -np.inf])
     bin_M = (key_M >> key_M.dtype.type(8 * key_M.dtype.itemsize - SAMPLE_BITS)).astype(np.int64)
@@ -229,7 +229,7 @@ def _sampled(parts: list[Floats]) -> Int64s:
 
 
 def _of_sample(asked: CountingPass, found: PassCounts) -> CountingPass:
-    """The window of scores in which the n-th one is almost surely."""
+    """Return the window of scores in which the n-th one is almost surely."""
     bits, rank = found.key_bits, asked.n / STRIDE
     margin = MARGIN * (math.sqrt(rank) + 1)
     reached_B = np.cumsum(found.counts_B[::-1])
@@ -242,7 +242,7 @@ def _of_sample(asked: CountingPass, found: PassCounts) -> CountingPass:
 
 
 def _in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
-    """The number of rows ahead of the window, and keys (or hashes) and places of those in it."""
+    """Return the number of rows ahead of the window, and keys (or hashes) and places of those in it."""
     if asked.tied_at is not None:
         score = score_of(asked.tied_at, asked.key_bits)
         tied_M = np.flatnonzero(score_S == score)
@@ -256,7 +256,7 @@ def _in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple
 
 
 def _of_collected(asked: CountingPass, keys_M: Uint64s, row_ids_M: Int64s, wanted: int) -> Bound:
-    """The bound among all rows of a window."""
+    """Return the bound among all rows of a window."""
     if asked.tied_at is not None:
         return _bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))
     key = np.partition(keys_M, len(keys_M) - wanted)[len(keys_M) - wanted]

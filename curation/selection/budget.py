@@ -32,12 +32,12 @@ class GradedScores(NamedTuple):
     """The weak labels, None for one that could not be read; not known in a package without them."""
 
     def subset(self, keep_M: Bools) -> "GradedScores":
-        """The rows where ``keep_M`` is set."""
+        """Return the rows where ``keep_M`` is set."""
         label_M = None if self.label_M is None else self.label_M[keep_M]
         return GradedScores(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M], label_M)
 
     def places(self, classes: Sequence[str]) -> Int64s:
-        """The place of each row's label among C classes, int64 [M]; C for a row without one."""
+        """Return the place of each row's label among C classes, int64 [M]; C for a row without one."""
         assert self.label_M is not None, "the caller asks"
         place = {name: number for number, name in enumerate(classes)}
         return np.array([place.get(label, len(classes)) for label in self.label_M.tolist()], dtype=np.int64)
@@ -47,22 +47,22 @@ class ReferenceScores(Protocol):
     """The reference arm's scores of the pool, read anew at each call."""
 
     def raw(self) -> Float32s:
-        """The raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
+        """Return the raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
 
     def trust_of_all(self) -> Float32s:
-        """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
+        """Return the trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
 
     def ordered(self, floor: float | None = None) -> Streamed:
         """The raw scores, of rows that score at least the ``floor``, as order statistics, which hold no score."""
 
     def num_trusted(self, threshold: float) -> int:
-        """The number of rows with at least this trust; counted batch by batch."""
+        """Return the number of rows with at least this trust; counted batch by batch."""
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
-        """Raw scores and classes of the rows or, of many, of a draw by row id."""
+        """Return raw scores and classes of the rows or, of many, of a draw by row id."""
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
-        """The number of rows of each class with at least its raw score, int64 [C]."""
+        """Return the number of rows of each class with at least its raw score, int64 [C]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +117,7 @@ class BudgetRule(Protocol):
     """A budget, made with its settings."""
 
     def count(self, pool: Pool) -> Count:
-        """The number of rows."""
+        """Return the number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def labels_apart(row_ids_N: Int64s) -> Labels:
 
 
 def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
-    """Rows that the walk takes; the seed is that of the ties."""
+    """Return rows that the walk takes; the seed is that of the ties."""
     best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
     if not n:
         return Capped(rows_n=best, num_scored=0, num_rows=0)
@@ -102,7 +102,7 @@ def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
 
 
 def walked_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
-    """Rows that the walk takes of all parts, in any order of the parts."""
+    """Return rows that the walk takes of all parts, in any order of the parts."""
     rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
     for part in parts:
         rows_n = _walk([rows_n, part.rows_n], n, cap)
@@ -111,7 +111,7 @@ def walked_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
 
 
 def num_before(label_N: npt.NDArray[Any]) -> Int64s:
-    """How many rows with the same label stand before each row, int64 [N]."""
+    """Return how many rows with the same label stand before each row, int64 [N]."""
     order_N = np.argsort(label_N, kind="stable")
     sorted_N = label_N[order_N]
     first_N = np.flatnonzero(np.concatenate([np.ones(min(1, len(sorted_N)), np.bool_), sorted_N[1:] != sorted_N[:-1]]))
@@ -121,7 +121,7 @@ def num_before(label_N: npt.NDArray[Any]) -> Int64s:
 
 
 def _last(best: npt.NDArray[np.void], cap: Int64s) -> Uint64s:
-    """The key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
+    """Return the key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
     label_M = best["label"].astype(np.int64)
     last_S = np.full(len(cap), np.iinfo(np.uint64).max)
     np.maximum.at(taken_S := np.zeros(len(cap), dtype=np.uint64), label_M, best["key"])

@@ -74,7 +74,7 @@ class AnswerLengths:
 
     @classmethod
     def of(cls, tokens_M: Int64s) -> "AnswerLengths":
-        """The statistics of these lengths; zeros for none."""
+        """Return the statistics of these lengths; zeros for none."""
         num_rows = len(tokens_M)
         sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
         return cls(num_rows=num_rows, mean=float(tokens_M.mean()) if num_rows else 0.0, sd=sd)
@@ -117,7 +117,7 @@ class FirstCut:
     """Only if there are too few held-out rows: about how many would do."""
 
     def to_json(self) -> Json:
-        """The record as a JSON object."""
+        """Return the record as a JSON object."""
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
 
     def tokens_saved(self, num_dropped: int, num_passed: int) -> Estimate:
@@ -137,7 +137,7 @@ class FirstCut:
         return Estimate(value=value, low=value - margin, high=value + margin, n=known.num_rows)
 
     def words(self) -> str:
-        """One sentence for terminal and report."""
+        """Return one sentence for terminal and report."""
         if self.off is not None:
             return f"first cut off: {self.off}"
         return (
@@ -157,7 +157,7 @@ def first_cut(
     fed_twice: float = 0.0,
     seed: int = 0,
 ) -> FirstCut:
-    """The first cut that loses at most ``loss`` of the rows that the full pass selects.
+    """Return the first cut that loses at most ``loss`` of the rows that the full pass selects.
 
     Args:
         rows: the held-out rows.
@@ -236,7 +236,7 @@ def _num_selected(rows: HeldOut, keep: float | None, full_threshold: float | Non
 
 
 def _too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
-    """Why a cut that may be made is not worth it; ``None`` if it is."""
+    """Return why a cut that may be made is not worth it; ``None`` if it is."""
     if not dropped_M.any():
         return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
     if saved.value < LEAST_SAVED:
@@ -249,7 +249,7 @@ def _too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
 
 
 def still_pays(num_asked: int, num_dropped: int, break_even: float) -> bool:
-    """Whether the rows so far leave it open that at least the share ``break_even`` of a pool is dropped.
+    """Return whether the rows so far leave it open that at least the share ``break_even`` of a pool is dropped.
 
     It is no, if even the exact upper bound (97.5 %) on the share of dropped rows is below it.
     """
@@ -263,18 +263,18 @@ def _tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
 
 
 def tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
-    """The largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
+    """Return the largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
     return int((scipy.special.bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
 
 
 def _counts(num_rows: int, keep: float, delta: float) -> Int64s:
-    """The numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
+    """Return the numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
     low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
 
 
 def _least_selected(loss: float, delta: float) -> int:
-    """The smallest number of selected rows that has a tolerance limit: (1 - loss) ** rows <= delta."""
+    """Return the smallest number of selected rows that has a tolerance limit: (1 - loss) ** rows <= delta."""
     return math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)
 
 
@@ -290,7 +290,7 @@ def _needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, 
 
 
 def _saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
-    """The share of tokens that is saved: a ratio of means, with its interval by the delta method."""
+    """Return the share of tokens that is saved: a ratio of means, with its interval by the delta method."""
     tokens_M = (rows.prompt_tokens_M + rows.output_tokens_M).astype(np.float64)
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
     num_rows, mean = len(tokens_M), float(tokens_M.mean())
@@ -303,7 +303,7 @@ def _saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
 
 
 def _selectable(full_M: Float64s) -> Float64s:
-    """The full scores with -inf for rows that are never selected."""
+    """Return the full scores with -inf for rows that are never selected."""
     return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))
 
 

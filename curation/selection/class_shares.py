@@ -73,7 +73,7 @@ def estimated(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> 
 
 
 def label_probabilities(confusion_CT: Int64s) -> Float64s:
-    """The probability of each label given the class, [C, T], smoothed by ``PRIOR_ROWS`` rows a class.
+    """Return the probability of each label given the class, [C, T], smoothed by ``PRIOR_ROWS`` rows a class.
 
     These rows are right as often as all labelled rows are; their errors are as frequent as those of all.
     """
@@ -107,7 +107,7 @@ def _most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
 
 
 def distance(first_C: npt.ArrayLike, second_C: npt.ArrayLike) -> float:
-    """The total variation distance of two sets of shares: the part that would have to change its class."""
+    """Return the total variation distance of two sets of shares: the part that would have to change its class."""
     return float(np.abs(np.asarray(first_C, dtype=np.float64) - np.asarray(second_C, dtype=np.float64)).sum() / 2)
 
 
@@ -121,7 +121,7 @@ class ClassScores:
 
     @staticmethod
     def joined(parts: "Sequence[ClassScores]") -> "ClassScores":
-        """All rows of some parts."""
+        """Return all rows of some parts."""
         return ClassScores(
             score_N=np.concatenate([part.score_N for part in parts]),
             class_N=np.concatenate([part.class_N for part in parts]),

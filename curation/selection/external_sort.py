@@ -57,7 +57,7 @@ class _Runs:
         self._num_held += len(records)
 
     def merged(self) -> Iterator[Int64s]:
-        """The numbers of all, sorted."""
+        """Yield the numbers of all, sorted."""
         if not self._sizes:
             if self._num_held:
                 yield self._sorted()["value"].copy()
@@ -97,7 +97,7 @@ class _Runs:
 
 
 def _records(value_B: Int64s, score_B: Floats, tie_B: Uint64s) -> Records:
-    """Rows as records that sort by rank: the score's key with all its bits turned, the hash, the number."""
+    """Return rows as records that sort by rank: the score's key with all its bits turned, the hash, the number."""
     key_B = ~keys(score_B)
     records: Any = np.empty(len(value_B), dtype=[("key", key_B.dtype), ("tie", np.uint64), ("value", np.int64)])
     records["key"], records["tie"], records["value"] = key_B, tie_B, value_B
@@ -110,6 +110,6 @@ def _in_order(records: Records) -> Records:
 
 
 def _upto(block: Records, last: Any) -> int:
-    """How many records of a sorted block come no later than ``last``."""
+    """Return how many records of a sorted block come no later than ``last``."""
     low, high = (int(np.searchsorted(block["key"], last["key"], side=side)) for side in ("left", "right"))
     return low + int(np.searchsorted(block["tie"][low:high], last["tie"], side="right"))

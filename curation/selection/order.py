@@ -36,10 +36,10 @@ class Ordered(Protocol):
         """The rows that may be selected."""
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
-        """The scores of these ranks [G]; the best row has rank 1, the last one ``num_scored``."""
+        """Return the scores of these ranks [G]; the best row has rank 1, the last one ``num_scored``."""
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
-        """How many rows score more than each of these or, ``inclusive``, at least that, int64 [G]."""
+        """Return how many rows score more than each of these or, ``inclusive``, at least that, int64 [G]."""
 
 
 class Sorted:
@@ -100,7 +100,7 @@ class Streamed:
 
 
 def _keys(batches: Iterable[Batch]) -> Iterable[tuple[int, Int64s]]:
-    """The number of rows of each batch, and the keys of those with a score."""
+    """Yield the number of rows of each batch, and the keys of those with a score."""
     for _, score_B in batches:
         single_B = score_B.astype(np.float32, copy=False)
         yield len(single_B), keys(single_B[single_B > -np.inf]).astype(np.int64)
@@ -115,7 +115,7 @@ def _count_cells(batches: Iterable[Batch]) -> tuple[int, Int64s]:
 
 
 def _count_within(cells: Int64s, batches: Iterable[Batch]) -> Int64s:
-    """Rows by each of some ascending cells and the rest of their keys, int64 [C, R]."""
+    """Return rows by each of some ascending cells and the rest of their keys, int64 [C, R]."""
     counts_CR = np.zeros((len(cells), 1 << REST_BITS), dtype=np.int64)
     for _, key_M in _keys(batches):
         place_M = np.minimum(np.searchsorted(cells, key_M >> REST_BITS), len(cells) - 1)

@@ -12,7 +12,7 @@ from curation.selection.top_n import TopN
 
 
 def strata(difficulty_N: Float64s, num_bins: int) -> Int64s:
-    """The difficulty bin of each row, int64 [N]; bins have about equal size, and equal difficulties share a bin.
+    """Return the difficulty bin of each row, int64 [N]; bins have about equal size, and equal difficulties share a bin.
 
     Bins count from 0, the easiest; rows of unknown difficulty (NaN) are the bin ``num_bins``.
     """
@@ -60,7 +60,7 @@ class ByStratum(ABC):
     """Quotas by difficulty bin, in proportion to weights that no bin's size is exceeded by."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """Each bin's top rows, by :class:`TopN` within the bin, ranked together.
+        """Return each bin's top rows, by :class:`TopN` within the bin, ranked together.
 
         Raises:
             BudgetError: fewer rows than the budget.
@@ -75,14 +75,14 @@ class ByStratum(ABC):
 
     @abstractmethod
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """The weight of each bin, by its number of rows that may be selected."""
+        """Return the weight of each bin, by its number of rows that may be selected."""
 
 
 class Stratified(ByStratum):
     """Quotas follow the bins' sizes."""
 
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """The sizes."""
+        """Return the sizes."""
         return sizes_S
 
 
@@ -90,7 +90,7 @@ class DistributionAware(ByStratum):
     """Quotas follow the teacher's accuracy in the bins (paper, App. "Baseline Details")."""
 
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """The accuracies."""
+        """Return the accuracies."""
         assert candidates.accuracy_S is not None, "curation.arms declares that the rule reads it"
         return candidates.accuracy_S
 
@@ -99,7 +99,7 @@ class Matched(ByStratum):
     """Quotas follow the bins of the rows that the reference arm selects."""
 
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """The reference arm's rows in each bin."""
+        """Return the reference arm's rows in each bin."""
         assert candidates.reference_M is not None, "curation.arms declares that the rule reads it"
         return _count(candidates, np.isin(candidates.row_ids_N, candidates.reference_M))
 

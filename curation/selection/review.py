@@ -148,7 +148,7 @@ def _strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
 
 
 def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
-    """The mean trust of each stratum, kept away from 0 and 1, where it would claim to know the answer."""
+    """Return the mean trust of each stratum, kept away from 0 and 1, where it would claim to know the answer."""
     known_R = np.isfinite(trust_R)
     count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
     total_S = np.bincount(stratum_R[known_R], weights=trust_R[known_R], minlength=num_strata)
@@ -165,7 +165,7 @@ def _extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> In
 
 
 def _smallest(hash_N: Uint64s, count: int) -> Bools:
-    """Which rows have the ``count`` smallest hashes, bool [N]."""
+    """Return which rows have the ``count`` smallest hashes, bool [N]."""
     found_N = np.zeros(len(hash_N), dtype=np.bool_)
     if count >= len(hash_N):
         found_N[:] = True

@@ -21,7 +21,7 @@ def keys(score_N: Floats) -> Unsigned:
 
 
 def scores(key_N: Unsigned) -> Floats:
-    """The scores of keys, [N]: the inverse of :func:`keys`."""
+    """Return the scores of keys, [N]: the inverse of :func:`keys`."""
     kind: Any = key_N.dtype.type
     top = kind(1) << kind(8 * key_N.dtype.itemsize - 1)
     bits_N = np.where(key_N & top, key_N ^ top, ~key_N)
@@ -30,22 +30,22 @@ def scores(key_N: Unsigned) -> Floats:
 
 
 def score_of(key: int, bits: int) -> Any:
-    """The score of one key, as a numpy scalar of that width."""
+    """Return the score of one key, as a numpy scalar of that width."""
     return scores(np.array([key], dtype=np.uint32 if bits == 32 else np.uint64))[0]
 
 
 def lowest(bits: int) -> int:
-    """The key of the lowest finite score."""
+    """Return the key of the lowest finite score."""
     kind: Any = np.float32 if bits == 32 else np.float64
     return int(keys(np.array([np.finfo(kind).min], dtype=kind))[0])
 
 
 def highest(bits: int) -> int:
-    """The key of +inf."""
+    """Return the key of +inf."""
     return int(keys(np.array([np.inf], dtype=np.float32 if bits == 32 else np.float64))[0])
 
 
 def without_minus_zero(first: int, last: int, bits: int) -> tuple[int, int]:
-    """The same range of keys, with ends that compare as their scores do: no score has the key of -0.0."""
+    """Return the same range of keys, with ends that compare as their scores do: no score has the key of -0.0."""
     minus_zero = (1 << bits - 1) - 1
     return first + (first == minus_zero), last - (last == minus_zero)

@@ -19,7 +19,7 @@ class TopN:
     """
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """The top ``budget`` rows in rank order.
+        """Return the top ``budget`` rows in rank order.
 
         Raises:
             BudgetError: the budget is not positive, or larger than the number of rows with a score.
@@ -40,7 +40,7 @@ class TopN:
 
 
 def in_rank_order(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
-    """The ids of selected rows, the highest score first, of equal scores the smallest hash, int64 [n]."""
+    """Return the ids of selected rows, the highest score first, of equal scores the smallest hash, int64 [n]."""
     # hash64 is a bijection for a given seed, so different ids never tie
     ranked_n: Int64s = row_ids_n[np.lexsort((hash64(row_ids_n, seed), -raw_score_n))]
     return ranked_n

@@ -63,22 +63,22 @@ class SignalMethod(ABC):
 
     @abstractmethod
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Requests about a row, usually one question; none where nothing can be asked.
+        """Return requests about a row, usually one question; none where nothing can be asked.
 
         The i-th requests of all rows go to the model together, with a seed of their own: repeated ones are samples.
         """
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """How answers are drawn, given how the weak labels, or a judge's answers, are: by default alike."""
+        """Return how answers are drawn, given how the weak labels, or a judge's answers, are: by default alike."""
         return base
 
     @abstractmethod
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """The signal, from one answer a request, in their order; None where nothing can be read."""
+        """Return the signal, from one answer a request, in their order; None where nothing can be read."""
 
 
 def get_signal(name: str, **options: object) -> SignalMethod:
-    """The signal of a column (``SIGNALS``), or of a class ``module:Class``, made with ``options``.
+    """Return the signal of a column (``SIGNALS``), or of a class ``module:Class``, made with ``options``.
 
     Raises:
         ConfigError: options that the class does not take.
@@ -89,7 +89,7 @@ def get_signal(name: str, **options: object) -> SignalMethod:
 
 
 def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:
-    """Whether a completion states the weak label; one that cannot be read, or compared, states another."""
+    """Return whether a completion states the weak label; one that cannot be read, or compared, states another."""
     label, _ = attempt(domain.parse, completion, example)
     if label is None or weak.label is None:
         return False
@@ -97,7 +97,7 @@ def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> boo
 
 
 def label_request(domain: Domain, row_id: int, example: Example) -> Request:
-    """The question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
+    """Return the question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
     options, stepwise = domain.options(example), isinstance(domain, Constrained) and domain.stepwise
     given = completion_of(domain, example)
     blank = () if options is None or stepwise else domain.content_free(example)

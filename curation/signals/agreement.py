@@ -19,11 +19,11 @@ class EnsembleAgreement(SignalMethod):
     name = "ensemble_agreement"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The question that the weak teacher was asked."""
+        """Return the question that the weak teacher was asked."""
         return [label_request(domain, row_id, example)]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """1 or 0; a label that cannot be read agrees with none."""
+        """Return 1 or 0; a label that cannot be read agrees with none."""
         return float(agrees(domain, answers[0].completion, example, weak))
 
 
@@ -41,16 +41,16 @@ class SelfConsistency(SignalMethod):
         self._temperature = temperature
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The weak teacher's question, once a sample."""
+        """Return the weak teacher's question, once a sample."""
         request = label_request(domain, row_id, example)
         return [request] * (self._num_samples if request.is_drawn else 1)
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """The decoding of the weak labels, but at this temperature."""
+        """Return the decoding of the weak labels, but at this temperature."""
         return base.model_copy(update={"temperature": self._temperature})
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """The share, in [0, 1]; samples that cannot be read agree with none."""
+        """Return the share, in [0, 1]; samples that cannot be read agree with none."""
         if answers[0].option_logprobs is not None:
             scores = above(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
             options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]

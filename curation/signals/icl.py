@@ -23,12 +23,12 @@ class IclMeanLogprob(SignalMethod):
         self._shots = tuple(shots)
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The weak completion as the only option; nothing for an empty one."""
+        """Return the weak completion as the only option; nothing for an empty one."""
         if not weak.completion:
             return []
         prompt = domain.prompt(example, shots=self._shots)
         return [Request(row_id=row_id, prompt=prompt, options=(weak.completion,))]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """The mean log-probability, at most 0."""
+        """Return the mean log-probability, at most 0."""
         return answers[0].mean_logprob

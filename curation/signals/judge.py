@@ -61,7 +61,7 @@ class JudgeVerdict(SignalMethod):
         return [Request(row_id=row_id, prompt=domain.prompt(example) + question)]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """1, 0, or None where it gives no verdict."""
+        """Return 1, 0, or None where it gives no verdict."""
         text = answers[0].completion
         verdicts = {word.lower() for word in _FIELD.findall(text)[-1:] or _VERDICT.findall(text)}
         return float(verdicts == {"true"}) if len(verdicts) == 1 else None
@@ -80,7 +80,7 @@ class ChosenVerdict(SignalMethod):
         self._check = JudgeCheck(**options)
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The judge's prompt about the label, with the two words as options.
+        """Return the judge's prompt about the label, with the two words as options.
 
         ``gold`` of the example is the reference, where it has one.
 

@@ -27,7 +27,7 @@ def measure(
     seed: int,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[int, float | None]:
-    """The signal of each row by row id; None where it cannot be asked, answered or read.
+    """Return the signal of each row by row id; None where it cannot be asked, answered or read.
 
     ``decoding`` is that of the labelling pass; ``on_batch`` is called as answers come. Unparsed rows are not asked
     but by ``READS_UNPARSED``.
@@ -63,7 +63,7 @@ def measure(
 
 
 def rewards(model: RewardModel, domain: Domain, rows: Iterable[Row]) -> dict[int, float | None]:
-    """The reward of each row's weak answer by row id, any real number; None where it cannot be had.
+    """Return the reward of each row's weak answer by row id, any real number; None where it cannot be had.
 
     Unparsed rows have none: arms that rank leave them out.
     """

@@ -43,20 +43,20 @@ class VerbalizedConfidence(SignalMethod):
     name = "verbalized_confidence"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The row's prompt and weak answer, and the question."""
+        """Return the row's prompt and weak answer, and the question."""
         return [Request(row_id=row_id, prompt=f"{domain.prompt(example)}{weak.completion}{QUESTION}")]
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """Greedy, one short line."""
+        """Return greedy, one short line."""
         return DecodingConfig(max_tokens=MAX_TOKENS)
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """The confidence that :func:`parse_confidence` reads."""
+        """Return the confidence that :func:`parse_confidence` reads."""
         return parse_confidence(answers[0].completion)
 
 
 def parse_confidence(text: str) -> float | None:
-    """The confidence in [0, 1] that a reply states; None where it states none.
+    """Return the confidence in [0, 1] that a reply states; None where it states none.
 
     The first number decides, since a model that goes on talks of something else: with a percent sign or word a
     percentage; with ``/``, ``of``, ``out of`` or ``in`` a share (50/50 are odds); alone a probability up to 1 and a
@@ -78,7 +78,7 @@ def parse_confidence(text: str) -> float | None:
 
 
 def _number(text: str) -> float:
-    """A numeral of ``_NUMBER``; a comma before three digits groups thousands, another one is decimal."""
+    """Return a numeral of ``_NUMBER``; a comma before three digits groups thousands, another one is decimal."""
     text = re.sub(r",(?=\d{3}(?!\d))", "", text).replace(",", ".")
     return float(text) if text.count(".") <= 1 else float("inf")
 

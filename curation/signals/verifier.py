@@ -19,12 +19,12 @@ class Verifier(SignalMethod):
     name = "reward"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The row's prompt and weak answer, and the question; the verdicts are scored."""
+        """Return the row's prompt and weak answer, and the question; the verdicts are scored."""
         prompt = f"{domain.prompt(example)}{weak.completion}{QUESTION}"
         return [Request(row_id=row_id, prompt=prompt, options=VERDICTS)]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """The log-odds, any real number."""
+        """Return the log-odds, any real number."""
         if answers[0].option_logprobs is None:
             return None
         yes, no = answers[0].option_logprobs

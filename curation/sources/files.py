@@ -42,7 +42,7 @@ MOST_NAMED = 3
 
 
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
-    """The files of a source in the order of their numbers.
+    """Return the files of a source in the order of their numbers.
 
     Folders and globs match files with an ending of the format (``auto``: of any known one), of one split and format.
     Files among ``known`` keep their numbers; new files get the next numbers, in sorted order. Row counts of Parquet and
@@ -134,14 +134,14 @@ def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]])
 
 
 def nearest(name: str, columns: Iterable[str]) -> str | None:
-    """The column whose name is most like another one, whatever its case; ``None`` where none is like it."""
+    """Return the column whose name is most like another one, whatever its case; ``None`` where none is like it."""
     by_lower = {column.strip().lower(): column for column in columns}
     close = difflib.get_close_matches(name.strip().lower(), by_lower, n=1)
     return by_lower[close[0]] if close else None
 
 
 def installed_readers() -> list[str]:
-    """The names of readers in installed packages."""
+    """Return the names of readers in installed packages."""
     return [name for group in READERS.groups for name in installed(group)]
 
 
@@ -185,7 +185,7 @@ def _check_read(source: SourceConfig, forms: Collection[str]) -> None:
 
 
 def _with_its_time(old: SourceFile, new: SourceFile) -> str:
-    """Words on a local file of the same bytes whose time alone is another, as a copy or a checkout makes it."""
+    """Return words on a local file of the same bytes whose time alone is another, as a copy or a checkout makes it."""
     is_touched = new.content and replace(new, modified=old.modified) == old and "://" not in old.path
     if not is_touched:
         return ""
@@ -195,7 +195,7 @@ def _with_its_time(old: SourceFile, new: SourceFile) -> str:
 
 
 def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialect) -> bool:
-    """Whether a file is as it was; of a Lance table only its version tells."""
+    """Return whether a file is as it was; of a Lance table only its version tells."""
     if old is None or form == "lance" or (form in TEXTS and old.dialect.asked(form) != dialect.asked(form)):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)

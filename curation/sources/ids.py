@@ -17,7 +17,7 @@ from curation.tables.schemas import FILE_SHIFT
 
 
 def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> Int64s:
-    """The ids of the rows ``start`` to ``stop`` of a file, int64 [N].
+    """Return the ids of the rows ``start`` to ``stop`` of a file, int64 [N].
 
     Raises:
         SourceError: a user's id is null, not an integer, or negative.

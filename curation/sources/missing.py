@@ -18,7 +18,7 @@ from curation.sources.source_file import SourceFile
 
 
 def missing(value: object) -> bool:
-    """Whether the value of a cell is missing; a list or a struct never is."""
+    """Return whether the value of a cell is missing; a list or a struct never is."""
     if isinstance(value, str):
         return not value or value.isspace()
     if value is None or isinstance(value, list | tuple | Mapping):
@@ -49,7 +49,7 @@ def as_json(values: Iterable[object]) -> pa.Array:
 
 
 def raw_rows(batch: pa.RecordBatch) -> list[Json]:
-    """The rows of a batch from a file, as a domain gets them: None for missing values.
+    """Return the rows of a batch from a file, as a domain gets them: None for missing values.
 
     Raises:
         SourceError: neither Python nor Arrow's own texts can give the values of a column.
@@ -91,7 +91,7 @@ _TEXTS = ("text", "json", "choice")
 
 
 def kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.Field]:
-    """The columns with the types that they have in the files.
+    """Return the columns with the types that they have in the files.
 
     Raises:
         SourceError: files disagree about the type of a column.
@@ -100,7 +100,7 @@ def kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.
 
 
 def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values in the column's type; as texts where files name none, lists and structs as JSON."""
+    """Return the values in the column's type; as texts where files name none, lists and structs as JSON."""
     if values.type == kind:
         return values
     if pa.types.is_string(kind) and not pa.types.is_string(values.type):

@@ -34,7 +34,7 @@ BLOCKS, BLOCK_BYTES = 16, 64 << 10
 
 
 def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """The filesystem of a path or URL, and the path on it.
+    """Return the filesystem of a path or URL, and the path on it.
 
     Raises:
         SourceError: neither pyarrow nor fsspec understands the URL.
@@ -83,7 +83,7 @@ def is_of_store(error: Exception, path: str) -> bool:
 
 
 def stamp(path: str) -> tuple[int, str]:
-    """The size and the tag of a file, as they stand in :class:`FoundFile`.
+    """Return the size and the tag of a file, as they stand in :class:`FoundFile`.
 
     Raises:
         OSError: the file cannot be looked at.
@@ -134,7 +134,7 @@ def _find(path: str) -> tuple[list[FoundFile], bool]:
 
 
 def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[FoundFile]:
-    """The visible files under ``root`` whose path from there matches, named under ``shown``, sorted."""
+    """Return the visible files under ``root`` whose path from there matches, named under ``shown``, sorted."""
     found: dict[str, FoundFile] = {}
     for info in fs.get_file_info(pafs.FileSelector(root, recursive=True)):
         inner = info.path.removeprefix(root).lstrip("/")
@@ -169,7 +169,7 @@ def _modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
 
 
 def _expression(pattern: str) -> str:
-    """A glob as a regular expression: ``*`` and ``?`` stay within a folder, ``**/`` crosses folders."""
+    """Return a glob as a regular expression: ``*`` and ``?`` stay within a folder, ``**/`` crosses folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
     special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(

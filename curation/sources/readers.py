@@ -52,7 +52,7 @@ class Reads(Protocol):
         """Count the rows of a file, and name its columns with their types, as the file has them."""
 
     def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """The rows ``start`` to ``stop`` in their order, as batches of these columns, which the file has."""
+        """Return the rows ``start`` to ``stop`` in their order, as batches of these columns, which the file has."""
 
 
 def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
@@ -88,7 +88,7 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
 def read_rows(
     file: SourceFile, start: int = 0, stop: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
+    """Yield the rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
     Raises:
         SourceError: a record cannot be read (with its line), the file has fewer rows than counted before, or it is

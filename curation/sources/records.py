@@ -83,7 +83,7 @@ def records(path: str, form: str, offset: int, number: int, dialect: Dialect = P
 
 
 def _open(path: str, offset: int) -> pa.NativeFile:
-    """A file, open at a byte of its text; compressed text is read up to it."""
+    """Return a file, open at a byte of its text; compressed text is read up to it."""
     fs, inner = filesystem(path)
     compression = next((name for ending, name in COMPRESSED.items() if inner.lower().endswith(ending)), None)
     if compression is None:
@@ -153,7 +153,7 @@ def _bytes(text: str) -> bytes:
 
 
 def json_object(path: str, number: int, record: bytes) -> Json:
-    """The object in a JSONL record.
+    """Return the object in a JSONL record.
 
     Raises:
         SourceError: the record is not UTF-8, not JSON, no object, or has a key twice or half of a surrogate pair.
@@ -305,7 +305,7 @@ def _near(text: str, at: int) -> str:
 
 
 def _lines(file: pa.NativeFile) -> Iterator[bytes]:
-    """The lines of an open file with their ends, read a mebibyte at a time."""
+    """Yield the lines of an open file with their ends, read a mebibyte at a time."""
     rest: list[bytes] = []
     while block := file.read(BLOCK_BYTES):
         lines = block.split(b"\n")

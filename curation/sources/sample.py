@@ -30,7 +30,7 @@ class SampledRow(NamedTuple):
 
 
 def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None) -> list[SampledRow]:
-    """The rows at these positions of a source, in the order asked for.
+    """Return the rows at these positions of a source, in the order asked for.
 
     A source's positions go through its files in the order of their numbers. Only what holds a wanted row is read: of
     Parquet the row group up to it, of JSONL and CSV at most 10,000 records.

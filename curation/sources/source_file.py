@@ -80,12 +80,12 @@ class SourceFile:
         }
 
     def recorded(self) -> Json:
-        """The file as the manifest has it: with ``content`` where it is known."""
+        """Return the file as the manifest has it: with ``content`` where it is known."""
         return self.to_json() | ({"content": self.content} if self.content else {})
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         return cls(**{**value, "marks": tuple(value["marks"])})
 
     @classmethod
@@ -116,7 +116,7 @@ class Stretch:
 
 
 def stretches(files: Iterable[SourceFile], most_rows: int) -> Iterator[Stretch]:
-    """All rows of the files in their order, at most ``most_rows`` in a stretch."""
+    """Yield all rows of the files in their order, at most ``most_rows`` in a stretch."""
     for file in files:
         for start in range(0, file.num_rows, most_rows):
             yield Stretch(file=file, start=start, stop=min(start + most_rows, file.num_rows))

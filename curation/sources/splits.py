@@ -87,7 +87,7 @@ class Permutation:
         return moved_N
 
     def inverse(self, places_N: Int64s) -> Int64s:
-        """The positions that go to these places, int64 [N]."""
+        """Return the positions that go to these places, int64 [N]."""
         moved_N = self._network(np.asarray(places_N, dtype=np.int64), back=True)
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
             moved_N[outside] = self._network(moved_N[outside], back=True)
@@ -159,13 +159,13 @@ class Assignment:
     permutation: Permutation | GroupedPermutation
 
     def split_of(self, positions_N: Int64s) -> Int64s:
-        """The place in ``counts`` of each position's split, int64 [N]; ``len(counts)`` for rows of no split."""
+        """Return the place in ``counts`` of each position's split, int64 [N]; ``len(counts)`` for rows of no split."""
         ends = np.cumsum(list(self.counts.values()))
         place_N: Int64s = np.searchsorted(ends, self.permutation(positions_N), side="right")
         return place_N
 
     def draw(self, splits: Collection[str], num: int, seed: int) -> Int64s:
-        """Positions of ``num`` rows of these splits together, drawn at random without replacement; int64 [num].
+        """Return positions of ``num`` rows of these splits together, drawn at random without replacement; int64 [num].
 
         In random order. The rows need not be read for it, nor their positions listed.
         """
@@ -241,7 +241,7 @@ def assign(
 def assignment_of(
     config: RowsConfig, source: str, files: Sequence[SourceFile], taken: Mapping[str, int] = NOTHING
 ) -> Assignment:
-    """How a run deals the rows of one of its sources; ``taken``: rows of the splits that were dealt before.
+    """Return how a run deals the rows of one of its sources; ``taken``: rows of the splits that were dealt before.
 
     Raises:
         ConfigError, SourceError: as :func:`assign`.
@@ -267,7 +267,7 @@ def _words(rows: Mapping[str, int]) -> str:
 def split_sizes(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, int]:
-    """The rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
+    """Return the rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
 
     Raises:
         ConfigError, SourceError: as :func:`assign`.

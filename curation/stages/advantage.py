@@ -130,7 +130,7 @@ def _of_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Json:
 
 
 def _value(ids_M: Int64s, job: ValueMoves) -> pa.Table:
-    """The rows of a chunk; one that the engine cannot value is an error row."""
+    """Return the rows of a chunk; one that the engine cannot value is an error row."""
     domain = _domain(job.domain.model_dump_json())
     position = position_of(domain)
     assert position is not None, "a run whose labels are no moves has no such stage"

@@ -66,7 +66,7 @@ class Answers:
 
 
 def entry_of(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
-    """The entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
+    """Return the entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
 
     It renders all questions, in Ray tasks.
     """
@@ -89,7 +89,7 @@ def entry_of(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
 
 
 def find(entry: AnswersPlace) -> Answers | None:
-    """The answers of an entry; ``None`` if there are none, or the file does not hold exactly these.
+    """Return the answers of an entry; ``None`` if there are none, or the file does not hold exactly these.
 
     Raises:
         OSError: the file cannot be read.
@@ -130,7 +130,7 @@ def keep(entry: AnswersPlace, labels: TableRef, run: str) -> bool:
 
 
 def recall(job: LabelJob, answers: Answers) -> PassResult:
-    """The labels table of ``job``, made of kept answers in Ray tasks; no model is started.
+    """Return the labels table of ``job``, made of kept answers in Ray tasks; no model is started.
 
     Raises:
         RunFailedError: more than ``max_error_rate`` of the rows failed.
@@ -150,7 +150,7 @@ def _batches(examples: TableRef) -> Iterator[pa.RecordBatch]:
 
 
 def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConfig) -> dict[int, str]:
-    """A digest of the question of each row that can be asked, by row id."""
+    """Return a digest of the question of each row that can be asked, by row id."""
     made, found = as_asked(get_domain(domain), decoding), {}
     for row in batch.to_pylist():
         if row["error"] is None:
@@ -162,12 +162,12 @@ def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConf
 
 
 def _answered(batch: pa.RecordBatch, answers: pa.Table) -> pa.Table:
-    """The answers to the questions of these rows."""
+    """Return the answers to the questions of these rows."""
     return answers.filter(pc.is_in(answers["row_id"], value_set=batch.column("row_id")))
 
 
 def _recalled(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:
-    """The labels of these rows."""
+    """Return the labels of these rows."""
     labels = label_rows(job, get_domain(job.domain), RecordedTeacher(answers), batch.to_pylist())
     return pa.Table.from_batches(labels, schema=job.schema(0))
 
@@ -202,7 +202,7 @@ class RecordedTeacher:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The answers to the requests (see ``Teacher.label``); no gate stops what is there."""
+        """Yield the answers to the requests (see ``Teacher.label``); no gate stops what is there."""
         places = [self._place[request.row_id] for request in requests]
         yield from self._answers.take(places).combine_chunks().to_batches()
 

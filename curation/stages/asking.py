@@ -66,7 +66,7 @@ class TeacherUse(Inputs):
         return Host(name=name, kind=kind, shared=True)
 
     def takes(self, rows: int | None) -> dict[str, float]:
-        """The resources that a pass over ``rows`` rows occupies: one actor a chunk, at most ``actors.max``."""
+        """Return the resources that a pass over ``rows`` rows occupies: one actor a chunk, at most ``actors.max``."""
         actors = self.ask.actors
         chunks = actors.max if rows is None else math.ceil(rows / self.ask.first_chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
@@ -88,7 +88,7 @@ class TeacherUse(Inputs):
         return asked.model_copy(update={"endpoint": server.model_copy(update={"again": again})})
 
     def changed(self, **changes: object) -> Self:
-        """The same model, started the same way, but asked differently."""
+        """Return the same model, started the same way, but asked differently."""
         return replace(self, ask=self.ask.model_copy(update=changes))
 
     @contextmanager
@@ -122,7 +122,7 @@ class TeacherUse(Inputs):
         return self.model.adapter or self.model.base
 
     def record(self, result: PassResult) -> Json:
-        """The record of the stage's pass, for the report."""
+        """Return the record of the stage's pass, for the report."""
         return {
             "model": self.name,
             "backend": self.backend,
@@ -155,7 +155,7 @@ class AskModel(Stage):
         return {**super().settings, "running": self.teacher.running}
 
     def teacher_fields(self, task: Task) -> TeacherFields:
-        """Fields of its pass's job: which teacher is asked, and how."""
+        """Return fields of its pass's job: which teacher is asked, and how."""
         return {
             "teacher": self.teacher.asked(self.decoding, again=task.manifest.asked_again.get(task.name, 0)),
             "model": self.teacher.model,
@@ -197,7 +197,7 @@ class SettleBackend(Stage):
 
 
 def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
-    """The backend of a model, for which Ray must run.
+    """Return the backend of a model, for which Ray must run.
 
     The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
     differ from theirs.

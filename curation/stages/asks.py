@@ -51,7 +51,7 @@ def ask_of(
     directory: Place,
     attempts: int = 0,
 ) -> Ask:
-    """A signal whose values are to stand in ``directory``, by a name that tells other settings apart.
+    """Return a signal whose values are to stand in ``directory``, by a name that tells other settings apart.
 
     ``attempts``: how often it was measured anew by request (``--redo``); the values of each time have a table.
     """

@@ -44,7 +44,7 @@ def second_answers(
     decoding: DecodingConfig,
     seed: int,
 ) -> SecondAnswers:
-    """The probability that the other order gives to the same answer, and the tokens that this took, by row id.
+    """Return the probability that the other order gives to the same answer, and the tokens that this took, by row id.
 
     ``batches`` are the answers in the first order (``schemas.completions``). Rows without a label have no values, and
     those whose second question fails no probability.
@@ -73,7 +73,7 @@ def second_answers(
 
 
 def _share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
-    """The probability of a label's option, of two options of which ``option_share`` is that of the likelier one.
+    """Return the probability of a label's option, of two options of which ``option_share`` is that of the likelier one.
 
     An answer that is drawn has no such share: 1 where it states the label, 0 where it states the other one.
     """

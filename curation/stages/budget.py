@@ -125,7 +125,7 @@ def _num_right(grades: TableRef | None, out_M: Int64s) -> int:
 
 
 def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
-    """The graded rows of a labelled split; NaN where it could not be chosen.
+    """Return the graded rows of a labelled split; NaN where it could not be chosen.
 
     ``distinct``: rows that count as independent draws alone (``curation.trust.parts.independent``).
     """

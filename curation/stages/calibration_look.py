@@ -58,7 +58,7 @@ def _label(scores: Sequence[float], less: Sequence[float] | None, options: Seque
 
 
 def _words(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:
-    """Shares, the test, and what to set."""
+    """Return shares, the test, and what to set."""
     from scipy.stats import binomtest
 
     gained = sum(now and not before for before, now in zip(plain, calibrated, strict=True))

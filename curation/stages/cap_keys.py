@@ -55,7 +55,7 @@ class LabelKeys:
     """For arms that draw rows and teach gold: their gold labels count, not the weak ones."""
 
     def reader(self) -> Reader:
-        """A reader of one pass; it holds 24 bytes for each run of consecutive ids of the tables that it reads.
+        """Return a reader of one pass; it holds 24 bytes for each run of consecutive ids of the tables that it reads.
 
         Raises:
             ConfigError: a column cannot be read as text, or the function failed.

@@ -66,19 +66,19 @@ class ChoiceInputs(Inputs):
 
 
 def declared(selection: SelectionConfig) -> dict[str, Any]:
-    """The registries' entries of the arms and the budget, but for the words."""
+    """Return the registries' entries of the arms and the budget, but for the words."""
     arms = {name: replace(ARMS[name], words="") for name in selection.used}
     trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
 
 
 def is_verified(arm: Arm, selection: SelectionConfig) -> bool:
-    """Whether rows that a check fails are dropped from an arm: it ranks as the rows to check were chosen."""
+    """Return whether rows that a check fails are dropped from an arm: it ranks as the rows to check were chosen."""
     return arm.ranked and arm.trust == ARMS[selection.budget.reference].trust
 
 
 def measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
-    """A choice among the arms that can be measured, and why the others cannot, in words by arm.
+    """Return a choice among the arms that can be measured, and why the others cannot, in words by arm.
 
     An arm cannot be measured if its signal gave no value that can be read, of any labelled row.
 
@@ -167,7 +167,7 @@ class Chooser:
         return self._quota is not None and arm.takes_top
 
     def taken(self, arm: Arm) -> ArmRows:
-        """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
+        """Return the rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
         if self._n and arm.rule == TOP and not arm.gold and self._cap is None and not self._is_divided(arm):
             scores = self.scores(arm)
             bound = scores.bound(self._n, derive(self._job.seed, "ties"))
@@ -176,7 +176,7 @@ class Chooser:
         return ArmRows(row_ids=[cut.row_ids_n], threshold=cut.threshold)
 
     def cut(self, arm: Arm) -> Cut:
-        """The rows of an arm, in rank order."""
+        """Return the rows of an arm, in rank order."""
         if not self._n:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
         return self._cut_gold(arm) if arm.gold else self._by_rule(arm)
@@ -189,7 +189,7 @@ class Chooser:
         return rule.cut(candidates, num, derive(self._job.seed, "ties"))
 
     def scores(self, arm: Arm) -> PoolScores:
-        """The scores that rank the rows which an arm may take."""
+        """Return the scores that rank the rows which an arm may take."""
         # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
         seed = derive(self._job.seed, "draw")
         return PoolScores(
@@ -206,7 +206,7 @@ class Chooser:
         )
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:
-        """How many ``selected`` rows of an arm rank last, since its signal could not be read."""
+        """Return how many ``selected`` rows of an arm rank last, since its signal could not be read."""
         if arm.signal is None:
             return 0
         unread_ids = BitMap64()
@@ -223,7 +223,7 @@ class Chooser:
         return self._bin_N
 
     def candidates(self, arm: Arm) -> Candidates:
-        """The rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
+        """Return the rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
         candidates = self.scores(arm).candidates()
         if self._cap is not None:
             left_N = np.isin(candidates.row_ids_N, self._capped(arm, len(candidates.row_ids_N)).row_ids_n)
@@ -231,7 +231,7 @@ class Chooser:
         return replace(candidates, **self._read_by(arm.rule))
 
     def num_left(self, arm: Arm) -> int:
-        """How many rows an arm takes under the cap: n, or fewer.
+        """Return how many rows an arm takes under the cap: n, or fewer.
 
         Raises:
             BudgetError: n is larger than the number of rows with a score.
@@ -241,7 +241,7 @@ class Chooser:
         return len(found)
 
     def num_left_of_top(self, arm: Arm) -> int:
-        """How many of the n best rows of an arm the cap leaves."""
+        """Return how many of the n best rows of an arm the cap leaves."""
         bound = self.scores(arm).bound(self._n, derive(self._job.seed, "ties"))
         found = self._capped(arm, self._n)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())
@@ -254,7 +254,7 @@ class Chooser:
         return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:
-        """The further fields of a rule's candidates."""
+        """Return the further fields of a rule's candidates."""
         read: dict[str, Any] = {}
         num_strata = self._job.selection.difficulty_bins + 1
         if "stratum" in rule.reads:
@@ -270,7 +270,7 @@ class Chooser:
         return self._job.gold
 
     def _cut_gold(self, arm: Arm) -> Cut:
-        """A gold arm's rows: fewer than the budget if too few can be taught.
+        """Return a gold arm's rows: fewer than the budget if too few can be taught.
 
         An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
         weak twin, without those that cannot be taught; replacing them would make a different selection.
@@ -295,7 +295,7 @@ class Chooser:
         return scores.top(min(self._n, num_taught), derive(self._job.seed, "ties"))
 
     def top(self, arm: Arm) -> Cut:
-        """The best rows of an arm."""
+        """Return the best rows of an arm."""
         if self._is_divided(arm):
             found = self._of_classes(arm)
             check(self._n, found.num_scored, found.num_rows)
@@ -306,7 +306,7 @@ class Chooser:
         return Cut(row_ids_n=found.row_ids_n, threshold=float(found.score_n[-1]))
 
     def _capped(self, arm: Arm, n: int) -> Capped:
-        """The n best rows of an arm under the cap, or fewer."""
+        """Return the n best rows of an arm under the cap, or fewer."""
         assert self._cap is not None, "the caller asks"
         job = self._job
         drawn_gold = arm.gold and not arm.ranked
@@ -314,7 +314,7 @@ class Chooser:
         return self.scores(arm).capped(keys, n, self._cap, derive(job.seed, "ties"))
 
     def _of_classes(self, arm: Arm) -> Capped:
-        """The best rows of each class, n of all or, where a cap leaves no more, fewer."""
+        """Return the best rows of each class, n of all or, where a cap leaves no more, fewer."""
         assert self._quota is not None, "the caller asks"
         scores, classes = self.scores(arm), self._groups
         size_C, num_rows = scores.sizes(classes)
@@ -330,7 +330,7 @@ class Chooser:
         return self._job.classes.groups(get_domain(self._job.domain).label_sets)
 
     def _accuracy_of_bins(self, num_strata: int) -> Float64s:
-        """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""
+        """Return the share of right labels in each bin: the weights of the paper's distribution-aware draw."""
         assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
         graded = read_grades(self._job.grades)
         order_N = np.argsort(self._row_ids_N)
@@ -340,7 +340,7 @@ class Chooser:
 
 
 def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Float64s:
-    """The difficulty of each row, NaN if it is unknown, float64 [N]."""
+    """Return the difficulty of each row, NaN if it is unknown, float64 [N]."""
     domain = get_domain(job.domain)
     found_N = np.full(len(row_ids_N), np.nan)
     order_N = np.argsort(row_ids_N)

@@ -33,7 +33,7 @@ def in_chunks(
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> TableRef:
-    """The table at ``uri`` with the rows that ``compute(ids_M)`` gives, one for each id.
+    """Return the table at ``uri`` with the rows that ``compute(ids_M)`` gives, one for each id.
 
     ``compute`` and its arguments are pickled to every task. ``resources``: what a task takes, ``num_cpus`` and
     ``num_gpus``.

@@ -34,11 +34,11 @@ class Classes(Inputs):
     grades: In[TableRef]
 
     def groups(self, sets: LabelSets | None) -> Grouping:
-        """The classes or, of labels that are sets, the strata among which places are divided."""
+        """Return the classes or, of labels that are sets, the strata among which places are divided."""
         return self.names if sets is None else RarestClass.of(sets, self.examples)
 
     def shares(self, pool: TableRef, sets: LabelSets | None = None) -> ClassShares:
-        """The classes' shares in the pool of these labels, or those that are wanted."""
+        """Return the classes' shares in the pool of these labels, or those that are wanted."""
         if self.wanted is None:
             groups = self.groups(sets)
             counts = confusion(self.examples, self.labels, self.grades, groups)
@@ -53,7 +53,7 @@ class Classes(Inputs):
 
 
 def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
-    """Places by class of a run in words, for ``curate validate``; None where there are no classes."""
+    """Return places by class of a run in words, for ``curate validate``; None where there are no classes."""
     classes = _classes(domain)
     if classes is None or len(classes) < 2:
         return None
@@ -73,13 +73,13 @@ def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
 
 
 def _classes(domain: Domain) -> tuple[str, ...] | None:
-    """The classes among which places can be divided: the labels or, of sets, their classes and the empty set."""
+    """Return the classes among which places can be divided: the labels or, of sets, their classes and the empty set."""
     sets = domain.label_sets
     return domain.closed_labels() if sets is None else (*sets.classes, sets.empty)
 
 
 def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
-    """The classes among which the places, or cuts, are divided; None where they are not.
+    """Return the classes among which the places, or cuts, are divided; None where they are not.
 
     Raises:
         ConfigError: the quotas do not go with the domain, or with what counts as a label.

@@ -70,13 +70,13 @@ def table_schema(domain: Domain, name: str, *, clustered: bool = False, kept: Se
 
 
 def targets(job: DealJob, source: DealtSource) -> dict[str, int]:
-    """The tables that a source fills, with the index of each table's split in the source's assignment."""
+    """Return the tables that a source fills, with the index of each table's split in the source's assignment."""
     places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.uris}
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 
 def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
-    """The row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
+    """Return the row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
     ids_N = np.concatenate([row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
@@ -133,7 +133,7 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
 
 
 def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
-    """Raw rows as rows of a split's table; a row that cannot be read is an error row."""
+    """Return raw rows as rows of a split's table; a row that cannot be read is an error row."""
     rows = [_read(domain, raw, name, audited=False) for raw in raws]
     return _table(domain, table_schema(domain, name), name, ids, rows)
 
@@ -181,7 +181,7 @@ def _solution(
 
 
 def schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
-    """Why values do not fit their columns; "" if they do."""
+    """Return why values do not fit their columns; "" if they do."""
     for field in columns:
         try:
             pa.scalar(values[field.name], field.type)

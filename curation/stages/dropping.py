@@ -47,7 +47,7 @@ def refuses(kept: str, other: str, mode: str) -> bool:
 
 
 def drops(kept: str, other: str, mode: str) -> bool:
-    """Whether a row of ``other`` whose question ``kept`` has is left out."""
+    """Return whether a row of ``other`` whose question ``kept`` has is left out."""
     return mode != "report" and not harmless(kept, other) and not refuses(kept, other, mode)
 
 
@@ -77,11 +77,11 @@ class Overlap:
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """The inverse of ``asdict``."""
+        """Return the inverse of ``asdict``."""
         return cls(**{**value, "pairs": [SplitOverlap(**pair) for pair in value["pairs"]]})
 
     def sentences(self) -> list[str]:
-        """Sentences for the terminal; empty if there is nothing to report."""
+        """Return sentences for the terminal; empty if there is nothing to report."""
         sentences = [
             f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules_in_words(pair.rules)}): "
             f"{pair.fate}"
@@ -183,7 +183,7 @@ def _refusal(pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns
 
 
 def shared_in_words(pairs: Sequence[OverlapRows]) -> str:
-    """Pairs of splits that share questions, with counts of rows by rule."""
+    """Return pairs of splits that share questions, with counts of rows by rule."""
     return "; ".join(
         f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
         f"({rules_in_words(pair.rules)})"
@@ -192,12 +192,12 @@ def shared_in_words(pairs: Sequence[OverlapRows]) -> str:
 
 
 def rules_in_words(rules: Mapping[str, int]) -> str:
-    """Counts of rows by rule."""
+    """Return counts of rows by rule."""
     return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 
 def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableRef:
-    """The table without the rows of these ids, those of them that it has; the others keep their order.
+    """Return the table without the rows of these ids, those of them that it has; the others keep their order.
 
     Raises:
         CommitError: the store refused, or the number of rows afterwards is wrong.
@@ -227,7 +227,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
 
 
 def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[int, int, str | None]:
-    """A fragment's number, the number of deleted rows, and its metadata as JSON (null if no row is left)."""
+    """Return a fragment's number, the number of deleted rows, and its metadata as JSON (null if no row is left)."""
     fragment = io.open_table(ref).get_fragment(number)
     assert fragment is not None
     ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()

@@ -64,7 +64,7 @@ class PromptGate:
         self._lock = threading.Lock()
 
     def __call__(self, prompts: pa.RecordBatch) -> Bools:
-        """Whether each row is answered, bool [N]; a row without a score is."""
+        """Return whether each row is answered, bool [N]; a row without a score is."""
         if self.is_off:
             return np.ones(prompts.num_rows, dtype=np.bool_)
         raw_N = self._trust.raw_score(prompts)
@@ -78,7 +78,7 @@ class PromptGate:
         return passes_N
 
     def columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of ``schemas.FIRST_CUT`` for rows that the teacher has answered or dropped."""
+        """Return the columns of ``schemas.FIRST_CUT`` for rows that the teacher has answered or dropped."""
         with self._lock:
             raw_N = np.array([self._raw.pop(row, np.nan) for row in batch.column("row_id").to_pylist()], np.float32)
         return [pa.array(raw_N, mask=np.isnan(raw_N)), pa.array(raw_N < self._cut.threshold)]
@@ -94,7 +94,7 @@ class Passing:
     threshold: float
 
     def __call__(self, states: Mapping[str, Floats]) -> Bools:
-        """Whether each row passes, bool [N], given each state [N, D] by name."""
+        """Return whether each row passes, bool [N], given each state [N, D] by name."""
         hidden_ND = np.concatenate([states[name] for name in self.states], axis=1).astype(np.float32)
         passes_N: Bools = ~(self.function.raw(torch.from_numpy(hidden_ND)) < self.threshold)
         return passes_N
@@ -109,7 +109,7 @@ def passing(cut: FirstCutRule | None) -> Passing | None:
 
 
 def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
-    """The states that a function of prompts reads, of those that a teacher keeps.
+    """Return the states that a function of prompts reads, of those that a teacher keeps.
 
     Raises:
         ConfigError: see :class:`PromptGate`.
@@ -126,7 +126,7 @@ def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
 
 
 def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str) -> TableRef:
-    """The target of the first function: whether the full function is to select a row (``schemas.GRADES``).
+    """Return the target of the first function: whether the full function is to select a row (``schemas.GRADES``).
 
     It predicts what a first cut must not lose, and that needs no gold label. Whether the label is right, as for other
     trust functions, works too, and loses more.
@@ -186,7 +186,7 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
 def _answered(
     labels: TableRef, functions: "Sequence[StateTrust]", takes: Callable[[Int64s], Bools]
 ) -> Iterator[pa.RecordBatch]:
-    """The answered rows that ``takes``, with what the functions read."""
+    """Yield the answered rows that ``takes``, with what the functions read."""
     features = dict.fromkeys(feature for function in functions for feature in function.features)
     columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
     for batch in checked(io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches()):
@@ -194,7 +194,7 @@ def _answered(
 
 
 def _selectable(batch: pa.RecordBatch, score_N: Scores) -> Float64s:
-    """The full raw score; NaN for a row that is never selected."""
+    """Return the full raw score; NaN for a row that is never selected."""
     raw_N: Float64s = score_N.astype(np.float64)
     raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
     return raw_N

@@ -31,7 +31,7 @@ class GoldTexts:
 
     @classmethod
     def from_json(cls, value: JsonView | None) -> Self:
-        """The texts in a record; without one, bare answers."""
+        """Return the texts in a record; without one, bare answers."""
         if value is None:
             return cls(source="answer")
         samples = value["samples"]
@@ -56,7 +56,7 @@ class Taught(NamedTuple):
 
 
 def weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
-    """The format of the weak completions, from a seeded sample of the rows whose label could be read."""
+    """Return the format of the weak completions, from a seeded sample of the rows whose label could be read."""
     ids_M = np.zeros(0, dtype=np.int64)
     readable = "error IS NULL AND label IS NOT NULL"
     for batch in scans.batches(labels, {"row_id": "row_id"}, readable):
@@ -122,7 +122,7 @@ class Gold:
         return self.solved if self._texts.source == "solution" else self.right | self._sampled
 
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
-        """Completions to train on for rows that can be taught, in their order."""
+        """Return completions to train on for rows that can be taught, in their order."""
         source = self._texts.source
         columns = ["gold", *(["solution"] if source == "solution" else [])]
         rows = self._audit_rows.take(row_ids_n, columns).to_pylist()
@@ -156,7 +156,7 @@ class Gold:
         return ids_where(self._texts.samples, "completion IS NOT NULL")
 
     def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
-        """The teacher's right completion of each row (the weak one if it is right), and its source."""
+        """Return the teacher's right completion of each row (the weak one if it is right), and its source."""
         weak_n = ~missing(row_ids_n, self.right)
         texts: list[str] = self._label_rows.take(row_ids_n, ["completion"])["completion"].to_pylist()
         if self._texts.samples is not None and not weak_n.all():
@@ -168,7 +168,7 @@ class Gold:
 
 
 def ids_where(ref: TableRef, filter: str) -> BitMap64:
-    """The ids of the rows of a table that match an SQL ``filter``, read in streams."""
+    """Return the ids of the rows of a table that match an SQL ``filter``, read in streams."""
     found = BitMap64()
     for batch in scans.batches(ref, {"row_id": "row_id"}, filter):
         include(found, batch.column("row_id").to_numpy())

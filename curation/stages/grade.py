@@ -109,7 +109,7 @@ def _schema(examples: TableRef) -> pa.Schema:
 
 
 def _calls(labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Iterator[tuple[Any, ...]]:
-    """The arguments of each task: where rows that are in both tables lie in them, ascending by row id.
+    """Yield the arguments of each task: where rows that are in both tables lie in them, ascending by row id.
 
     Held are the runs of ids of both tables (:class:`curation.tables.io.Lookup`), never a label.
     """
@@ -139,7 +139,7 @@ def _grade(
 
 
 def _graded(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) -> pa.Table:
-    """Grades of rows, given their labels, gold labels and examples in the same order."""
+    """Return grades of rows, given their labels, gold labels and examples in the same order."""
     rows = asked.select(rule.columns.names).to_pylist()
     correct_N, problems = grade_pairs(weak["label"], right["gold"], rule, rows)
     columns_N = [weak["row_id"].combine_chunks(), pa.array(correct_N), pa.array(np.zeros(len(correct_N), np.bool_))]
@@ -171,7 +171,7 @@ def _both(labels: TableRef, gold: TableRef) -> Int64s:
 def checked_rows(
     ids_M: Int64s, tables: tuple[TableRef, TableRef | None, TableRef], domain: DomainConfig, checker: str
 ) -> pa.Table:
-    """Grades of a chunk's rows by the command, which must be that of the driver.
+    """Return grades of a chunk's rows by the command, which must be that of the driver.
 
     ``tables``: the labels, the gold labels (None: there are none, and the command is given null) and the examples.
 
@@ -192,5 +192,5 @@ def checked_rows(
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Domain:
-    """One domain per worker process, not per task, because it may have its own helper process."""
+    """Return one domain per worker process, not per task, because it may have its own helper process."""
     return get_domain(DomainConfig.model_validate_json(config))

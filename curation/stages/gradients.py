@@ -93,7 +93,7 @@ class CompareGradients(Stage):
 
 
 def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progress: Update | None = None) -> TableRef:
-    """The gradients (schema ``schemas.gradients``) of a draw of an arm's rows.
+    """Return the gradients (schema ``schemas.gradients``) of a draw of an arm's rows.
 
     Raises:
         ModelError: the base student does not load, or does not name its output layer.
@@ -113,7 +113,7 @@ def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progres
 
 
 def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progress: Update | None = None) -> Any:
-    """How coherent each arm's gradients are, as JSON; one Ray task an arm, which holds few matrices [D, D].
+    """Return how coherent each arm's gradients are, as JSON; one Ray task an arm, which holds few matrices [D, D].
 
     Raises:
         ConfigError: no arm has enough rows.
@@ -152,7 +152,7 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
 
 
 def batches(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:
-    """The ids and gradients of those rows, some at a time."""
+    """Yield the ids and gradients of those rows, some at a time."""
     scanner = io.open_table(ref).scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
     for batch in scanner.to_batches():
         ids_B = batch.column("row_id").to_numpy()
@@ -167,7 +167,7 @@ def _coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
 
 
 def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
-    """The rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
+    """Return the rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
     from train.gradients import row_gradients
 
     torch.set_num_threads(job.gradients.cpus)
@@ -199,7 +199,7 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
 
 @lru_cache(maxsize=1)
 def _loaded(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """One model per worker process, not per task."""
+    """Return one model per worker process, not per task."""
     model, tokenizer = load_model(base, dtype=dtype, device=device), load_tokenizer(base)
     check_tokens(base, tokenizer, model)
     return model, tokenizer

@@ -103,7 +103,7 @@ class Signs:
 
 
 def reasons_to_stop(signs: Signs, stop: StopConfig) -> list[str]:
-    """Why the chain is to stop, a clause each; none: it goes on."""
+    """Return why the chain is to stop, a clause each; none: it goes on."""
     found = []
     if not signs.auc.low > stop.min_auc:  # also of NaN
         shown = "has no AUC" if math.isnan(signs.auc.value) else f"has an AUC of {_interval(signs.auc)}"

@@ -57,7 +57,7 @@ class Judge(AskModel):
     def _verdicts(
         self, task: Task, signal: str, options: Mapping[str, object], row_ids_N: Int64s
     ) -> tuple[TableRef, Json]:
-        """The table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
+        """Return the table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
         job = SignalJob(
             ask=Ask(signal=signal, options=options, seed=self.seed, uri=str(task.directory / "verdicts.lance")),
             examples=self.examples,
@@ -109,7 +109,7 @@ def refuse_silence(num_asked: int, num_failed: int) -> None:
 
 
 def problem_of(error: str | None) -> str:
-    """The problem of a row on which a judge gave no verdict."""
+    """Return the problem of a row on which a judge gave no verdict."""
     return f"check_failed: the judge gave no verdict: {error or NO_ANSWER}"
 
 
@@ -146,7 +146,7 @@ def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
 
 
 def _changed(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
-    """The grades with the columns that ``judged`` gives for a batch in place of theirs."""
+    """Return the grades with the columns that ``judged`` gives for a batch in place of theirs."""
     schema = schemas.grades(io.open_table(grades).schema)
 
     def parts() -> Iterator[pa.Table]:

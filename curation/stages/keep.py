@@ -84,7 +84,7 @@ def _rows(
     id_column: str | None,
     found: list[Int64s],
 ) -> Iterator[pa.Table]:
-    """The wanted rows of the files with these columns, in the files' order; their ids are added to ``found``.
+    """Yield the wanted rows of the files with these columns, in the files' order; their ids are added to ``found``.
 
     ``wanted_M`` is ascending.
     """

@@ -43,7 +43,7 @@ class RowShare:
     seed: int = 0
 
     def takes(self, row_ids_N: Int64s) -> Bools:
-        """Which rows belong to the share, bool [N]."""
+        """Return which rows belong to the share, bool [N]."""
         taken: Bools = hash64(row_ids_N, self.seed) % np.uint64(self.of) == self.index
         return taken
 
@@ -110,7 +110,7 @@ class MakeLabels(AskModel):
     sample: dict[str, Any] | None = None
 
     def labels_fields(self, task: Task) -> LabelsFields:
-        """Fields of its pass's job: the rows, the teacher, and the table to fill."""
+        """Return fields of its pass's job: the rows, the teacher, and the table to fill."""
         return {
             "examples": self.examples,
             "domain": self.domain,
@@ -119,7 +119,7 @@ class MakeLabels(AskModel):
         }
 
     def finished(self, task: Task, result: PassResult) -> Done:
-        """The stage done: its rows counted, its pass recorded."""
+        """Return the stage done: its rows counted, its pass recorded."""
         table = result.table
         counts = count_labels(table)
         if result.clipped_values:
@@ -161,7 +161,7 @@ class Label(MakeLabels):
         return done
 
     def job(self, task: Task, engine: AskConfig | None = None) -> LabelJob:
-        """The description of the pass."""
+        """Return the description of the pass."""
         return LabelJob(
             engine=engine,
             seed=self.seed,
@@ -205,7 +205,7 @@ def label(
 
 
 def count_labels(ref: TableRef) -> LabelCounts:
-    """Counts over a labels table, streamed."""
+    """Return counts over a labels table, streamed."""
     rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = unasked = 0
     both_orders = disagreeing = order_tokens = 0
     errors: Counter[str] = Counter()

@@ -47,12 +47,12 @@ class LabelsJob(TeacherJob):
     """Takes the place of the hidden states where not all of them are stored."""
 
     def full_schema(self, state_size: int) -> pa.Schema:
-        """The schema of the labels with all states."""
+        """Return the schema of the labels with all states."""
         teacher, added = self.teacher, added_numbers(get_domain(self.domain))
         return schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added)
 
     def schema(self, state_size: int) -> pa.Schema:
-        """The schema of the labels table."""
+        """Return the schema of the labels table."""
         full = self.full_schema(state_size)
         return full if self.reduction is None else self.reduction.schema(full)
 
@@ -69,11 +69,11 @@ class LabelJob(LabelsJob):
     ``schemas.FIRST_CUT``."""
 
     def worker(self, models: Models) -> "LabelWorker":
-        """The worker that labels the job's chunks in a process."""
+        """Return the worker that labels the job's chunks in a process."""
         return LabelWorker(self, self.load(models))
 
     def full_schema(self, state_size: int) -> pa.Schema:
-        """The schema of the labels with all states, and what a first cut adds."""
+        """Return the schema of the labels with all states, and what a first cut adds."""
         full = super().full_schema(state_size)
         return full if self.first_cut is None else pa.schema([*full, *schemas.FIRST_CUT])
 
@@ -149,13 +149,13 @@ class LabelWorker(ChunkWorker[Labelled]):
             yield batch
 
     def give_up(self, rows: list[Row], error: str) -> Labelled:
-        """Error rows."""
+        """Return error rows."""
         errors = {row["row_id"]: error for row in rows}
         labels = _gated(_failed(self._job, self._teacher, errors, added_numbers(self._domain)), self._gate)
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: Json) -> pa.Table:
-        """A fragment of labels, and one for each signal."""
+        """Return a fragment of labels, and one for each signal."""
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
         for meter, column in TOKENS.items():
@@ -171,7 +171,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         return pa.concat_tables(written)
 
     def _measured(self, labelled: pa.Table, examples: list[Json], ask: Ask, signal: SignalMethod) -> Values:
-        """The signal's value of each row that has a label."""
+        """Return the signal's value of each row that has a label."""
         by_id = {example["row_id"]: example for example in examples}
         known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
         weak = known.select(["row_id", "label", "completion"]).to_pylist()
@@ -188,7 +188,7 @@ def label_rows(
     examples: list[Json],
     gate: PromptGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``schemas.labels`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
+    """Yield batches of ``schemas.labels`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
 
     Raises:
         ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and
@@ -231,7 +231,7 @@ def label_rows(
 
 
 def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
-    """The batch with the columns of a first cut, if there is one."""
+    """Return the batch with the columns of a first cut, if there is one."""
     if gate is None:
         return batch
     schema = pa.schema([*batch.schema, *schemas.FIRST_CUT])
@@ -268,7 +268,7 @@ def _parsed(
 def _with_labels(
     batch: pa.RecordBatch, labels: list[str | None], numbers: Mapping[str, list[float | None]]
 ) -> pa.RecordBatch:
-    """The batch with its labels, and the numbers of :func:`added_numbers` before its errors."""
+    """Return the batch with its labels, and the numbers of :func:`added_numbers` before its errors."""
     for name, values in numbers.items():
         field = pa.field(name, schemas.added_type(name))
         batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))

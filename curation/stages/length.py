@@ -50,7 +50,7 @@ class Limit(Inputs):
     """Whether completions count, or prompts alone; ``both``: the longer one of a row's two options."""
 
     def words(self, num_weak: int, num_gold: int) -> str:
-        """The limit, with the numbers of rows that are too long."""
+        """Return the limit, with the numbers of rows that are too long."""
         if not self.completions:
             return "in their prompt"
         if self.completions == "both":
@@ -61,7 +61,7 @@ class Limit(Inputs):
         )
 
     def allows(self, prompt: str, completion: str) -> bool:
-        """Whether prompt, completion and end token together are within the limit."""
+        """Return whether prompt, completion and end token together are within the limit."""
         tokenizer = _tokenizer(self.student)
         (start,) = prompt_ids(tokenizer, [prompt], chat_template=self.chat_template)
         (end,) = completion_ids(tokenizer, [completion]) if self.completions else ([],)
@@ -228,7 +228,7 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
 
 
 def _tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
-    """The number of tokens of each completion, end token included, int64 [N]; 0 without a completion."""
+    """Return the number of tokens of each completion, end token included, int64 [N]; 0 without a completion."""
     num_N = np.zeros(len(texts), dtype=np.int64)
     ids = completion_ids(tokenizer, [text for text in texts if text is not None])
     num_N[_given(texts)] = [len(completion) for completion in ids]

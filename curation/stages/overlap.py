@@ -38,7 +38,7 @@ _HELD_OUT = ("test", "probe-")
 
 
 def rank(split: str) -> int:
-    """The rank of a split in the order of keeping; a question stays in the split with the smallest rank."""
+    """Return the rank of a split in the order of keeping; a question stays in the split with the smallest rank."""
     return next(place for place, name in enumerate(_ORDER) if split.startswith(name))
 
 
@@ -80,7 +80,7 @@ class _Entries(NamedTuple):
     low_K: Uint64s
 
     def taken(self, places: Int64s) -> "_Entries":
-        """The entries at these positions."""
+        """Return the entries at these positions."""
         return _Entries(self.row_ids_K[places], self.rule_K[places], self.high_K[places], self.low_K[places])
 
 
@@ -185,13 +185,13 @@ def healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[in
 
 
 def _identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
-    """The id of each healthy row, and its identity or the reason why it has none."""
+    """Yield the id of each healthy row, and its identity or the reason why it has none."""
     for row in itertools.chain.from_iterable(healthy_rows(part.ref, domain.columns.names, part.fragments)):
         yield row["row_id"], *attempt(identity_of, domain, row)
 
 
 def identity_of(domain: Domain, row: Mapping[str, object]) -> Identity:
-    """The identity of a row, in texts of Python."""
+    """Return the identity of a row, in texts of Python."""
     text, parts = domain.identity(row)
     return Identity(str(text), tuple(map(str, parts)))
 
@@ -206,18 +206,18 @@ class Digests:
         self._unique = sorted(set(self._parts))
 
     def near(self) -> list[bytes]:
-        """Rows that share one of these are near-copies or closer: this is the rule ``same_question``."""
+        """Return rows that share one of these are near-copies or closer: this is the rule ``same_question``."""
         sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
         kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
         alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
         return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
 
     def permuted(self) -> bytes:
-        """Rows with equal ones have the same text and set of options."""
+        """Return rows with equal ones have the same text and set of options."""
         return _digest(self._text + b"permuted" + b"".join(self._unique))
 
     def same(self) -> bytes:
-        """Rows with equal ones have the same text and options, in one order."""
+        """Return rows with equal ones have the same text and options, in one order."""
         return _digest(self._text + b"same" + b"".join(self._parts))
 
 
@@ -231,7 +231,7 @@ def _halves(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
 
 
 def _known(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
-    """The distinct first halves of the keys; rows without an identity by kind; a hash of each row's question."""
+    """Return the distinct first halves of the keys; rows without an identity by kind; a hash of each row's question."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
     sets: list[bytes] = []
@@ -315,7 +315,7 @@ def _repeats(*hashes: Uint64s) -> int:
 
 
 def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
-    """The rows of each split whose whole keys occur in an earlier split, by pair of splits."""
+    """Return the rows of each split whose whole keys occur in an earlier split, by pair of splits."""
     table = _concatenated([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
     order_K = np.lexsort((table.row_ids_K, split_K, table.low_K, table.high_K))

@@ -113,7 +113,7 @@ class PoolScores:
     def _scored(
         self, fragments: Sequence[int] | None, also: Sequence[str] = (), *, trust: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
-        """The rows with the columns that the function reads and ``also`` others, their ids and their scores."""
+        """Yield the rows with the columns that the function reads and ``also`` others, their ids and their scores."""
         function, present = self.function, io.open_table(self.labels).schema.names
         also = also if self.seen is None else (*also, "label")
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
@@ -148,11 +148,11 @@ class PoolScores:
         return [self, *(replace(self, labels=ref, further=()) for ref in self.further)]
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
-        """``function`` of all batches or, of a large table, of those of each Ray task."""
+        """Return ``function`` of all batches or, of a large table, of those of each Ray task."""
         return self._over(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
 
     def bound(self, n: int, seed: int) -> Bound:
-        """The bound of the n highest raw scores.
+        """Return the bound of the n highest raw scores.
 
         Raises:
             BudgetError: n is not positive, or larger than the number of rows with a score.
@@ -160,7 +160,7 @@ class PoolScores:
         return exact_bound(lambda asked: merged(self.mapped(partial(tally, asked))), n, seed)
 
     def top(self, n: int, seed: int) -> Cut:
-        """The n rows with the highest raw scores in rank order, as ``TopN`` cuts them.
+        """Return the n rows with the highest raw scores in rank order, as ``TopN`` cuts them.
 
         Raises:
             BudgetError: n is not positive, or larger than the number of rows with a score.
@@ -169,7 +169,7 @@ class PoolScores:
         return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
 
     def ranked(self, bound: Bound) -> Iterator[Int64s]:
-        """The ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
+        """Return the ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
         _ = self.copies_M
 
         def passing() -> Iterator[Batch]:
@@ -193,7 +193,7 @@ class PoolScores:
         return walked_parts(self._over(of), n, cap)
 
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
-        """The rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
+        """Return the rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
 
         def counted(scores: PoolScores, fragments: Sequence[int] | None) -> tuple[Int64s, int]:
             size_C, num_rows = np.zeros(len(classes) + 1, dtype=np.int64), 0
@@ -221,7 +221,7 @@ class PoolScores:
         return ClassScores.joined([*self._over(drawn)])
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
-        """The rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
+        """Return the rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
         threshold_T = np.append(threshold_C, np.inf)
 
         def counted(scores: PoolScores, fragments: Sequence[int] | None) -> Int64s:
@@ -235,7 +235,7 @@ class PoolScores:
         return total_T[:-1]
 
     def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
-        """The best rows of each of C classes, as many as its quota: held, as those under a cap are."""
+        """Return the best rows of each of C classes, as many as its quota: held, as those under a cap are."""
         none_last_T, num = np.append(quota_C, 0), int(quota_C.sum())
 
         def numbered(_: Int64s, weak_M: pa.Array) -> Labels:
@@ -259,15 +259,15 @@ class PoolScores:
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
     def raw(self) -> Scores:
-        """The raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
+        """Return the raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
         return np.concatenate([*self.mapped(_scores)])
 
     def trust_of_all(self) -> Scores:
-        """The trust of all rows, float32 [N]."""
+        """Return the trust of all rows, float32 [N]."""
         return np.concatenate([*self.mapped(_scores, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
-        """The raw scores as order statistics: a pass over them now, and one for each question.
+        """Return the raw scores as order statistics: a pass over them now, and one for each question.
 
         Only of rows that score at least the ``floor``.
         """
@@ -281,7 +281,7 @@ class PoolScores:
         return sum(self.mapped(partial(_num_at_least, float(np.finfo(np.float32).min))))
 
     def num_trusted(self, threshold: float) -> int:
-        """The number of rows that may be selected and have at least this trust."""
+        """Return the number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_num_at_least, threshold), trust=True))
 
 
@@ -319,7 +319,7 @@ def _num_at_least(threshold: float, batches: Iterable[Batch]) -> int:
 
 
 def _stacked(batches: Iterable[Batch]) -> Batch:
-    """One pair of arrays; copies, so that no batch is kept for a few of its rows."""
+    """Return one pair of arrays; copies, so that no batch is kept for a few of its rows."""
     ids, scores = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)]
     for ids_B, score_B in batches:
         ids.append(ids_B.copy())

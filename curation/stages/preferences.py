@@ -49,7 +49,7 @@ class WritePreferences(Stage):
 
 
 def _parts(selection: TableRef, pool: TableRef, config: DomainConfig) -> Iterator[pa.Table]:
-    """The pairs of a selection by rank; rows without a label, of which none is better, are left out."""
+    """Yield the pairs of a selection by rank; rows without a label, of which none is better, are left out."""
     domain, examples = get_domain(config), io.Lookup(pool)
     preference = preference_of(domain)
     assert preference is not None, "described for pairs alone"

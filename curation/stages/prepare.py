@@ -216,7 +216,7 @@ def deal_left(
 def _planned(
     config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt
 ) -> tuple[DealJob, dict[str, pa.Schema], dict[str, int]]:
-    """The job, and the schema and the expected rows of each table."""
+    """Return the job, and the schema and the expected rows of each table."""
     splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
@@ -237,7 +237,7 @@ def _planned(
 
 
 def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
-    """Rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
+    """Return rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
 
     Written to disk if rows have to be deleted.
     """
@@ -252,7 +252,7 @@ def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place,
 
 
 def _settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> SettledOverlap | None:
-    """The decision of an interrupted run; ``None`` if it does not match the tables, or nothing was written."""
+    """Return the decision of an interrupted run; ``None`` if it does not match the tables, or nothing was written."""
     settled = SettledOverlap.load(directory)
     if settled is None:
         return None
@@ -268,7 +268,7 @@ def _settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> S
 
 
 def _gone(settled: SettledOverlap, name: str) -> BitMap64:
-    """The rows to delete from a table; the audit table loses the same rows as the pool."""
+    """Return the rows to delete from a table; the audit table loses the same rows as the pool."""
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
@@ -299,7 +299,7 @@ def chunks_of(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | Non
 def _filled(
     job: DealJob, chunks: Sequence[SourceChunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """The numbers of the complete chunks by table, and how many rows those have."""
+    """Return the numbers of the complete chunks by table, and how many rows those have."""
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):
@@ -316,7 +316,7 @@ def _filled(
 def _left(
     job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk]
 ) -> tuple[list[SourceChunk], int]:
-    """The chunks with the tables that each still has to fill, and the number of committed rows."""
+    """Return the chunks with the tables that each still has to fill, and the number of committed rows."""
     done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
     filled, found = _filled(job, chunks, done)
     for name, uri in job.uris.items():

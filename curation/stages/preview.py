@@ -101,7 +101,7 @@ def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -
 
 
 def check_pool(looked: Looked, limit: float) -> Iterator[str]:
-    """A line on rows of a filter's pool that cannot be used.
+    """Return a line on rows of a filter's pool that cannot be used.
 
     Raises:
         SourceError: more than a share ``limit`` of them, as :func:`check_preview`.
@@ -141,7 +141,7 @@ def _unread(domain: Domain, examples: Sequence[Json]) -> Iterator[str]:
 
 
 def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[str]:
-    """Lines on splits with rows that cannot be used.
+    """Yield lines on splits with rows that cannot be used.
 
     Raises:
         SourceError: more than ``splits.max_error_rate`` of a split's rows cannot be used: with 95 % confidence or, if
@@ -182,7 +182,7 @@ def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[s
 
 
 def first_bad(looked: Looked) -> str:
-    """The first row of each kind that cannot be used, in words, the most frequent kind first; "" of none."""
+    """Return the first row of each kind that cannot be used, in words, the most frequent kind first; "" of none."""
     return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
 
@@ -204,7 +204,7 @@ class _Watched(Json):
         return True
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, or the default."""
+        """Return the value, or the default."""
         if name not in self:
             return default
         return super().get(name)
@@ -225,7 +225,7 @@ def _sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
 
 
 def _in_words(row: SampledRow, path: str, problem: str, sought: str) -> str:
-    """A row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
+    """Return a row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
     values = ", ".join(f"{name}: {quoted(str(value), VALUE)}" for name, value in row.raw.items() if value is not None)
     empty = [name for name, value in row.raw.items() if value is None]
     words = values + (f"; empty: {', '.join(empty)}" if empty else "")
@@ -275,7 +275,7 @@ def warnings_of(groups: Iterable[PossibleGroups]) -> Iterator[str]:
 
 
 def differ(of_source: Counter[str], of_pool: Counter[str]) -> bool:
-    """Whether values repeat within the labelled rows, and are others than the pool's."""
+    """Return whether values repeat within the labelled rows, and are others than the pool's."""
     if min(of_source.total(), of_pool.total()) < MIN_ROWS or len(of_source) < MIN_VALUES:
         return False
     others = sum(rows for value, rows in of_pool.items() if value not in of_source)

@@ -185,12 +185,12 @@ def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOp
 
 
 def is_narrow(found: Estimate) -> bool:
-    """Whether an interval is narrow enough (``NARROW``)."""
+    """Return whether an interval is narrow enough (``NARROW``)."""
     return found.high - found.low <= 2 * NARROW * found.value
 
 
 def _labels(passes: Sequence[PassResult]) -> pa.Table:
-    """The labelled rows; examples without content are no rows of the run's."""
+    """Return the labelled rows; examples without content are no rows of the run's."""
     labels = io.read(passes[-1].table)
     return labels.filter(pc.less(labels["row_id"], FIRST_BLANK))
 
@@ -198,7 +198,7 @@ def _labels(passes: Sequence[PassResult]) -> pa.Table:
 def _costs(
     passes: Sequence[PassResult], labels: pa.Table, population: Population, calls: int, *, asks: bool
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """Seconds of an actor, prompt tokens and output tokens, each of a row; the seconds from the last passes."""
+    """Return seconds of an actor, prompt tokens and output tokens, each of a row; the seconds from the last passes."""
     chunks = [chunk for found in passes for chunk in found.of_chunks]
     full = passes[-1:] if any(chunk.slots for chunk in chunks) else passes[1:]
     later = [chunk for found in full for chunk in found.of_chunks]
@@ -209,13 +209,13 @@ def _costs(
 
 
 def _other_seconds(passes: Sequence[PassResult], num_actors: int) -> float:
-    """Seconds of a pass beside the actors' time: of the first one, in which they start, and of one more."""
+    """Return seconds of a pass beside the actors' time: of the first one, in which they start, and of one more."""
     other = [max(0.0, found.seconds - found.spent.actor_seconds / num_actors) for found in passes]
     return other[0] + max(other[1:], default=0.0)
 
 
 def affordable(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
-    """The rows that the actors of these chunks label in so many seconds, at their steady rate together."""
+    """Return the rows that the actors of these chunks label in so many seconds, at their steady rate together."""
     steady = steady_chunks(chunks, calls)
     pace = sum(chunk.seconds for chunk in steady) / sum(chunk.rows for chunk in steady)
     return int(seconds * len({chunk.actor for chunk in chunks}) / max(pace, 1e-9))
@@ -233,7 +233,7 @@ def warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
 
 
 def steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
-    """The chunks that actors worked on at their steady rate, if there are any, else all.
+    """Return the chunks that actors worked on at their steady rate, if there are any, else all.
 
     Not those that an actor had first, while it warmed up; and where an actor works on several at once, not those that
     it had last, while its batches were not full any more.
@@ -250,7 +250,7 @@ def steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
 def _tokens(
     kind: str, labels: pa.Table, chunks: Sequence[ChunkSpent], population: Population, *, asks: bool
 ) -> Estimate:
-    """Tokens of a row; those of signals are counted by chunk."""
+    """Return tokens of a row; those of signals are counted by chunk."""
     if asks:
         return ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
     columns = [f"num_{kind}_tokens", ORDER_TOKENS[kind]]  # of pairs of answers the second order's, too
@@ -281,7 +281,7 @@ def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate
 
 
 def chunk_rows(num_rows: int, most: int) -> int:
-    """Rows of a chunk of a probe of so many rows."""
+    """Return rows of a chunk of a probe of so many rows."""
     return max(1, min(most, -(-num_rows // NUM_CHUNKS)))
 
 

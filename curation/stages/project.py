@@ -73,7 +73,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
 
 
 def add_projection(labels: TableRef, ref: ProjectionRef, *, guard: Guard = unguarded) -> TableRef:
-    """A version of the labels table with the projection of its states as a further column."""
+    """Return a version of the labels table with the projection of its states as a further column."""
     from curation.trust.pca import load_projection  # heavy
 
     projection = load_projection(ref)

@@ -80,7 +80,7 @@ class ReadJob(LabelsJob):
     reads_numbers: bool
 
     def worker(self, models: Models) -> "ReadWorker":
-        """The worker that reads the job's chunks in a process."""
+        """Return the worker that reads the job's chunks in a process."""
         return ReadWorker(self, models)
 
 
@@ -94,7 +94,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         self._full_schema, self._schema = (of(self._teacher.state_size) for of in (job.full_schema, job.schema))
 
     def work(self, rows: list[Row]) -> pa.Table:
-        """The rows of the labels table."""
+        """Return the rows of the labels table."""
         bought = self._of(rows)
         texts = {row["row_id"]: row["completion"] for row in bought.select(["row_id", "completion"]).to_pylist()}
         unread = set(bought.filter(bought["error"].is_valid())["row_id"].to_pylist())
@@ -114,11 +114,11 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return pa.concat_tables(parts)
 
     def give_up(self, rows: list[Row], error: str) -> pa.Table:
-        """Error rows."""
+        """Return error rows."""
         return self._without_states(self._of(rows), {row["row_id"]: error for row in rows})
 
     def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
-        """A fragment of labels."""
+        """Return a fragment of labels."""
         labels = pa.concat_tables(parts)
         note = note | noted(self._job.telemetry, labels)
         if self._job.reduction is not None:
@@ -142,7 +142,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._cast({**columns, "error": read["error"]})
 
     def _without_states(self, bought: pa.Table, errors: dict[int, str]) -> pa.Table:
-        """Error rows: the answers that have an error of their own, and those that ``errors`` names."""
+        """Return error rows: the answers that have an error of their own, and those that ``errors`` names."""
         own = zip(bought["row_id"].to_pylist(), bought["error"].to_pylist(), strict=True)
         problems = [error or errors[row_id] for row_id, error in own]
         gone: dict[str, Sequence[Any]] = {name: pa.nulls(len(bought), pa.string()) for name in ("completion", "label")}
@@ -150,7 +150,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._cast({**columns, **gone, "error": pa.array(problems, pa.string())})
 
     def _cast(self, columns: dict[str, Any]) -> pa.Table:
-        """A table with all states; columns that are not there are null."""
+        """Return a table with all states; columns that are not there are null."""
         num_rows = len(columns["row_id"])
         filled = [columns.get(column.name, pa.nulls(num_rows, column.type)) for column in self._full_schema]
         return pa.table(filled, names=self._full_schema.names).cast(self._full_schema)

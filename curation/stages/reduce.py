@@ -20,10 +20,10 @@ class Reduction(Protocol):
     """Turns labels with all states into labels with fewer; pickled to every actor."""
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """The schema of the reduced labels."""
+        """Return the schema of the reduced labels."""
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """The reduced labels, row by row."""
+        """Return the reduced labels, row by row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class Projected:
     projection: ProjectionRef
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """``schemas.projected_states``."""
+        """Return ``schemas.projected_states``."""
         from curation.trust.pca import load_projection
 
         return schemas.projected_states(labels, load_projection(self.projection).size)
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """The labels with the projection instead of their states."""
+        """Return the labels with the projection instead of their states."""
         from curation.trust.pca import load_projection
 
         column = schemas.state_column("pca")
@@ -61,11 +61,11 @@ class ScoredOnly:
     seed: int
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """``schemas.kept_states``, then the scores."""
+        """Return ``schemas.kept_states``, then the scores."""
         return pa.schema([*schemas.kept_states(labels, self.states), *score_fields(dict(self.fitted))])
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """The labels with their scores, without most of their states."""
+        """Return the labels with their scores, without most of their states."""
         left_out_N = ~sampled(labels.column("row_id").to_numpy(), self.num_rows, self.seed)
         places = pa.array(np.arange(labels.num_rows), mask=left_out_N)  # a null takes a null
         schema = self.schema(labels.schema)
@@ -82,7 +82,7 @@ def reduction_of(
     rows: TableRef,
     shares: int = 1,
 ) -> Reduction | None:
-    """The reduction that a stage's arguments ask for; ``None``: all states are stored.
+    """Return the reduction that a stage's arguments ask for; ``None``: all states are stored.
 
     Args:
         projection: takes the place of the states.

@@ -56,7 +56,7 @@ class RolloutJob(TeacherJob):
     """The longest sample that the student can be trained on; a longer one is left out."""
 
     def worker(self, models: Models) -> "RolloutWorker":
-        """The worker that asks about the job's chunks in a process."""
+        """Return the worker that asks about the job's chunks in a process."""
         return RolloutWorker(self, self.load(models))
 
 
@@ -132,7 +132,7 @@ class RolloutWorker(ChunkWorker[list[Json]]):
         self.meter = teacher
 
     def work(self, rows: list[Row]) -> list[Json]:
-        """Rows of ``schemas.ROLLOUTS``."""
+        """Return rows of ``schemas.ROLLOUTS``."""
         job = self._job
         return draw(
             self._domain,
@@ -146,11 +146,11 @@ class RolloutWorker(ChunkWorker[list[Json]]):
         )
 
     def give_up(self, rows: list[Row], error: str) -> list[Json]:
-        """Rows without a completion."""
+        """Return rows without a completion."""
         return [{"row_id": row["row_id"], "num_samples": 0, "error": error} for row in rows]
 
     def write(self, parts: list[list[Json]], note: Json) -> pa.Table:
-        """One fragment."""
+        """Return one fragment."""
         rows = [row for part in parts for row in part]
         note = note | failed(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
         written = pa.Table.from_pylist(rows, schema=schemas.ROLLOUTS)
@@ -229,7 +229,7 @@ def roll_out(
 
 
 def num_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
-    """How many rows from the start of a draw have to be resolved until n of them can be taught.
+    """Return how many rows from the start of a draw have to be resolved until n of them can be taught.
 
     ``state_M`` says for each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``.
     Of the rows asked so far, a share ``rate`` could be taught. Returns 0 if nothing needs to be asked: n rows that can

@@ -52,7 +52,7 @@ def score(
     of_source: bool = False,
     guard: Guard = unguarded,
 ) -> TableRef:
-    """A version of the labels table with two columns a fitted trust function and one a signal, both by name.
+    """Return a version of the labels table with two columns a fitted trust function and one a signal, both by name.
 
     A score is null if the row has no hidden state, a signal if it could not be read. Of the source split
     (``of_source``) a row that a function was fitted on has its held-out score, or null. If the labels already have
@@ -75,14 +75,14 @@ def score(
 
 
 def score_fields(names: Iterable[str]) -> list[pa.Field]:
-    """The columns of fitted trust functions, two each."""
+    """Return the columns of fitted trust functions, two each."""
     return [
         pa.field(column(name), pa.float32()) for name in names for column in (schemas.raw_column, schemas.trust_column)
     ]
 
 
 def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef], *, of_source: bool = False) -> dict[str, pa.Array]:
-    """The columns of :func:`score_fields`, by name, in its order; ``of_source`` as for :func:`score`."""
+    """Return the columns of :func:`score_fields`, by name, in its order; ``of_source`` as for :func:`score`."""
     columns = {}
     for name, ref in fitted.items():
         function = _loaded(ref)
@@ -102,7 +102,7 @@ def _loaded(ref: TrustRef) -> "StateTrust":
 
 
 def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
-    """The signal's value of each row, float32 [N]; NaN if it has none.
+    """Return the signal's value of each row, float32 [N]; NaN if it has none.
 
     Both tables are about in the order of the pool, so that some neighbouring rows need few fragments of the signal.
     """
@@ -118,7 +118,7 @@ def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
 
 @lru_cache(maxsize=8)
 def _ranges(signal: TableRef) -> list[tuple[int, int]]:
-    """The smallest and the largest row id of each fragment."""
+    """Return the smallest and the largest row id of each fragment."""
     found = []
     for fragment in io.open_table(signal).get_fragments():
         ids_M = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()
@@ -128,7 +128,7 @@ def _ranges(signal: TableRef) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=8)
 def _values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
-    """The ids of a fragment, ascending, and their values: 12 bytes a row."""
+    """Return the ids of a fragment, ascending, and their values: 12 bytes a row."""
     table = io.open_table(signal).get_fragments()[place].to_table(columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()
     order_M = np.argsort(ids_M)

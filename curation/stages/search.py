@@ -123,13 +123,13 @@ def check(config: RunConfig, num_pool: int) -> None:
 
 
 def stored(config: RunConfig) -> tuple[str, ...]:
-    """The states, and ``token_logprobs`` where a run has it, of the labels of the source split."""
+    """Return the states, and ``token_logprobs`` where a run has it, of the labels of the source split."""
     states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
     return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def share_of_search(config: RunConfig, num_pool: int) -> float | None:
-    """The share of all rows whose purity counts; ``None`` where the metric or the run says none."""
+    """Return the share of all rows whose purity counts; ``None`` where the metric or the run says none."""
     budget = config.selection.budget
     if config.tune.metric != "purity":
         return None

@@ -159,7 +159,7 @@ class Select(Stage):
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
     def _nothing(self, dropped: Mapping[str, str]) -> Done:
-        """Outputs where no arm is left: a later generation of a chain ends there."""
+        """Return outputs where no arm is left: a later generation of a chain ends there."""
         text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
         if not self.generation:
             raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
@@ -189,13 +189,13 @@ def _in_words(budget: ComputedBudget, *, is_of_sets: bool) -> str:
 
 
 def absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
-    """Why outputs of arms that dropped out are missing, by output."""
+    """Return why outputs of arms that dropped out are missing, by output."""
     words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
     return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
 
 
 def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
-    """The budget and the selection of every arm, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``.
+    """Return the budget and the selection of every arm, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``.
 
     Raises:
         BudgetError: an arm has fewer candidates than the budget.
@@ -228,7 +228,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
 
 
 def budget_of(job: SelectJob) -> ComputedBudget:
-    """The budget over the pool's labels, with the one n that all arms can select.
+    """Return the budget over the pool's labels, with the one n that all arms can select.
 
     Raises:
         BudgetError: the budget is 0, an arm has fewer rows than it, even without a cap, or it is a cut and the classes
@@ -256,7 +256,7 @@ def budget_of(job: SelectJob) -> ComputedBudget:
 
 
 def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
-    """The budget with as many rows as every arm has under the cap."""
+    """Return the budget with as many rows as every arm has under the cap."""
     chooser, left = Chooser(job, replace(budget, max_per_label=cap)), {}
     for name in job.selection.arms:
         try:

@@ -71,7 +71,7 @@ class SelectedRows:
         self._domain, self._trust, self._lineage = domain, trust, lineage
 
     def parts(self) -> Iterator[pa.Table]:
-        """``PART_ROWS`` at a time.
+        """Yield ``PART_ROWS`` at a time.
 
         Raises:
             CommitError: an id is not in the pool or its labels.
@@ -96,7 +96,7 @@ class SelectedRows:
             rank += len(ids_M)
 
     def _part(self, rank: int, examples: list[Example], weak: pa.Table) -> pa.Table:
-        """Rows of consecutive ranks from ``rank`` on, by their examples and labels."""
+        """Return rows of consecutive ranks from ``rank`` on, by their examples and labels."""
         row_ids_M = weak["row_id"].to_numpy()
         values: Json = {name: [value] * len(examples) for name, value in self._lineage.items()}
         values |= {
@@ -195,7 +195,7 @@ class Lengths:
 
 
 def regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
-    """The same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
+    """Yield the same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
     held: list[Int64s] = []
     for part in parts:
         held.append(part)

@@ -127,7 +127,7 @@ def sampled_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
 
 
 def compare(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Shift:
-    """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error."""
+    """Return the two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error."""
     sides = [joined(sample_states(ref, states, seed), states) for ref in (split, pool)]
     schema = io.open_table(pool).schema
     numbers = [state for state in states if not pa.types.is_nested(schema.field(input_column(state)).type)]
@@ -160,23 +160,23 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
 
 
 def states_in(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
-    """The states of rows, by name, each float32 [N, D]; of a column of numbers D is 1."""
+    """Return the states of rows, by name, each float32 [N, D]; of a column of numbers D is 1."""
     return {state: _matrix(rows[input_column(state)].combine_chunks()) for state in states}
 
 
 def joined(states: Mapping[str, Floats], names: Sequence[str]) -> Floats:
-    """States side by side, [N, D]."""
+    """Return states side by side, [N, D]."""
     return np.concatenate([states[name] for name in names], axis=1)
 
 
 def scores_in(rows: pa.Table, column: str) -> Float32s:
-    """The scores of rows, float32 [N]; NaN where there is none, or no label."""
+    """Return the scores of rows, float32 [N]; NaN where there is none, or no label."""
     labelled_N: Bools = rows["label"].is_valid().to_numpy()
     return np.where(labelled_N, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
 
 
 def _matrix(states: pa.Array) -> Float32s:
-    """Lists of one size, fixed or not, or numbers, as float32 [N, D]."""
+    """Return lists of one size, fixed or not, or numbers, as float32 [N, D]."""
     if not pa.types.is_nested(states.type):
         numbers_N1: Float32s = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]
         return numbers_N1

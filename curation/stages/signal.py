@@ -93,12 +93,12 @@ class MeasureSignal(AskModel):
 
 
 def unread(num_rows: int) -> str:
-    """Why no arm can rank by a signal, in words."""
+    """Return why no arm can rank by a signal, in words."""
     return f"none of {num_rows:,} rows gave a value that can be read"
 
 
 def missed(arm: str, key: str, why: str) -> RunFailedError:
-    """The error for an arm that cannot be measured and may not drop out, as ``key`` says."""
+    """Return the error for an arm that cannot be measured and may not drop out, as ``key`` says."""
     return RunFailedError(
         f"the arm {arm} cannot be measured: {why}; {key} names it: look at the model and its answers, or take it out "
         f"of {key}" + (", and the run goes on without the arm" if key.endswith("required") else "")
@@ -121,7 +121,7 @@ class SignalJob(TeacherJob):
     """Gold labels of the examples, for a judge."""
 
     def worker(self, models: Models) -> "ChunkWorker[MeasuredValues]":
-        """The worker that measures the job's chunks in a process."""
+        """Return the worker that measures the job's chunks in a process."""
         if self.reward is None or self.reward.kind == "verifier":
             return _SignalWorker(self, models)
         return _RewardWorker(self, models)
@@ -144,7 +144,7 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         self._gold = None if job.gold is None else io.Lookup(job.gold)
 
     def _weak(self, rows: list[Row]) -> list[SignalRow]:
-        """The rows with their weak labels, for a judge with their gold labels too."""
+        """Return the rows with their weak labels, for a judge with their gold labels too."""
         ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
         weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
         if self._gold is not None:
@@ -153,11 +153,11 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         return [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
 
     def give_up(self, rows: list[Row], error: str) -> MeasuredValues:
-        """Rows without a value."""
+        """Return rows without a value."""
         return MeasuredValues({}, {row["row_id"]: error for row in rows})
 
     def write(self, parts: list[MeasuredValues], note: Json) -> pa.Table:
-        """One fragment."""
+        """Return one fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
         return self._job.ask.write(values, errors, note=note | failed(self._job.telemetry, errors.values()))
@@ -173,7 +173,7 @@ class _SignalWorker(_ValueWorker):
         self._teacher = ContentFree(self.meter)
 
     def work(self, rows: list[Row]) -> MeasuredValues:
-        """The signal's values of rows."""
+        """Return the signal's values of rows."""
         job = self._job
         values = measure(
             self._signal,
@@ -201,7 +201,7 @@ class _RewardWorker(_ValueWorker):
         )
 
     def work(self, rows: list[Row]) -> MeasuredValues:
-        """The rewards of rows."""
+        """Return the rewards of rows."""
         return MeasuredValues(rewards(self._reward, self._domain, self._weak(rows)), {})
 
 
@@ -228,7 +228,7 @@ def signal(
 
 
 def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, Json]:
-    """The table of a stage's signal, and the record of its pass."""
+    """Return the table of a stage's signal, and the record of its pass."""
     with stage.teacher.passing(task, stage.commit_seconds, stage.fragment_mb) as (engine, how):
         result = signal(replace(job, engine=engine), row_ids_N, **how)
     return result.table, stage.teacher.record(result)

@@ -29,7 +29,7 @@ NUM_NAMED, NAMED_CHARACTERS = 3, 80
 
 
 def training_host(recipe: TrainSection) -> Host | None:
-    """The process for trainings with the resources of this recipe; ``None`` for a group of several workers."""
+    """Return the process for trainings with the resources of this recipe; ``None`` for a group of several workers."""
     if recipe.num_workers > 1:
         return None
     name = fingerprint(["training", recipe.per_worker])

@@ -72,19 +72,19 @@ def check_share(
 
 
 def sentences(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
-    """A line for each split with rows that cannot be used."""
+    """Yield a line for each split with rows that cannot be used."""
     for name, count in counts.items():
         if name != AUDIT and (num_bad := sum(count.errors.values())):
             yield f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({in_words(count.errors)})"
 
 
 def in_words(errors: Mapping[str, int]) -> str:
-    """Error rows by kind, the most frequent first."""
+    """Return error rows by kind, the most frequent first."""
     return ", ".join(f"{kind} {number:,}" for kind, number in Counter(errors).most_common())
 
 
 def count_split(ref: TableRef, name: str) -> SplitCounts:
-    """The rows of a split's table, or of the audit table."""
+    """Return the rows of a split's table, or of the audit table."""
     rows, errors = 0, Counter[str]()
     problems = "solution_error" if name == AUDIT else "error"
     columns = [problems, *(["gold"] if name == AUDIT else [])]

@@ -189,7 +189,7 @@ class VerifyByJudge(_BestRows, AskModel):
         return Done(outputs=self.Made(verdicts=made, counts=counts, pass_=record), rows=len(best_n))
 
     def _grades(self, found: pa.Table, best_n: Int64s) -> pa.Table:
-        """The verdicts as grades: right above 1/2, wrong where there is none, with the problem."""
+        """Return the verdicts as grades: right above 1/2, wrong where there is none, with the problem."""
         domain = get_domain(self.domain)
         right = pc.fill_null(pc.greater(found["value"], 0.5), False)
         pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
@@ -201,7 +201,7 @@ class VerifyByJudge(_BestRows, AskModel):
 
 
 def _with_kept(row_ids_n: Int64s, uri: str, schema: pa.Schema) -> Int64s:
-    """The rows, and after them those that have a verdict already."""
+    """Return the rows, and after them those that have a verdict already."""
     io.create(uri, schema)
     kept_N = np.array(commits.committed_ids(uri), dtype=np.int64)
     return np.concatenate([row_ids_n, np.setdiff1d(kept_N, row_ids_n)])

@@ -65,7 +65,7 @@ def use() -> None:
 
 
 def _profiles(file: Path) -> dict[str, dict[str, str]]:
-    """The settings of a file by profile; none where there is no file.
+    """Return the settings of a file by profile; none where there is no file.
 
     Raises:
         RunDirError: it is no such file.
@@ -81,7 +81,7 @@ def _profiles(file: Path) -> dict[str, dict[str, str]]:
 
 
 def _name(section: str) -> str:
-    """``profile NAME`` in one of the files, ``NAME`` in the other."""
+    """Return ``profile NAME`` in one of the files, ``NAME`` in the other."""
     try:
         words = shlex.split(section)
     except ValueError:

@@ -17,7 +17,7 @@ PART = ".part"
 
 
 def cache() -> Path:
-    """The folder of copies on this machine; it may be removed while nothing runs."""
+    """Return the folder of copies on this machine; it may be removed while nothing runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trust-curation"
 
 
@@ -57,7 +57,7 @@ def staged(target: Place) -> Iterator[Path]:
 
 
 def fetched(uri: str) -> Path:
-    """A local folder with the same content: the folder itself, or a copy, downloaded once per node and content.
+    """Return a local folder with the same content: the folder itself, or a copy, downloaded once per node and content.
 
     Raises:
         FileNotFoundError: the folder does not exist.

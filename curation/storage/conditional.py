@@ -34,7 +34,7 @@ class Register(Protocol):
     """A small text with conditional writes."""
 
     def read(self) -> RegisterContent | None:
-        """The newest content; None if nothing was written yet."""
+        """Return the newest content; None if nothing was written yet."""
         ...
 
     def put_if_absent(self, text: str) -> str | None:
@@ -57,7 +57,7 @@ class NumberedFiles:
         self._directory = directory
 
     def read(self) -> RegisterContent | None:
-        """The newest content; None if nothing was written yet."""
+        """Return the newest content; None if nothing was written yet."""
         while (number := self._newest()) > 0:
             with suppress(FileNotFoundError):  # a successor has removed it
                 try:
@@ -127,7 +127,7 @@ class OneObject:
         self._at = at
 
     def read(self) -> RegisterContent | None:
-        """The content of the object."""
+        """Return the content of the object."""
         try:
             content, tag = self._at.read_tagged()
         except FileNotFoundError:
@@ -151,5 +151,5 @@ class OneObject:
 
 
 def register_of(directory: Place) -> Register:
-    """The register at a path: a folder of numbered files, or an object."""
+    """Return the register at a path: a folder of numbered files, or an object."""
     return OneObject(directory) if isinstance(directory, Remote) else NumberedFiles(directory)

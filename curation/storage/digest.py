@@ -32,7 +32,7 @@ class Content(NamedTuple):
 
 
 def quick_content(path: Path) -> Content:
-    """The size and the 128-bit XXH3 of a local file.
+    """Return the size and the 128-bit XXH3 of a local file.
 
     This digest finds accidents, not forgeries. It takes about as long as reading a file that is in memory.
 
@@ -82,7 +82,7 @@ def content_of(text: bytes) -> Content:
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a local file, in hexadecimal; read in blocks."""
+    """Return the SHA-256 of a local file, in hexadecimal; read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -103,7 +103,7 @@ def model_digest(path: Place) -> str:
 
 
 def _sizes(path: Place) -> dict[str, int]:
-    """The size of each file in a folder, however deep, by its path relative to the folder, in order."""
+    """Return the size of each file in a folder, however deep, by its path relative to the folder, in order."""
     if isinstance(path, Remote):
         return {entry.path: entry.size for entry in path.entries()}
     files = sorted(file for file in path.rglob("*") if file.is_file())

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """A file, open without a buffer.
+    """Return a file, open without a buffer.
 
     Raises:
         OSError: it cannot be opened, or is something else.
@@ -74,7 +74,7 @@ CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
         OSError: as :func:`open_file`.

@@ -82,7 +82,7 @@ def _with_texts(value: object, change: Callable[[str], str]) -> Any:
 
 
 def lies_in(home: Place, path: Place) -> bool:
-    """Whether a path lies below a directory once its links are followed."""
+    """Return whether a path lies below a directory once its links are followed."""
     if isinstance(home, Remote) or isinstance(path, Remote):
         return str(path).startswith(f"{home}/")
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(home))

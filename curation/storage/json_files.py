@@ -11,7 +11,7 @@ DEEPEST = 100
 
 
 def read_json(path: Place) -> Any:
-    """The value in a JSON file.
+    """Return the value in a JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -21,7 +21,7 @@ def read_json(path: Place) -> Any:
 
 
 def parsed(text: str | bytes) -> Any:
-    """The value that a JSON text holds.
+    """Return the value that a JSON text holds.
 
     Raises:
         ValueError: it is no JSON, or holds values that are nested too deep, or half of a character (a surrogate).

@@ -68,7 +68,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: str, directory: Place) -> Self:
-        """The record in a register's text.
+        """Return the record in a register's text.
 
         Raises:
             RunDirError: it is none.
@@ -83,12 +83,12 @@ class Holder:
             ) from error
 
     def has_ended(self) -> bool:
-        """Whether it was given back, or its process died on this machine."""
+        """Return whether it was given back, or its process died on this machine."""
         here = self.boot != "" and (self.host, self.boot) == (platform.node(), _boot())
         return self.expires <= 0 or (here and not _is_alive(self.pid, self.started))
 
     def is_out_of_date(self) -> bool:
-        """Whether it ran out if the clocks of its host and of this one agree."""
+        """Return whether it ran out if the clocks of its host and of this one agree."""
         return time.time() >= self.expires + MARGIN_SECONDS
 
     def __str__(self) -> str:
@@ -259,7 +259,7 @@ class Lease:
                 return None
 
     def _is_silent(self, token: str) -> bool:
-        """Whether another driver's record has been the same for too long."""
+        """Return whether another driver's record has been the same for too long."""
         if self._seen is None or self._seen[0] != token:
             self._seen = (token, _steady())
         return _steady() - self._seen[1] >= self._watched_seconds
@@ -325,7 +325,7 @@ def _lost(directory: Place, holder: str) -> CommitError:
 
 
 def _steady() -> float:
-    """Seconds that nobody sets and that count while the machine sleeps, where the system has such a clock."""
+    """Return seconds that nobody sets and that count while the machine sleeps, where the system has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -14,7 +14,7 @@ DEEPEST = Path("n" * 128, "n" * 128)
 
 
 def check_name(text: str) -> str:
-    """The text of a path or URL, unless no file system takes it.
+    """Return the text of a path or URL, unless no file system takes it.
 
     Raises:
         RunDirError: it holds a NUL, is no Unicode, or has a name of more than 255 bytes.

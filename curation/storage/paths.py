@@ -120,11 +120,11 @@ class Remote:
         return self._at(self._path.parent)
 
     def with_name(self, name: str) -> Self:
-        """The path with another last part."""
+        """Return the path with another last part."""
         return self._at(self._path.with_name(name))
 
     def with_suffix(self, suffix: str) -> Self:
-        """The path with another suffix."""
+        """Return the path with another suffix."""
         return self._at(self._path.with_suffix(suffix))
 
     def absolute(self) -> Self:
@@ -139,7 +139,7 @@ class Remote:
         """Does nothing: an object store needs no folders."""
 
     def is_file(self) -> bool:
-        """Whether an object has this name."""
+        """Return whether an object has this name."""
         try:
             with _errors(self):
                 obstore.head(self.store, self.key)
@@ -148,30 +148,30 @@ class Remote:
         return True
 
     def is_dir(self) -> bool:
-        """Whether there are objects below this name."""
+        """Return whether there are objects below this name."""
         with _errors(self):
             return any(obstore.list(self.store, f"{self.key}/", chunk_size=1))
 
     def exists(self) -> bool:
-        """Whether it is a file or a folder."""
+        """Return whether it is a file or a folder."""
         return self.is_file() or self.is_dir()
 
     def read_bytes(self) -> bytes:
-        """The content of the object."""
+        """Return the content of the object."""
         return self.read_tagged()[0]
 
     def read_text(self) -> str:
-        """The content of the object, UTF-8."""
+        """Return the content of the object, UTF-8."""
         return self.read_bytes().decode()
 
     def read_tagged(self) -> tuple[bytes, dict[str, str]]:
-        """The content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
+        """Return the content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
         with _errors(self):
             result = obstore.get(self.store, self.key)
             return bytes(result.bytes()), _tag(result.meta)
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """The bytes ``start`` to ``stop`` of the object."""
+        """Return the bytes ``start`` to ``stop`` of the object."""
         with _errors(self):
             return bytes(obstore.get_range(self.store, self.key, start=start, end=stop))
 
@@ -208,7 +208,7 @@ class Remote:
             obstore.delete(self.store, self.key)
 
     def entries(self) -> list[StoredObject]:
-        """The objects below, sorted by path, without the marker objects that some tools write for folders."""
+        """Return the objects below, sorted by path, without the marker objects that some tools write for folders."""
         prefix = f"{self.key}/"
         with _errors(self):
             listed = {item["path"]: item for part in obstore.list(self.store, prefix) for item in part}
@@ -220,7 +220,7 @@ class Remote:
         )
 
     def iterdir(self) -> Iterator[Self]:
-        """The folders and objects in it."""
+        """Yield the folders and objects in it."""
         _, folders, objects = next(self.walk())
         yield from (self / name for name in (*folders, *objects))
 
@@ -263,7 +263,7 @@ Place = Path | Remote
 
 
 def place(text: str | Place) -> Place:
-    """The place that a path or a URL names.
+    """Return the place that a path or a URL names.
 
     Raises:
         RunDirError: the URL names an unknown kind of store; or as :func:`check_name`.
@@ -325,7 +325,7 @@ def write_atomically(path: Place, content: str | bytes) -> None:
 
 
 def walk(directory: Place) -> Iterator[tuple[str, list[str], list[str]]]:
-    """``os.walk`` for local and remote places."""
+    """Return ``os.walk`` for local and remote places."""
     return directory.walk() if isinstance(directory, Remote) else os.walk(directory)
 
 
@@ -340,7 +340,7 @@ def remove(directory: Place) -> None:
 
 @lru_cache(maxsize=32)
 def _store(bucket: str, seconds: float) -> ObjectStore:
-    """The client of a bucket, which repeats failing requests for at least so many seconds."""
+    """Return the client of a bucket, which repeats failing requests for at least so many seconds."""
     patience = timedelta(seconds=seconds)
     backoff = {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2}
     retries: Any = {"max_retries": 1000, "retry_timeout": patience, "backoff": backoff}
@@ -372,6 +372,6 @@ def _tag(meta: Any) -> dict[str, str]:
 
 
 def _said(error: Exception) -> str:
-    """The store's message, in one line."""
+    """Return the store's message, in one line."""
     cause = error.__cause__
     return brief(cause if isinstance(cause, Exception) else error)[:300]

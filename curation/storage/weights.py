@@ -53,7 +53,7 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
 
 
 def _sizes(folder: Place) -> dict[str, int]:
-    """Bytes of the files at the top of a folder, by name."""
+    """Return bytes of the files at the top of a folder, by name."""
     if isinstance(folder, Remote):
         return {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
     return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
@@ -106,7 +106,7 @@ def check_names(index: str, names: object) -> None:
 
 
 def _index(path: Place) -> dict[str, str]:
-    """The file of each tensor."""
+    """Return the file of each tensor."""
     try:
         names = json.loads(path.read_bytes())["weight_map"]
         if names and all(isinstance(name, str) for name in names.values()):
@@ -117,7 +117,7 @@ def _index(path: Place) -> dict[str, str]:
 
 
 def _tensors(path: Place, size: int) -> set[str]:
-    """The names of a safetensors file's tensors, checked against the length of the file.
+    """Return the names of a safetensors file's tensors, checked against the length of the file.
 
     Raises:
         ModelError: the file is cut, too long, or no safetensors file.

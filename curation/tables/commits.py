@@ -52,7 +52,7 @@ of writing (seconds since 1970) and optionally facts about the worker as a JSON 
 
 
 def committed_ids(uri: str) -> BitMap64:
-    """The row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
+    """Return the row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
 
     Raises:
         CommitError: an id occurs twice.
@@ -92,7 +92,7 @@ def written(
 
 
 def with_note(written: pa.Table, **facts: object) -> pa.Table:
-    """Rows of ``WRITTEN`` with further facts in the first one's note."""
+    """Return rows of ``WRITTEN`` with further facts in the first one's note."""
     if not written.num_rows:
         return written
     note, *others = written["note"].to_pylist()

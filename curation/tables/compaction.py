@@ -66,7 +66,7 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
 
 
 def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
-    """The compaction tasks, one per new fragment; none if compaction gains little."""
+    """Return the compaction tasks, one per new fragment; none if compaction gains little."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     num_bytes = sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
@@ -228,5 +228,5 @@ def _batch_rows(row_bytes: float) -> int:
 
 
 def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
-    """The files of the first columns; Lance draws their names at random."""
+    """Return the files of the first columns; Lance draws their names at random."""
     return {fragment.files[0].path for fragment in fragments}

@@ -27,7 +27,7 @@ class WrittenFile:
     sha256: str
 
     def to_json(self) -> Json:
-        """The file as a JSON object."""
+        """Return the file as a JSON object."""
         return asdict(self)
 
 

@@ -54,7 +54,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
 
 
 def latest(uri: str) -> TableRef:
-    """The newest version of a table."""
+    """Return the newest version of a table."""
     return TableRef(uri=uri, version=lance.dataset(uri).version)
 
 
@@ -97,33 +97,33 @@ def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> Table
 
 
 def open_table(ref: TableRef) -> lance.LanceDataset:
-    """The Lance dataset at the pinned version."""
+    """Return the Lance dataset at the pinned version."""
     return lance.dataset(ref.uri, version=ref.version)
 
 
 def read(ref: TableRef, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
-    """The rows that match an SQL ``filter``, with only the named columns, in the table's own order."""
+    """Return the rows that match an SQL ``filter``, with only the named columns, in the table's own order."""
     return open_table(ref).to_table(columns=None if columns is None else list(columns), filter=filter)
 
 
 def count(ref: TableRef, filter: str | None = None) -> int:
-    """The number of rows that match an SQL ``filter``."""
+    """Return the number of rows that match an SQL ``filter``."""
     return int(open_table(ref).count_rows(filter=filter))
 
 
 def size(ref: TableRef) -> int:
-    """The bytes of the table's data files at this version, as they are stored."""
+    """Return the bytes of the table's data files at this version, as they are stored."""
     fragments = [fragment.metadata for fragment in open_table(ref).get_fragments()]
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
 
 def answered(ref: TableRef) -> str:
-    """The filter of :func:`schemas.answered` for a labels table."""
+    """Return the filter of :func:`schemas.answered` for a labels table."""
     return schemas.answered(open_table(ref).schema)
 
 
 def num_dropped(ref: TableRef) -> int:
-    """The number of rows of a labels table that a first cut dropped; 0 without one."""
+    """Return the number of rows of a labels table that a first cut dropped; 0 without one."""
     table = open_table(ref)
     return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
 
@@ -138,7 +138,7 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
 
 
 def offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
-    """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
+    """Return the position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
 
     The ids are different. The id column is scanned in batches.
     """
@@ -170,7 +170,7 @@ class Lookup:
         self._start_R, self._offset_R, self._size_R = start_R[order_R], offset_R[order_R], size_R[order_R]
 
     def __len__(self) -> int:
-        """The number of rows of the table."""
+        """Return the number of rows of the table."""
         return int(self._size_R.sum())
 
     @property
@@ -179,7 +179,7 @@ class Lookup:
         return len(self._start_R)
 
     def ascending(self, num_rows: int) -> "Iterator[Int64s]":
-        """All ids of the table in ascending order, at most ``num_rows`` at a time."""
+        """Yield all ids of the table in ascending order, at most ``num_rows`` at a time."""
         end_R = np.cumsum(self._size_R)
         for begin in range(0, len(self), num_rows):
             place_N = np.arange(begin, min(begin + num_rows, len(self)))
@@ -187,7 +187,7 @@ class Lookup:
             yield self._start_R[run_N] + place_N - (end_R - self._size_R)[run_N]
 
     def take(self, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
+        """Return the rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
         return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
 
     def offsets(self, row_ids_N: "Int64s") -> "Int64s":
@@ -220,7 +220,7 @@ def _runs(ref: TableRef) -> "Iterator[Int64s]":
 
 
 def take_offsets(ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows at the positions from :func:`offsets` or :meth:`Lookup.offsets`, in that order.
+    """Return the rows at the positions from :func:`offsets` or :meth:`Lookup.offsets`, in that order.
 
     Raises:
         CommitError: a position is -1.
@@ -237,7 +237,7 @@ def _take(
     offsets_N: "Int64s",
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """The rows at the offsets; -1 marks an id that is not in the table."""
+    """Return the rows at the offsets; -1 marks an id that is not in the table."""
     if (offsets_N < 0).any():
         missing = row_ids_N[offsets_N < 0]
         raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")

@@ -29,7 +29,7 @@ def _number(value: float) -> str:
 
 
 def objects(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """One object a row, as ``json.dumps`` of a dictionary; ``columns`` are the JSON values of each key."""
+    """Return one object a row, as ``json.dumps`` of a dictionary; ``columns`` are the JSON values of each key."""
     names = [encode_basestring_ascii(name).replace("%", "%%") for name in columns]
     form = "{" + ", ".join(f"{name}: %s" for name in names) + "}"
     return [form % row for row in zip(*columns.values(), strict=True)]

@@ -22,7 +22,7 @@ class Requests(NamedTuple):
 
 
 def file_puts(num_bytes: float) -> float:
-    """Requests that write a file of so many bytes."""
+    """Return requests that write a file of so many bytes."""
     return 1.0 if num_bytes <= PART_BYTES else num_bytes / PART_BYTES + 2
 
 

@@ -114,7 +114,7 @@ class RowIds:
 
 
 def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
-    """The row ids in the table's own order, ``num_rows`` at a time; the last batch may be smaller."""
+    """Yield the row ids in the table's own order, ``num_rows`` at a time; the last batch may be smaller."""
     parts: list[Int64s] = []
     held = 0
     for ids_N in scan(dataset, None, in_order=True):
@@ -130,7 +130,7 @@ def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
 
 
 def missing(ids_N: Int64s, done: BitMap64) -> Bools:
-    """Which of the ids are not in ``done``, bool [N]; very cheap if all or none of a dense range is."""
+    """Return which of the ids are not in ``done``, bool [N]; very cheap if all or none of a dense range is."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.bool_)
     low, high = int(ids_N.min()), int(ids_N.max())
@@ -144,7 +144,7 @@ def missing(ids_N: Int64s, done: BitMap64) -> Bools:
 
 
 def bitmap(ids_N: Int64s) -> BitMap64:
-    """The ids as a bitmap; adds ranges if they are mostly consecutive, which is ten times faster."""
+    """Return the ids as a bitmap; adds ranges if they are mostly consecutive, which is ten times faster."""
     unsigned_N = ids_N.astype(np.uint64)
     for ordered in (False, True):
         if ordered:
@@ -174,7 +174,7 @@ def include_all(known: BitMap64, ids: BitMap64) -> None:
 def scan(
     dataset: lance.LanceDataset, fragments: list[lance.LanceFragment] | None, *, in_order: bool
 ) -> Iterator[Int64s]:
-    """The row ids of a table, or of some of its fragments, in batches."""
+    """Yield the row ids of a table, or of some of its fragments, in batches."""
     scanner = dataset.scanner(
         columns=["row_id"],
         fragments=fragments,
@@ -187,5 +187,5 @@ def scan(
 
 
 def name_of(fragment: FragmentMetadata) -> str:
-    """The identity of a fragment's rows: the file of its first columns, and its deletions."""
+    """Return the identity of a fragment's rows: the file of its first columns, and its deletions."""
     return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}"

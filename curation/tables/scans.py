@@ -29,7 +29,7 @@ def batches(
     *,
     num_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that match an SQL ``filter``, in the table's own order; only those of some fragments, if given.
+    """Yield the rows that match an SQL ``filter``, in the table's own order; only those of some fragments, if given.
 
     ``columns`` are SQL expressions by name; ``num_rows`` is the most that a batch has.
     """
@@ -61,7 +61,7 @@ def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) ->
 
 
 def streamed(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
-    """Values that ``function`` yields, in the order of the table: singly or, of a large table, by task.
+    """Yield values that ``function`` yields, in the order of the table: singly or, of a large table, by task.
 
     Raises:
         UserError: as the function raised it.
@@ -80,7 +80,7 @@ def streamed(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[
 
 
 def _parts(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """The numbers of the fragments of each task; none if this process reads them."""
+    """Return the numbers of the fragments of each task; none if this process reads them."""
     known = list(fragments)
     parts: list[list[int]] = []
     if sum(num_rows for _, num_rows in known) > ROWS_IN_PROCESS:

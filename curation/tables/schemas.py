@@ -50,7 +50,7 @@ the stages that find long rows, make rollouts, select and report.
 
 
 def state_column(state: str) -> str:
-    """The column of a hidden state by its name, e.g. ``output_last``."""
+    """Return the column of a hidden state by its name, e.g. ``output_last``."""
     return f"state_{state}"
 
 
@@ -63,7 +63,7 @@ TOKEN_LOGPROBS = "token_logprobs"
 
 
 def is_number(column: str) -> bool:
-    """Whether a column of a labels table has a number a row that trust functions read.
+    """Return whether a column of a labels table has a number a row that trust functions read.
 
     Those are ``NUMBERS``, and those that follow from the domain.
     """
@@ -85,7 +85,7 @@ def input_column(name: str) -> str:
 
 
 def mend_of(column: str) -> str:
-    """The mend for a labels table that lacks a column which a trust function reads."""
+    """Return the mend for a labels table that lacks a column which a trust function reads."""
     if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
     if is_given(column):
@@ -100,12 +100,12 @@ GIVEN_TYPE = pa.float32()
 
 
 def added_type(name: str) -> pa.DataType:
-    """The type of a column that :func:`labels` adds."""
+    """Return the type of a column that :func:`labels` adds."""
     return pa.int32() if name in (ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS) else GIVEN_TYPE
 
 
 def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
-    """The output of a teacher, one row per request.
+    """Return the output of a teacher, one row per request.
 
     ``completion`` text of the answer, stop token or string cut.
 
@@ -189,18 +189,18 @@ states and error are null. No arm selects a dropped row."""
 
 
 def answered(labels: pa.Schema) -> str:
-    """An SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
+    """Return an SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
     return f"error IS NULL AND NOT {DROPPED}" if DROPPED in labels.names else "error IS NULL"
 
 
 def are_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which rows of a labels table have an answer, bool [N]: :func:`answered` for rows in memory."""
+    """Return which rows of a labels table have an answer, bool [N]: :func:`answered` for rows in memory."""
     are_N: npt.NDArray[np.bool_] = labels["error"].is_null().to_numpy()
     return are_N & ~labels[DROPPED].to_numpy() if DROPPED in labels.column_names else are_N
 
 
 def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
-    """A labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
+    """Return a labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
 
     The states are lists of variable length, null outside the sample, because Lance stores a null of a fixed-size list
     in full.
@@ -226,7 +226,7 @@ def projected_states(schema: pa.Schema, size: int) -> pa.Schema:
 
 
 def is_state(column: str) -> bool:
-    """Whether a column of a labels table holds hidden states."""
+    """Return whether a column of a labels table holds hidden states."""
     return column.startswith(state_column(""))
 
 
@@ -239,12 +239,12 @@ def raw_column(function: str) -> str:
 
 
 def trust_column(function: str) -> str:
-    """The column of a fitted trust function's score in [0, 1], larger is more reliable."""
+    """Return the column of a fitted trust function's score in [0, 1], larger is more reliable."""
     return f"{_safe(function)}_trust"
 
 
 def _safe(name: str) -> str:
-    """A name as a part of a column's name: in Lance a dot leads into a column."""
+    """Return a name as a part of a column's name: in Lance a dot leads into a column."""
     return name.replace(".", "_").replace(":", "_")
 
 
@@ -354,7 +354,7 @@ ADVANTAGES = pa.schema(
 
 
 def gradients(size: int) -> pa.Schema:
-    """The gradient of each row's loss by the student's last hidden states, summed over the row's positions.
+    """Return the gradient of each row's loss by the student's last hidden states, summed over the row's positions.
 
     ``loss`` the mean cross-entropy of the completion's ``num_tokens`` tokens, the end token included.
     """

@@ -58,7 +58,7 @@ class Gate(Protocol):
     """The states that it reads, among those that the teacher keeps; all are of the last prompt token."""
 
     def __call__(self, prompts: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Whether the answer of each row is asked for, bool [N]; batches of ``completions.prompt_batch``."""
+        """Return whether the answer of each row is asked for, bool [N]; batches of ``completions.prompt_batch``."""
         ...
 
 
@@ -77,11 +77,11 @@ class Teacher(Protocol):
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """The configuration that forces a restart, as JSON; :meth:`asked` changes all else."""
+        """Return the configuration that forces a restart, as JSON; :meth:`asked` changes all else."""
         ...
 
     def asked(self, config: AskConfig) -> Self:
-        """The same teacher, not started again, asked as a configuration of the same ``engine_key`` says."""
+        """Return the same teacher, not started again, asked as a configuration of the same ``engine_key`` says."""
         ...
 
     def label(
@@ -93,7 +93,7 @@ class Teacher(Protocol):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of ``schemas.completions``: each request exactly once, as a completion or an error row.
+        """Return batches of ``schemas.completions``: each request exactly once, as a completion or an error row.
 
         A row that ``gate`` stops has neither completion nor error: of it there are the prompt's tokens alone. The
         others are answered as without it. A teacher that knows no gate is never given one.
@@ -121,11 +121,11 @@ class BaseTeacher:
 
     @staticmethod
     def width(config: AskConfig) -> int:
-        """Numbers of a hidden state: none."""
+        """Return numbers of a hidden state: none."""
         return 0
 
     def asked(self, config: AskConfig) -> Self:
-        """The same teacher, not started again, asked as ``config`` says."""
+        """Return the same teacher, not started again, asked as ``config`` says."""
         other = copy.copy(self)
         other._ask(config)
         return other
@@ -135,22 +135,22 @@ class BaseTeacher:
 
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
-    """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
+    """Return the teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
     return cast(Teacher, _class_of(config)(settled(config, model), None if model is None else here(model)))
 
 
 def knows_gates(teacher: Teacher) -> bool:
-    """Whether a teacher's ``label`` takes a gate; a backend of one's own need not."""
+    """Return whether a teacher's ``label`` takes a gate; a backend of one's own need not."""
     return "gate" in signature(teacher.label).parameters
 
 
 def can_gate(backend: str) -> bool:
-    """Whether teachers of a backend take a gate; ``auto`` stands for those that do."""
+    """Return whether teachers of a backend take a gate; ``auto`` stands for those that do."""
     return backend == "auto" or "gate" in signature(code(BACKENDS[backend].made_by).label).parameters
 
 
 def engine_key(config: AskConfig) -> Json:
-    """The configuration that forces a restart; the same key and model reuse the teacher."""
+    """Return the configuration that forces a restart; the same key and model reuse the teacher."""
     return {"backend": config.backend, **_class_of(config).engine_key(config)}
 
 
@@ -159,7 +159,7 @@ def _class_of(config: AskConfig) -> Any:
 
 
 def width(config: AskConfig, model: ModelRef | None) -> int:
-    """Numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
+    """Return numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
     if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
         return state_size(model, config.states)
     return int(_class_of(config).width(config))

@@ -29,7 +29,7 @@ class OfTokens(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """The summary of all tokens' numbers; ``None`` if there are none."""
+        """Return the summary of all tokens' numbers; ``None`` if there are none."""
         return cls(sum(values) / len(values), min(values), values[0], values[-1]) if values else None
 
 
@@ -70,7 +70,7 @@ class AnsweredRow(NamedTuple):
 def completion_batch(
     rows: Sequence[AnsweredRow], *, states: Mapping[str, Array], state_dtype: str, num_token_logprobs: int = 0
 ) -> pa.RecordBatch:
-    """A batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
+    """Return a batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     Of each answer's tokens the log-probabilities of the first ``num_token_logprobs`` are kept, the least, the first and
     the last. Numbers of a state are stored as :func:`clipped` gives them; a state that holds an infinity or NaN becomes
@@ -137,7 +137,7 @@ def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> di
 
 
 def above(scores: Sequence[float], baselines: Sequence[float] | None) -> list[float]:
-    """Scores of options less their baselines; an option that is impossible by its baseline stays so."""
+    """Return scores of options less their baselines; an option that is impossible by its baseline stays so."""
     if baselines is None:
         return list(scores)
     pairs = zip(scores, baselines, strict=True)
@@ -145,7 +145,7 @@ def above(scores: Sequence[float], baselines: Sequence[float] | None) -> list[fl
 
 
 def ranked(scores: Sequence[float], given: int | None = None) -> list[int]:
-    """Places of the scores, from the largest to the smallest; of equal ones the first comes first.
+    """Return places of the scores, from the largest to the smallest; of equal ones the first comes first.
 
     The place ``given``, of an option that is read and not chosen, comes before all others.
     """
@@ -153,7 +153,7 @@ def ranked(scores: Sequence[float], given: int | None = None) -> list[int]:
 
 
 def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """A batch of error rows, by row id: everything null but the row id and the error.
+    """Return a batch of error rows, by row id: everything null but the row id and the error.
 
     ``state_size``: numbers of each state that ``config`` keeps, which is null here.
     """
@@ -205,7 +205,7 @@ def dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state
 
 
 def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
-    """The problem with the options of a request, as the error of its row; None: nothing."""
+    """Return the problem with the options of a request, as the error of its row; None: nothing."""
     if not options:
         return "bad_options: none given; a request with options needs at least one"
     empty = [place for place, number in enumerate(num_tokens) if number == 0]
@@ -215,7 +215,7 @@ def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None
 
 
 def _sureness(rows: Sequence[AnsweredRow], null_N: npt.NDArray[np.bool_]) -> dict[str, Array]:
-    """The columns of ``schemas.NUMBERS`` that follow from the rows, by name, float64 [N], NaN for a null."""
+    """Return the columns of ``schemas.NUMBERS`` that follow from the rows, by name, float64 [N], NaN for a null."""
     sure = {name: np.full(len(rows), np.nan) for name in _SURENESS}
     for place, row in enumerate(rows):
         if values := row.token_logprobs:
@@ -261,7 +261,7 @@ def of_options(scores: Sequence[float], given: int | None = None) -> dict[str, f
 
 
 def gaps_of(scores: Sequence[float]) -> npt.NDArray[np.float64]:
-    """The score of the first less that of the second option of each of L pairs; 0 where both are impossible."""
+    """Return the score of the first less that of the second option of each of L pairs; 0 where both are impossible."""
     first_L, second_L = np.asarray(scores, dtype=np.float64).reshape(-1, 2).T
     with np.errstate(invalid="ignore"):
         gap_L: npt.NDArray[np.float64] = np.nan_to_num(first_L - second_L, nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -269,7 +269,7 @@ def gaps_of(scores: Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def of_pairs(scores: Sequence[float]) -> dict[str, float]:
-    """The same of a choice within each of L pairs, where each of the 2^L sets of answers counts as an option.
+    """Return the same of a choice within each of L pairs, where each of the 2^L sets of answers counts as an option.
 
     ``num_options`` is the number of pairs whose first option is chosen.
     """

@@ -200,7 +200,7 @@ class Decoder:
             row.num_content = num_tokens_of(row.text, row.tokens, self._decode)
 
     def _ended(self, row: _OpenAnswer, num_steps: int) -> bool:
-        """Whether the answer is over and the state of its last token has been seen."""
+        """Return whether the answer is over and the state of its last token has been seen."""
         return row.num_content is not None and row.num_content <= num_steps
 
     def _piece(self, token: int) -> str:
@@ -248,7 +248,7 @@ class _States:
                 kept_ND[row_K] = self._state(position, length)[place_K.to(self._prompt_BD.device)].cpu()
 
     def _state(self, position: str, length: int) -> torch.Tensor:
-        """The states of a position, [B, D], for answers of ``length`` tokens, of which all have been seen."""
+        """Return the states of a position, [B, D], for answers of ``length`` tokens, of which all have been seen."""
         if position == "prompt_last" or length == 0:
             return self._prompt_BD
         if position == "output_first":
@@ -266,14 +266,14 @@ class _States:
         self._recent = deque((state_BD[places_K] for state_BD in self._recent), maxlen=self._recent.maxlen)
 
     def arrays(self) -> dict[tuple[str, int], Array]:
-        """The states of all rows, float32 [N, D] by position and rank, which is that of the answer itself."""
+        """Return the states of all rows, float32 [N, D] by position and rank, which is that of the answer itself."""
         return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
 
 
 def _prompts(
     requests: Sequence[TokenisedRequest], hidden_BD: torch.Tensor, gate: Gate, config: AskConfig
 ) -> pa.RecordBatch:
-    """The batch for a gate of requests whose prompts have been fed."""
+    """Return the batch for a gate of requests whose prompts have been fed."""
     states = prompt_states(hidden_BD.float().cpu().numpy(), config.states, gate.states)
     row_ids = [request.request.row_id for request in requests]
     return prompt_batch(row_ids, [len(request.prompt) for request in requests], states, config.state_dtype)
@@ -282,7 +282,7 @@ def _prompts(
 def _batch(
     requests: Sequence[TokenisedRequest], rows: Sequence[_OpenAnswer], states: "_States", config: AskConfig
 ) -> pa.RecordBatch:
-    """A batch of ``schemas.completions`` of answers that have ended."""
+    """Return a batch of ``schemas.completions`` of answers that have ended."""
     answers = [
         AnsweredRow(
             row_id=request.request.row_id,
@@ -324,7 +324,7 @@ def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Ten
 
 
 def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
-    """How many of the first ``tokens`` hold ``text``, with which their own text begins.
+    """Return how many of the first ``tokens`` hold ``text``, with which their own text begins.
 
     The texts are compared, not their lengths: part of a character's bytes is as long as the character.
     """

@@ -65,7 +65,7 @@ class EndpointTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """The server, its limits, and where is kept what it was paid for."""
+        """Return the server, its limits, and where is kept what it was paid for."""
         server = {} if config.endpoint is None else config.endpoint.model_dump(mode="json")
         return {**server, "num_actors": config.actors.max}
 
@@ -91,7 +91,7 @@ class EndpointTeacher(BaseTeacher):
         seed: int,
         states: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as their answers come, up to 128 in a batch (see ``Teacher.label``)."""
+        """Yield rows as their answers come, up to 128 in a batch (see ``Teacher.label``)."""
         client = self.client
         if (problem := undrawable(client.config, decoding, "decoding")) is not None:
             raise ConfigError(problem)
@@ -128,7 +128,7 @@ class EndpointTeacher(BaseTeacher):
                 future.cancel()
 
     async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> ServedAnswer:
-        """The answer of a row, bought once."""
+        """Return the answer of a row, bought once."""
         options = request.options
         if options is not None and (bad := bad_options(options, [len(option) for option in options])) is not None:
             return ServedAnswer(error=bad)
@@ -141,7 +141,7 @@ class EndpointTeacher(BaseTeacher):
         return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
 
     async def _scored(self, request: Request) -> ServedAnswer:
-        """The log-probabilities of each option, one question a row."""
+        """Return the log-probabilities of each option, one question a row."""
         served = self.client.config
         if served.kind != "vllm":
             return ServedAnswer(
@@ -173,7 +173,7 @@ class EndpointTeacher(BaseTeacher):
         return await self._bought(ServerQuestion("/completions", asked, most, read))
 
     async def _bought(self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] = NO_ROW) -> ServedAnswer:
-        """The answer to a question: one that was paid for or is under way, if there is one, also of another row.
+        """Return the answer to a question: one that was paid for or is under way, if there is one, also of another row.
 
         ``of_row``: the row and the seed whose own answer it is to be, whether or not the body has a seed.
         """
@@ -246,7 +246,7 @@ def question_of(
 
 
 def most_of(body: JsonView, max_tokens: int) -> Usage:
-    """The most tokens that a question can take: one for each byte of its body, and those of its longest answers.
+    """Return the most tokens that a question can take: one for each byte of its body, and those of its longest answers.
 
     Args:
         body: the question.
@@ -258,7 +258,7 @@ def most_of(body: JsonView, max_tokens: int) -> Usage:
 
 
 def _schema(choices: Sequence[str]) -> Json:
-    """The form of an answer that is one of the choices."""
+    """Return the form of an answer that is one of the choices."""
     schema = {
         "type": "object",
         "properties": {FIELD: {"type": "string", "enum": list(choices)}},
@@ -269,7 +269,7 @@ def _schema(choices: Sequence[str]) -> Json:
 
 
 def _chosen(text: str, options: Sequence[str]) -> str:
-    """The option that an answer is, up to white space around it; another answer as it is."""
+    """Return the option that an answer is, up to white space around it; another answer as it is."""
     return next((option for option in options if option.strip() == text.strip()), text)
 
 
@@ -283,7 +283,7 @@ class _ServersTokens:
         self._url = root._replace(path=re.sub(r"/v1$", "", root.path) + "/tokenize").geturl()
 
     async def of(self, request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
-        """The tokens of a prompt, and those that each option adds; as ``prompts.tokenise`` does it.
+        """Return the tokens of a prompt, and those that each option adds; as ``prompts.tokenise`` does it.
 
         An option's are remembered by what the prompt ends with: rows share options.
         """
@@ -323,13 +323,13 @@ def _tokens_of(found: JsonView, used: Usage) -> list[int]:
 def _batch(
     rows: Sequence[tuple[Request, ServedAnswer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
 ) -> pa.RecordBatch:
-    """Answers as a batch of ``schemas.completions``."""
+    """Return answers as a batch of ``schemas.completions``."""
     answers = [_answered(request, answer, decoding) for request, answer in rows]
     return completion_batch(answers, states={}, state_dtype=state_dtype, num_token_logprobs=num_logprobs)
 
 
 def _answered(request: Request, answer: ServedAnswer, decoding: DecodingConfig) -> AnsweredRow:
-    """A row with its answer; of scored options also their log-probabilities, and the scores that chose."""
+    """Return a row with its answer; of scored options also their log-probabilities, and the scores that chose."""
     if answer.error is not None:
         return _row(request, ServedAnswer(num_prompt=answer.num_prompt, error=answer.error))
     if answer.by_option is None:

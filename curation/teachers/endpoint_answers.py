@@ -58,7 +58,7 @@ class ServedAnswer(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        """The inverse of the answer as a list."""
+        """Return the inverse of the answer as a list."""
         found = cls(*value)
         margins, negentropies = (None if of is None else OfTokens(*of) for of in (found.margins, found.negentropies))
         return found._replace(margins=margins, negentropies=negentropies)
@@ -134,7 +134,7 @@ def _count(value: object) -> int | None:
 
 
 def _written(found: JsonView) -> tuple[int, bool]:
-    """The bytes of all texts of an answer, and whether none was cut off."""
+    """Return the bytes of all texts of an answer, and whether none was cut off."""
     number, is_whole = 0, True
     for choice in choices if isinstance(choices := found.get("choices"), list) else ():
         if isinstance(choice, Mapping):
@@ -233,7 +233,7 @@ def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[f
 
 
 def negentropy(top: Sequence[float]) -> float:
-    """Minus the entropy, in nats, of tokens with these log-probabilities and of one more with the rest."""
+    """Return minus the entropy, in nats, of tokens with these log-probabilities and of one more with the rest."""
     shares = [math.exp(logprob) for logprob in top]
     rest = 1.0 - math.fsum(shares)
     known = math.fsum(share * logprob for share, logprob in zip(shares, top, strict=True) if share > 0)
@@ -363,7 +363,7 @@ def error_of(content: bytes) -> tuple[str, object]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait; ``None`` if it does not say (RFC 9110, section 10.2.3)."""
+    """Return seconds that a server asks to wait; ``None`` if it does not say (RFC 9110, section 10.2.3)."""
     text = headers.get("retry-after-ms")
     try:
         if text is not None:

@@ -189,7 +189,7 @@ class Client:
             await asyncio.sleep(seconds)
 
     async def _once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
-        """The answer of one try.
+        """Return the answer of one try.
 
         Raises:
             TryError: there is none; what it cost is noted.
@@ -216,7 +216,7 @@ class Client:
         return Billed(answer, number, used, odd)
 
     async def _content(self, question: ServerQuestion[Made], number: int) -> bytes:
-        """The body that the server sends.
+        """Return the body that the server sends.
 
         Raises:
             UnreadableError: it is longer than any answer.
@@ -290,7 +290,7 @@ class Client:
             return paid.sent(most, question.key)
 
     def _judge(self, error: TryError, tries: int) -> float:
-        """Seconds until the next try.
+        """Return seconds until the next try.
 
         Raises:
             RefusedError, ConfigError: there is none.
@@ -305,7 +305,7 @@ class Client:
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
 
     async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
-        """The end of a question whose tries are used up.
+        """Return the end of a question whose tries are used up.
 
         Raises:
             RefusedError, RunFailedError, ConfigError: always.
@@ -321,7 +321,7 @@ class Client:
         ) from None
 
     async def _is_there(self) -> bool:
-        """Whether the server answers at all."""
+        """Return whether the server answers at all."""
         try:
             async with (
                 asyncio.timeout(self.config.timeout_seconds),
@@ -344,7 +344,7 @@ class Client:
         return "; look at the account there"
 
     def _words(self, error: Exception) -> str:
-        """The error in one line, without the key."""
+        """Return the error in one line, without the key."""
         text = str(error).replace(self._secret, "***") if self._secret else str(error)
         return escaped(" ".join(text.split())[:300])
 

@@ -46,7 +46,7 @@ SUFFIX = ".jsonl"
 
 
 def key_of(question: Mapping[str, object]) -> str:
-    """A hash of a request."""
+    """Return a hash of a request."""
     text = json.dumps(question, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -82,7 +82,7 @@ class Spending:
         ]
 
     def money(self, price: TokenPrice | None) -> float | None:
-        """Money that is spent, or may be; ``None`` without a price."""
+        """Return money that is spent, or may be; ``None`` without a price."""
         return None if price is None else price.of(*self.tokens)
 
 
@@ -111,7 +111,7 @@ class Paid:
         self.refresh(at_once=True)
 
     def find(self, key: str) -> ServedAnswer | None:
-        """The answer that a question had."""
+        """Return the answer that a question had."""
         found = self._kept.get(key)
         if isinstance(found, _At):
             assert self._folder is not None, "only files have places"
@@ -234,13 +234,13 @@ class Paid:
 
 
 def spending_in(folder: str) -> Spending | None:
-    """Spending of all processes that kept their records in a folder; ``None`` where there are none."""
+    """Return spending of all processes that kept their records in a folder; ``None`` where there are none."""
     at = place(folder)
     return Paid(folder).spending if at.is_dir() and any(True for _ in _files(at)) else None
 
 
 def _files(folder: Place) -> Iterator[tuple[str, int]]:
-    """Names and sizes of the records, sorted."""
+    """Yield names and sizes of the records, sorted."""
     if isinstance(folder, Remote):
         found = [(entry.path, entry.size) for entry in folder.entries()]
     else:

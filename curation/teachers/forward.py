@@ -44,7 +44,7 @@ class Prefix:
         return int(self.cache.get_seq_length())
 
     def select(self, places_K: torch.Tensor) -> "Prefix":
-        """A prefix of the rows at these places, which may repeat; this one stays as it is."""
+        """Return a prefix of the rows at these places, which may repeat; this one stays as it is."""
         prefix = self.fork()
         layers: list[Any] = prefix.cache.layers
         for layer in layers:
@@ -55,14 +55,14 @@ class Prefix:
         return prefix
 
     def fork(self) -> "Prefix":
-        """A prefix of the same rows to go on from; this one stays as it is."""
+        """Return a prefix of the same rows to go on from; this one stays as it is."""
         cache = copy(self.cache)
         in_place = LinearAttentionCacheLayerMixin  # a recurrent state is overwritten; keys and values are replaced
         cache.layers = [deepcopy(layer) if isinstance(layer, in_place) else copy(layer) for layer in self.cache.layers]
         return Prefix(cache=cache, mask_BT=self.mask_BT, length_B=self.length_B, layers=self.layers)
 
     def has_room(self, num_tokens: int) -> bool:
-        """Whether after so many tokens more each still sees all of its row: no layer's window is full."""
+        """Return whether after so many tokens more each still sees all of its row: no layer's window is full."""
         windows = [layer.sliding_window for layer in self.cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
         return self.width + num_tokens < min(windows, default=self.width + num_tokens + 1)
 
@@ -152,7 +152,7 @@ class Forward:
         return self._pass(prefix, ids_BT, position_BT, keep=num_new, mask=mask_B1TK, logits=logits)
 
     def logprobs(self, read_KD: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, float32 [C], of tokens after those of which the head reads the states at ``k_C``.
+        """Return log-probabilities, float32 [C], of tokens after those of which the head reads the states at ``k_C``.
 
         Only where :attr:`head_is_linear`. No logits [K, V] are held: they are summed up by tiles of the vocabulary.
         """
@@ -223,7 +223,7 @@ class Forward:
         return bool(max(errors) < change / 10)
 
     def tensor(self, values: Sequence[int] | Sequence[list[int]]) -> torch.Tensor:
-        """Integers on the model's device."""
+        """Return integers on the model's device."""
         return torch.tensor(values, device=self.device)
 
     def _pass(
@@ -272,7 +272,7 @@ class Forward:
 
 
 def batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:
-    """The items, longest first, in batches that fit ``batch_tokens`` when padded; at least one each."""
+    """Yield the items, longest first, in batches that fit ``batch_tokens`` when padded; at least one each."""
     ordered = sorted(items, key=num_tokens, reverse=True)
     start = 0
     while start < len(ordered):

@@ -27,7 +27,7 @@ class GivenTeacher(BaseTeacher):
         seed: int,
         states: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
+        """Yield batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
         stream = iter(requests)
         missing = "no_completion: no label came with the row"
         while batch := list(islice(stream, _BATCH_ROWS)):

@@ -24,7 +24,7 @@ class PairedChoice(NamedTuple):
 
 
 def chosen(scores: Sequence[float], baselines: Sequence[float] | None = None) -> PairedChoice:
-    """The likelier option of each pair, less its baseline where there are any; of equal ones the second, no."""
+    """Return the likelier option of each pair, less its baseline where there are any; of equal ones the second, no."""
     is_no_L = gaps_of(above(scores, baselines)) <= 0
     gap_L = gaps_of(scores)
     places_L = 2 * np.arange(len(gap_L)) + is_no_L
@@ -32,14 +32,14 @@ def chosen(scores: Sequence[float], baselines: Sequence[float] | None = None) ->
 
 
 def tokens_of(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
-    """The tokens of all chosen options, given those of each option."""
+    """Return the tokens of all chosen options, given those of each option."""
     return [token for place in chosen(scores, request.baselines).places for token in options[place]]
 
 
 def answered(
     request: Request, scores: Sequence[float], *, num_prompt_tokens: int, lengths: Sequence[int]
 ) -> AnsweredRow:
-    """A row with its answer.
+    """Return a row with its answer.
 
     The log-probabilities of the answer's tokens are those of its yes and no: a number a question.
 

@@ -8,7 +8,7 @@ import torch
 
 
 def margin_and_negentropy(logits_BV: torch.Tensor, whole_B: torch.Tensor) -> torch.Tensor:
-    """Gap between the two largest log-probabilities, and minus the entropy, of each row, float32 [B, 2].
+    """Return gap between the two largest log-probabilities, and minus the entropy, of each row, float32 [B, 2].
 
     ``whole_B`` are the rows' ``logsumexp``, and the logits float32. A logit of -inf has no part in the entropy.
     """
@@ -45,7 +45,7 @@ def numbers_of(logits_BV: torch.Tensor, token_B: torch.Tensor, *, sure: bool) ->
 
 
 def _running(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``logsumexp`` of rows, and their margins and negative entropies, [B] and [B, 2]."""
+    """Return the ``logsumexp`` of rows, and their margins and negative entropies, [B] and [B, 2]."""
     lowest = torch.finfo(torch.float32).min  # as the maximum of nothing: differences to -inf would not be numbers
     top_B = logits_BV.new_full((len(logits_BV),), lowest, dtype=torch.float32)
     mass_B, moment_B = torch.zeros_like(top_B), torch.zeros_like(top_B)

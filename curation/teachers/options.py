@@ -50,7 +50,7 @@ class _Option(NamedTuple):
 def score_options(
     forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig, *, normalise: bool
 ) -> pa.RecordBatch:
-    """A batch of ``schemas.completions`` of requests with options.
+    """Return a batch of ``schemas.completions`` of requests with options.
 
     Args:
         forward: the model.
@@ -107,7 +107,7 @@ def score_options(
 
 
 def _of_logits(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities [C] of tokens by the logits at ``k_C``."""
+    """Return log-probabilities [C] of tokens by the logits at ``k_C``."""
     return logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
 
 
@@ -126,7 +126,7 @@ def _take(logprobs: list[list[float]], tries: Sequence[Trie], scorer: Scorer, no
 def _branches(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[Scorer, Nodes]]:
-    """Scorers after all inner nodes, which are fed as branches of one pass."""
+    """Yield scorers after all inner nodes, which are fed as branches of one pass."""
     places = [place for place, trie in enumerate(tries) if trie.inner]
     grown = prefix.select(forward.tensor(places)) if len(places) < len(tries) else prefix.fork()
     grown.layers = (LAST,)  # what the head reads
@@ -156,7 +156,7 @@ def _branches(
 def _paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[Scorer, Nodes]]:
-    """Scorers after all inner nodes, by paths after copies of the prompts that together hold each node."""
+    """Yield scorers after all inner nodes, by paths after copies of the prompts that together hold each node."""
     to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
     for place, trie in enumerate(tries):
         given: set[int] = set()
@@ -185,7 +185,7 @@ def _paths(
 
 
 def _scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
-    """A scorer of tokens after K tokens of a pass, given the row and place [K, 2] of each."""
+    """Return a scorer of tokens after K tokens of a pass, given the row and place [K, 2] of each."""
     b_K, t_K = forward.tensor(taken).T
     if forward.head_is_linear:
         return partial(forward.logprobs, passed.hidden_BTD[b_K, t_K])
@@ -235,7 +235,7 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
 
 
 def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The states of answers by position, float32 [B, D], of those at their tokens, padded on the right."""
+    """Return the states of answers by position, float32 [B, D], of those at their tokens, padded on the right."""
     hidden_BTD = hidden_BTD.float()
     is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
     own_BTD = hidden_BTD.where(is_own_BT[..., None], 0.0)

@@ -35,7 +35,7 @@ class TokenisedRequest:
         return Trie(self.options or ())
 
     def room(self, max_tokens: int) -> int:
-        """Tokens that the answer may have, where a free one has at most ``max_tokens``."""
+        """Return tokens that the answer may have, where a free one has at most ``max_tokens``."""
         if self.answer is not None:
             return len(self.answer)
         if self.options is None:
@@ -45,7 +45,7 @@ class TokenisedRequest:
         return max(map(len, self.options))
 
     def problem(self, max_positions: int | None, max_tokens: int) -> str | None:
-        """Why a model of so many positions cannot take it, as the error of its row; None: it can.
+        """Return why a model of so many positions cannot take it, as the error of its row; None: it can.
 
         ``max_tokens`` is the room for an answer that is generated.
         """
@@ -81,7 +81,7 @@ class OptionTokens:
         *,
         special: bool,
     ) -> list[list[list[int]]]:
-        """The tokens of each row's options, given the prompt's text and tokens and the options' texts."""
+        """Return the tokens of each row's options, given the prompt's text and tokens and the options' texts."""
         if len(self._known) > MAX_KNOWN:
             self._known.clear()
         ends = [prompt[prompt.rstrip().rfind("\n") + 1 :] for prompt, _, _ in rows]
@@ -107,7 +107,7 @@ def tokenise(
     known: OptionTokens | None = None,
     reads_given: bool = False,
 ) -> list[TokenisedRequest]:
-    """The requests as tokens.
+    """Return the requests as tokens.
 
     With ``chat_template`` a prompt is one user turn (``models.as_user_turns``). An option's tokens are those that the
     text of prompt and option has beyond the prompt's own tokens; where the two merge at the boundary, the option is
@@ -139,7 +139,7 @@ def tokenise(
 
 
 def _choice(request: Request) -> int | None:
-    """The place of the completion that came with the row among its options; ``None`` if it is none of them."""
+    """Return the place of the completion that came with the row among its options; ``None`` if it is none of them."""
     if request.options is None or request.stepwise or request.given not in request.options:
         return None
     return request.options.index(request.given)

@@ -42,7 +42,7 @@ class RewardModel:
         self._max_positions = getattr(shape, "max_position_embeddings", None)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Float32s:
-        """The rewards of (prompt, completion) pairs, float32 [N]; NaN for one of no tokens or too many.
+        """Return the rewards of (prompt, completion) pairs, float32 [N]; NaN for one of no tokens or too many.
 
         Raises:
             ModelError: the model gives more than one number a row.
@@ -75,7 +75,7 @@ class RewardModel:
         return reward_N
 
     def _text(self, prompt: str, completion: str) -> str:
-        """One user and one assistant turn where the tokenizer has a chat template, else plain concatenation."""
+        """Return one user and one assistant turn where the tokenizer has a chat template, else plain concatenation."""
         if self._tokenizer.chat_template is None:
             return prompt + completion
         turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion.strip()}]

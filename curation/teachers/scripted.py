@@ -59,12 +59,12 @@ class ScriptedTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """The script."""
+        """Return the script."""
         return config.scripted.model_dump(mode="json")
 
     @staticmethod
     def width(config: AskConfig) -> int:
-        """Numbers of a hidden state."""
+        """Return numbers of a hidden state."""
         return config.scripted.state_size
 
     def label(
@@ -76,7 +76,7 @@ class ScriptedTeacher(BaseTeacher):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
+        """Yield batches of up to 256 scripted completions (see ``Teacher.label``)."""
         config = self._config if states else self._config.model_copy(update=AskConfig.BARE)
         stream = iter(requests) if self._script.slots is None else self._side_by_side(list(requests))
         is_slow = self._script.seconds_per_row or self._script.seconds_per_answer
@@ -107,7 +107,7 @@ class ScriptedTeacher(BaseTeacher):
         return self._script.slots
 
     def _side_by_side(self, requests: list[Request]) -> Iterator[Request]:
-        """Each request when its answer ends; all calls share the places."""
+        """Yield each request when its answer ends; all calls share the places."""
         ends = []
         with self._lock:
             for _ in requests:
@@ -127,7 +127,7 @@ class ScriptedTeacher(BaseTeacher):
             time.sleep(seconds)
 
     def _prompts(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
-        """The batch for a gate: the states that :meth:`_complete` gives."""
+        """Return the batch for a gate: the states that :meth:`_complete` gives."""
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         places = {name: np.float32(self._config.states.index(name)) for name in names}
@@ -152,7 +152,7 @@ class ScriptedTeacher(BaseTeacher):
         )
 
     def _answered(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
-        """The row with the text that ``number`` draws, each of whose words has the log-probability ``mean``."""
+        """Return the row with the text that ``number`` draws, each of whose words has the log-probability ``mean``."""
         if request.in_pairs:
             return self._in_pairs(request, number, mean)
         texts = self._script.completions if request.options is None else request.options

@@ -42,7 +42,7 @@ class TransformersTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """The weights' type and where they are."""
+        """Return the weights' type and where they are."""
         return {"dtype": config.dtype, "gpu": bool(config.actors.num_gpus)}
 
     def _ask(self, config: AskConfig) -> None:
@@ -60,7 +60,7 @@ class TransformersTeacher(BaseTeacher):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Answers to decode or read first, then options to score, longest first, in batches of ``batch_tokens``.
+        """Yield answers to decode or read first, then options to score, longest first, in batches of ``batch_tokens``.
 
         Rows that a gate passes go on from the keys and values of their prompts.
         """

@@ -38,7 +38,7 @@ class Trie:
         """The nodes at which an option ends."""
 
     def path(self, node: int) -> list[int]:
-        """The nodes from the root's child to ``node``."""
+        """Return the nodes from the root's child to ``node``."""
         nodes = []
         while node:
             nodes.append(node)
@@ -46,7 +46,7 @@ class Trie:
         return nodes[::-1]
 
     def along(self, values: Sequence[float]) -> list[list[float]]:
-        """The values of the nodes of each option, of a value for each node."""
+        """Return the values of the nodes of each option, of a value for each node."""
         return [[values[node] for node in self.path(end)] for end in self.ends]
 
 
@@ -57,7 +57,7 @@ class Walk:
         self.trie, self.node = trie, 0
 
     def allowed(self, stop_ids: Iterable[int]) -> list[int]:
-        """The tokens that may be drawn: ``stop_ids`` too where an option ends."""
+        """Return the tokens that may be drawn: ``stop_ids`` too where an option ends."""
         following = list(self.trie.children[self.node])
         return [*following, *stop_ids] if self.node in self.trie.complete else following
 
@@ -74,7 +74,7 @@ class Walk:
         return not self.trie.children[self.node]
 
     def option_of(self, options: Sequence[str]) -> str:
-        """The one of the trie's options at whose end it stands; of those with the same tokens the first."""
+        """Return the one of the trie's options at whose end it stands; of those with the same tokens the first."""
         return options[self.trie.ends.index(self.node)]
 
 

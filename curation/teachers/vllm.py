@@ -70,7 +70,7 @@ class VllmTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """The engine's arguments, and what its tap is to keep."""
+        """Return the engine's arguments, and what its tap is to keep."""
         return {
             "dtype": config.dtype,
             "vllm": config.vllm.model_dump(mode="json"),
@@ -106,7 +106,7 @@ class VllmTeacher(BaseTeacher):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them.
+        """Yield rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them.
 
         With a gate a prompt is a request of one token first, and the answer one that finds it in the prefix cache.
         """
@@ -139,7 +139,7 @@ class _Stream:
         self._num_sent = 0
 
     def run(self, requests: Iterable[Request]) -> Iterator[pa.RecordBatch]:
-        """All rows."""
+        """Yield all rows."""
         waiting = self._tokenised(requests)
         more = True
         while more or self._num_sent or self._ended:
@@ -170,7 +170,7 @@ class _Stream:
             self._engine.drop(list(self._held))
 
     def _tokenised(self, requests: Iterable[Request]) -> Iterator[TokenisedRequest | pa.RecordBatch]:
-        """Requests to send, and batches of those that the model cannot take."""
+        """Yield requests to send, and batches of those that the model cannot take."""
         teacher, config = self._teacher, self._teacher.config
         stream = iter(requests)
         while some := list(islice(stream, TOKENISE_ROWS)):
@@ -372,6 +372,6 @@ class _Stream:
 
 
 def _is_drawn_at_once(given: TokenisedRequest) -> bool:
-    """Whether the engine's own draw of a token chooses the option."""
+    """Return whether the engine's own draw of a token chooses the option."""
     one_token = all(len(tokens) == 1 for tokens in given.options or ())
     return one_token and given.request.baselines is None and not given.request.in_pairs

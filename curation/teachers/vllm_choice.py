@@ -29,7 +29,7 @@ class BackendChoice(NamedTuple):
 
 
 def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
-    """The backend that ``config`` stands for on this machine.
+    """Return the backend that ``config`` stands for on this machine.
 
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
@@ -56,7 +56,7 @@ def probe(
     layers: bool = False,
     starts: bool | None = None,
 ) -> dict[str, str]:
-    """The findings of a fresh process: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
+    """Return the findings of a fresh process: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
 
     Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted. With
     ``starts`` (unset: on a GPU) an engine with one layer of the model, of random weights, has to give a token: whether

@@ -215,7 +215,7 @@ class Engine:
                 inbox.append((output.request_id, tag, output))
 
     def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
-        """The tap's data of finished requests, by name and number of answer tokens; it forgets them."""
+        """Return the tap's data of finished requests, by name and number of answer tokens; it forgets them."""
         asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
         collected: Collected = self._rpc("tap_collect", asked)[0]
         return collected
@@ -229,12 +229,12 @@ class Engine:
         self._engine.collective_rpc("tap_free", args=([self._ids.pop(name) for name in names if name in self._ids],))
 
     def num_held(self) -> int:
-        """Requests that the tap holds."""
+        """Return requests that the tap holds."""
         held: int = self._rpc("tap_rows")[0]
         return held
 
     def tail(self) -> str:
-        """The last lines that the engine logged."""
+        """Return the last lines that the engine logged."""
         size = os.fstat(self._log.fileno()).st_size
         lines = os.pread(self._log.fileno(), 1 << 16, max(0, size - (1 << 16))).decode(errors="replace").splitlines()
         return "\n".join([line for line in lines if line.strip()][-LOG_LINES:])
@@ -273,7 +273,7 @@ class Engine:
 
 
 def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
-    """Tokens that end an answer: the tokenizer's and those of the model's generation settings."""
+    """Return tokens that end an answer: the tokenizer's and those of the model's generation settings."""
     try:
         settings = from_pretrained(transformers.GenerationConfig, model)
     except OSError:
@@ -320,7 +320,7 @@ def _started(settings: object) -> Any:
 
 
 def _weights(config: AskConfig, model: ModelRef) -> contextlib.AbstractContextManager[ModelRef]:
-    """The model with its adapter merged into the weights, in files that are there while they are loaded."""
+    """Return the model with its adapter merged into the weights, in files that are there while they are loaded."""
     return contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
 
 
@@ -343,7 +343,7 @@ def _log_to(file: int) -> Iterator[None]:
 
 
 def _device_bytes() -> int | None:
-    """Memory in use on the GPU, of all processes; None without one."""
+    """Return memory in use on the GPU, of all processes; None without one."""
     if not torch.cuda.is_available():
         return None
     free, total = torch.cuda.mem_get_info()

@@ -98,7 +98,7 @@ class Logprobs:
     def collect(
         self, slot_N: torch.Tensor, position_NR: torch.Tensor, last_N: torch.Tensor, lengths: Sequence[int]
     ) -> list[Summary]:
-        """Summaries of N answers.
+        """Return summaries of N answers.
 
         ``position_NR`` are the positions that the ring holds, ``last_N`` those of the answers' last tokens.
         """
@@ -122,7 +122,7 @@ def _summary(sums: list[float], first_K3: list[list[float]], ends: list[float], 
 
 
 def grown(old: torch.Tensor, num_slots: int) -> torch.Tensor:
-    """The same with more slots, the new ones zero."""
+    """Return the same with more slots, the new ones zero."""
     new = old.new_zeros((num_slots, *old.shape[1:]))
     new[: len(old)] = old
     return new

@@ -65,7 +65,7 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
 
 
 def _started(model: ModelRef, runs: str) -> dict[str, str]:
-    """The finding after a small engine gave a token: one layer of the model, with random weights."""
+    """Return the finding after a small engine gave a token: one layer of the model, with random weights."""
     from vllm import LLM, SamplingParams
 
     set_environment()

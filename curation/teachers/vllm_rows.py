@@ -66,7 +66,7 @@ class Scoring:
         """What is to be asked."""
 
     def asks(self, part: EngineRequest) -> list[int]:
-        """The tokens whose log-probabilities are asked for."""
+        """Return the tokens whose log-probabilities are asked for."""
         return list(self._trie.children[part.node or 0])
 
     def take(self, part: EngineRequest, logprobs: Sequence[float]) -> None:
@@ -80,15 +80,15 @@ class Scoring:
         return self._trie.along(self._logprobs)
 
     def scores(self, *, normalise: bool) -> list[float]:
-        """Scores by which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
+        """Return scores by which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
         return [sum(values) / (len(values) if normalise else 1) for values in self.by_token]
 
     def chosen_by(self, given: TokenisedRequest, *, normalise: bool) -> list[float]:
-        """The scores of a request's options, less their baselines where it has any."""
+        """Return the scores of a request's options, less their baselines where it has any."""
         return above(self.scores(normalise=normalise), given.request.baselines)
 
     def order(self, given: TokenisedRequest, *, normalise: bool) -> list[int]:
-        """The options' places, from the likeliest on; before them that of an option which came with the row."""
+        """Return the options' places, from the likeliest on; before them that of an option which came with the row."""
         return ranked(self.chosen_by(given, normalise=normalise), given.choice)
 
 
@@ -121,7 +121,7 @@ def ring_of(config: AskConfig) -> int:
 
 
 def passing(gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequence[str], state_dtype: str) -> list[bool]:
-    """Whether ``gate`` lets each row pass, by the states at its last prompt token, layers side by side."""
+    """Return whether ``gate`` lets each row pass, by the states at its last prompt token, layers side by side."""
     row_ids = [row.given.request.row_id for row in rows]
     num_tokens = [len(row.given.prompt) for row in rows]
     passes: list[bool] = gate(
@@ -131,7 +131,7 @@ def passing(gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequenc
 
 
 def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: Iterable[int], seed: int | None) -> Any:
-    """How an answer is drawn, freely or along its options' trie, by its row's own ``seed`` unless greedily."""
+    """Return how an answer is drawn, freely or along its options' trie, by its row's own ``seed`` unless greedily."""
     options = given.options
     stop = list(decoding.stop) if options is None else []
     return sampling_params(
@@ -150,7 +150,7 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
 
 
 def letter_params(tokens: list[int], given: int | None = None) -> Any:
-    """How one of these tokens is drawn, and then fed for its state; their log-probabilities are kept.
+    """Return how one of these tokens is drawn, and then fed for its state; their log-probabilities are kept.
 
     ``given`` is the place of the one that came with the row, which no other can take the place of.
     """
@@ -168,7 +168,7 @@ def letter_params(tokens: list[int], given: int | None = None) -> Any:
 def fed_params(
     *, letters: Sequence[int] = (), score_from: int | None = None, sureness: bool = False, **values: object
 ) -> Any:
-    """How a prompt is fed, without an answer.
+    """Return how a prompt is fed, without an answer.
 
     After it the log-probabilities of the tokens ``letters`` are kept. From position ``score_from`` on it is an answer
     to score, ``sureness`` with margin and entropy.
@@ -180,7 +180,7 @@ def fed_params(
 
 
 def sampling_params(**values: object) -> Any:
-    """VLLM's own, with one output a request."""
+    """Return VLLM's own, with one output a request."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -198,7 +198,7 @@ class RowBatches:
     normalise_options: bool
 
     def of(self, rows: Sequence[EngineRow]) -> Iterator[pa.RecordBatch]:
-        """A batch each of the rows that failed, those that the gate dropped, and those with an answer."""
+        """Yield a batch each of the rows that failed, those that the gate dropped, and those with an answer."""
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
             yield error_batch(bad, self.config, self.state_size)
@@ -227,7 +227,7 @@ class RowBatches:
         )
 
     def _answered(self, row: EngineRow) -> AnsweredRow:
-        """A row that has ended, with its answer, which is its part of rank 1."""
+        """Return a row that has ended, with its answer, which is its part of rank 1."""
         options, scoring = row.given.request.options, row.scoring
         if scoring is not None and row.given.request.in_pairs:
             lengths = [len(tokens) for tokens in row.given.options or []]

@@ -377,13 +377,13 @@ class Tap:
 
 
 def _at(chosen_B: npt.NDArray[np.bool_], *arrays: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """The arrays at the chosen places, and the places."""
+    """Return the arrays at the chosen places, and the places."""
     places = np.flatnonzero(chosen_B)
     return [*(array[places] for array in arrays), places]
 
 
 def _only(number_K3: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
-    """The numbers with margin and negative entropy 0 where they are not wanted."""
+    """Return the numbers with margin and negative entropy 0 where they are not wanted."""
     if sure_K.all():
         return number_K3
     [sure_tensor_K] = sent([sure_K], number_K3.device)

@@ -58,7 +58,7 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
         return self._lacks_layers, self._lacks
 
     def tap_collect(self, requests: Sequence[tuple[str, int]]) -> Collected | None:
-        """``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
+        """Return ``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
         assert self.tap is not None
         if self.rank == 0:
             return self.tap.collect(requests)

@@ -35,7 +35,7 @@ class Wrapped:
         return {}
 
     def asked(self, config: AskConfig) -> Self:
-        """The same teacher, asked as ``config`` says, with a state of its own."""
+        """Return the same teacher, asked as ``config`` says, with a state of its own."""
         return type(self)(self.teacher.asked(config))
 
     def label(
@@ -47,7 +47,7 @@ class Wrapped:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The teacher's answers (see ``Teacher.label``); a teacher that takes no gate is given none."""
+        """Return the teacher's answers (see ``Teacher.label``); a teacher that takes no gate is given none."""
         how: Json = {} if gate is None else {"gate": gate}
         return self.teacher.label(requests, decoding, seed=seed, states=states, **how)
 
@@ -69,7 +69,7 @@ class Metered(Wrapped):
         self._lock = threading.Lock()
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
-        """The teacher's answers (see ``Teacher.label``)."""
+        """Yield the teacher's answers (see ``Teacher.label``)."""
         for batch in super().label(requests, decoding, **how):
             prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
             with self._lock:
@@ -77,7 +77,7 @@ class Metered(Wrapped):
             yield batch
 
     def take(self) -> Tokens:
-        """The tokens since the last call."""
+        """Return the tokens since the last call."""
         with self._lock:
             taken, self._tokens = self._tokens, Tokens()
         return taken
@@ -88,7 +88,7 @@ _Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
 
 
 def baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
-    """The logarithm of each option's mean probability among the options, over some prompts.
+    """Return the logarithm of each option's mean probability among the options, over some prompts.
 
     Args:
         scores: the options' log-probabilities after each prompt.
@@ -111,11 +111,11 @@ class ContentFree(Wrapped):
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
     def baselines_of(self, request: Request) -> tuple[float, ...] | None:
-        """Scores that were subtracted from those of an answered request's options; ``None`` where none were."""
+        """Return scores that were subtracted from those of an answered request's options; ``None`` where none were."""
         return self._known.get(_asked_of(request))
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
-        """The teacher's answers (see ``Teacher.label``).
+        """Yield the teacher's answers (see ``Teacher.label``).
 
         Raises:
             ConfigError: the teacher cannot answer a content-free prompt.

@@ -43,7 +43,7 @@ def say(text: str) -> None:
 
 
 def too_quiet(begun: float, patience: float = 1.2) -> bool:
-    """Whether nothing was said for longer than work that began at that time (monotonic) is to be silent.
+    """Return whether nothing was said for longer than work that began at that time (monotonic) is to be silent.
 
     ``patience``, in intervals between two lines of a stage, leaves room for who has more to say: progress comes first.
     Where nothing at all was said since then, it is a little less than one: nobody is about to.
@@ -54,7 +54,7 @@ def too_quiet(begun: float, patience: float = 1.2) -> bool:
 
 
 def _interval(seconds: float) -> float:
-    """The interval between two lines of work that has taken so long."""
+    """Return the interval between two lines of work that has taken so long."""
     return min(MAX_LINE_SECONDS, max(LINE_SECONDS, seconds / 60))
 
 

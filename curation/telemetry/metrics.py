@@ -159,7 +159,7 @@ def _refresh() -> None:
 
 @cache
 def _refreshing() -> threading.Thread:
-    """The thread that sets the gauges of this process again, as long as it lives."""
+    """Return the thread that sets the gauges of this process again, as long as it lives."""
 
     def refresh() -> None:
         while True:
@@ -173,7 +173,7 @@ def _refreshing() -> threading.Thread:
 
 @cache
 def _rays(meter: Meter) -> Any:
-    """Ray's metric, one per process."""
+    """Return Ray's metric, one per process."""
     from ray.util import metrics
 
     tag_keys = ("run", "stage", *meter.tags)

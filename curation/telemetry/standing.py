@@ -46,7 +46,7 @@ class Spent:
     commits: int = 0
 
     def plus(self, other: "Spent") -> "Spent":
-        """The sum of both amounts."""
+        """Return the sum of both amounts."""
         return Spent(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
 
@@ -69,11 +69,11 @@ class Work:
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """The inverse of ``asdict``."""
+        """Return the inverse of ``asdict``."""
         return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
     def brief(self) -> str:
-        """Problems of a pass, and how many actors run, in few words."""
+        """Return problems of a pass, and how many actors run, in few words."""
         counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         running = self.actors.running
         text = [
@@ -122,7 +122,7 @@ class Standing:
         return self.work is None or self.work.actors.running > 0
 
     def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
-        """Rows done, and where they are known the speed and the time left, for a line on a terminal.
+        """Return rows done, and where they are known the speed and the time left, for a line on a terminal.
 
         ``left``: the least and the most seconds (:meth:`left`).
         """
@@ -136,7 +136,7 @@ class Standing:
         return f"{text}; {self.note}" if self.note else text
 
     def left(self, pace: "Pace") -> tuple[float, float] | None:
-        """The least and the most seconds left; None where nobody works, or too little was done to tell."""
+        """Return the least and the most seconds left; None where nobody works, or too little was done to tell."""
         if not self.is_at_work or (rates := pace.rates) is None:
             return None
         return (self.total - self.reached) / max(rates), (self.total - self.reached) / min(rates)

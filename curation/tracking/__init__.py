@@ -67,7 +67,7 @@ def _log(name: str, settings: object, entry: TrackedRun) -> None:
 
 
 def _problem(work: Callable[[], None]) -> str | None:
-    """The error of ``work`` in one line, or that it timed out; after a time-out its thread is abandoned."""
+    """Return the error of ``work`` in one line, or that it timed out; after a time-out its thread is abandoned."""
     problems: list[str] = []
 
     def attempt() -> None:

@@ -31,16 +31,16 @@ class TrackedRun:
     """Text by file name: the report."""
 
     def inert(self) -> "TrackedRun":
-        """The same without characters that act, or that no store can keep: they are escaped."""
+        """Return the same without characters that act, or that no store can keep: they are escaped."""
         return replace(self, **{item.name: _inert(getattr(self, item.name)) for item in fields(self)})
 
     def flat_settings(self) -> dict[str, str]:
-        """The settings' leaves by dotted key."""
+        """Return the settings' leaves by dotted key."""
         return dict(_leaves(self.settings, ""))
 
 
 def entry_of(report: JsonView, directory: str, files: Mapping[str, str]) -> TrackedRun:
-    """The entry of a run's report (``curation.report.collect``)."""
+    """Return the entry of a run's report (``curation.report.collect``)."""
     settings = {key: value for key, value in report["config"].items() if key != "tracking"}
     return TrackedRun(
         id=fingerprint({"directory": directory, "settings": settings})[:16],
@@ -81,7 +81,7 @@ def _numbers(report: JsonView) -> Iterator[tuple[str, float]]:
 
 
 def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
-    """Accuracy and recovery of an arm's student."""
+    """Yield accuracy and recovery of an arm's student."""
     yield from _estimate(f"{place}/accuracy", arm["accuracy"])
     if arm["recovery"] is not None:
         yield f"{place}/recovery", arm["recovery"]
@@ -90,7 +90,7 @@ def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
 
 
 def _of_chain(chain: JsonView) -> Iterator[tuple[str, float]]:
-    """The accuracy of each line of a chain by generation."""
+    """Yield the accuracy of each line of a chain by generation."""
     for line in chain["lines"]:
         for index, point in enumerate(line["accuracy"]):
             yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
@@ -112,7 +112,7 @@ def _curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:
 
 
 def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float]]:
-    """A number with its interval and rows; nothing if it is undefined."""
+    """Yield a number with its interval and rows; nothing if it is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]
         for bound in BOUNDS:

@@ -60,7 +60,7 @@ class MlflowTracker:
         self._client.set_terminated(run_id)
 
     def _run(self, entry: TrackedRun) -> tuple[str, bool]:
-        """The id of the run with the entry's id, and whether it is new."""
+        """Return the id of the run with the entry's id, and whether it is new."""
         experiment = self._client.get_experiment_by_name(self._experiment)
         where = self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         for run in self._client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1):

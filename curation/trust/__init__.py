@@ -39,7 +39,7 @@ class TrustFunction(Protocol):
         ...
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The score that ranks rows, on any scale that grows with trust, float32 [N]."""
+        """Return the score that ranks rows, on any scale that grows with trust, float32 [N]."""
         ...
 
     def score(self, labels: pa.RecordBatch) -> Scores:
@@ -66,7 +66,7 @@ def load_fitted(ref: TrustRef) -> "StateTrust":
 
 
 def get_trust(name: str, seed: int, *, unread_last: bool = False) -> TrustFunction:
-    """The trust function of that name over scored labels; ``seed`` is that of a draw.
+    """Return the trust function of that name over scored labels; ``seed`` is that of a draw.
 
     ``unread_last``: rows of which a signal could not be read have its lowest score, and not NaN.
     """

@@ -40,7 +40,7 @@ class AttentionArchitecture:
 
     @classmethod
     def of(cls, config: TrustConfig, sizes: Sequence[int], num_heads: int) -> Self:
-        """The architecture that a configuration asks for.
+        """Return the architecture that a configuration asks for.
 
         Args:
             config: the section ``trust``.
@@ -84,7 +84,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_NTW: Tensor) -> Tensor:
-        """The branch's output, [N, T, W]."""
+        """Return the branch's output, [N, T, W]."""
         parts = self.query_key_value(self.norm(x_NTW)).chunk(3, dim=-1)
         heads = (part_NTW.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part_NTW in parts)
         mixed_NATU = nn.functional.scaled_dot_product_attention(*heads)
@@ -111,7 +111,7 @@ class AttentionNet(TrustNet):
         self.head = nn.Linear(width, 1)
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
-        """The logit of each row, [N]; inputs may have any floating type."""
+        """Return the logit of each row, [N]; inputs may have any floating type."""
         parts = self.standardised(hidden_ND).split_with_sizes(self.architecture.sizes, dim=1)
         tokens = [token(part_ND) for token, part_ND in zip(self.tokens, parts, strict=True)]
         x_NTW = torch.stack([self.query_W.expand(len(hidden_ND), -1), *tokens], dim=1)
@@ -130,6 +130,6 @@ class AttentionTrust(NetTrust[AttentionNet]):
 
     @classmethod
     def net_of(cls, architecture: JsonView) -> AttentionNet:
-        """A network, not fitted yet."""
+        """Return a network, not fitted yet."""
         sizes = tuple(architecture["sizes"])
         return AttentionNet(AttentionArchitecture(**{**architecture, "sizes": sizes}))

@@ -122,7 +122,7 @@ class BoostedTrees(StateTrust):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The trees."""
+        """Return the trees."""
         return cls(weights, description["size"], description["inputs"], description["fit"])
 
 
@@ -139,7 +139,7 @@ class _Nodes(NamedTuple):
 
     @classmethod
     def of(cls, node: Mapping[str, npt.NDArray[Any]], size: int) -> Self:
-        """The nodes of the arrays ``NODES`` and the trees' roots, for rows of so many numbers.
+        """Return the nodes of the arrays ``NODES`` and the trees' roots, for rows of so many numbers.
 
         Raises:
             ValueError: the arrays differ in length; a node compares a column which no row has; a node is reached twice,
@@ -171,7 +171,7 @@ class _Nodes(NamedTuple):
         return cls(root_T, feature_I, node["threshold"].astype(float), child_I2, node["value"].astype(float), depth)
 
     def values(self, wide_BD: Float64s) -> Float64s:
-        """The value of the leaf of each tree that each row comes to, float64 [B, T]."""
+        """Return the value of the leaf of each tree that each row comes to, float64 [B, T]."""
         begin_B1, child_J = np.arange(len(wide_BD))[:, None] * wide_BD.shape[1], self.child_I2.ravel()
         at_BT: Int64s = np.broadcast_to(self.root_T, (len(wide_BD), len(self.root_T)))
         for _ in range(self.depth):
@@ -182,7 +182,7 @@ class _Nodes(NamedTuple):
 
 
 def _binned(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:
-    """The number of each value's bin, and the upper edges of each column's bins but the last, ascending.
+    """Return the number of each value's bin, and the upper edges of each column's bins but the last, ascending.
 
     Bins hold about the same weight; where there are few values, one each, and the edges lie between them.
     """
@@ -200,7 +200,7 @@ def _binned(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, lis
 
 
 def _nodes(model: Any, edges: Sequence[Float64s]) -> dict[str, Tensor]:
-    """The nodes of a ``HistGradientBoostingClassifier``, which keeps them in private attributes.
+    """Return the nodes of a ``HistGradientBoostingClassifier``, which keeps them in private attributes.
 
     It was fitted on numbers of bins, and its thresholds lie between these; ours are the bins' edges.
     """

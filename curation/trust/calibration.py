@@ -65,7 +65,7 @@ def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -
 
 
 def _isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
-    """The least squares among all functions that never fall."""
+    """Return the least squares among all functions that never fall."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(wide_N, correct_N.astype(np.float64))
@@ -74,7 +74,7 @@ def _isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
 
 
 def _platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
-    """The likeliest slope (at least 0) and intercept, for Platt's targets."""
+    """Return the likeliest slope (at least 0) and intercept, for Platt's targets."""
     from sklearn.linear_model import LogisticRegression
 
     num_rows, num_right = len(correct_N), int(correct_N.sum())

@@ -40,7 +40,7 @@ class ClassProbe:
         self._folded = FoldedInput(weights["weight_CD"], weights["bias_C"], weights["centre_D"], torch.float32)
 
     def log_odds(self, columns: Sequence[Tensor], class_N: Float64s) -> Float64s:
-        """The log-odds of each row's class, float64 [N], of its states column by column; NaN where it has none.
+        """Return the log-odds of each row's class, float64 [N], of its states column by column; NaN where it has none.
 
         ``class_N``: the place of the row's label among the classes, NaN where it is none of them.
         """
@@ -55,18 +55,18 @@ class ClassProbe:
         return log_odds(self._folded(read).double().numpy() * self.sharpness, class_N)
 
     def description(self) -> Json:
-        """Arguments of :meth:`made` beside the weights, as JSON."""
+        """Return arguments of :meth:`made` beside the weights, as JSON."""
         return {"classes": self.classes, "spans": self.spans, "sharpness": self.sharpness}
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The probe of these weights and this description."""
+        """Return the probe of these weights and this description."""
         spans = [(start, end) for start, end in description["spans"]]
         return cls(description["classes"], spans, weights, description["sharpness"])
 
 
 def log_odds(logit_NC: Float64s, class_N: Float64s) -> Float64s:
-    """The log-odds of one class a row by the softmax of its logits, float64 [N]; NaN where ``class_N`` is."""
+    """Return the log-odds of one class a row by the softmax of its logits, float64 [N]; NaN where ``class_N`` is."""
     known_N = ~np.isnan(class_N)
     at_M = (np.arange(int(known_N.sum())), class_N[known_N].astype(np.int64))
     logit_MC = logit_NC[known_N].copy()

@@ -34,7 +34,7 @@ class ColumnTrust:
 
     @classmethod
     def fitted(cls, name: str) -> Self:
-        """A fitted trust function over the labels that it has scored."""
+        """Return a fitted trust function over the labels that it has scored."""
         return cls(name=name, column=raw_column(name), trust=None)
 
     @property
@@ -43,7 +43,7 @@ class ColumnTrust:
         return (self.column,) if self.trust is not None else (self.column, trust_column(self.name))
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The column's values, float32 [N]; ``UNREAD`` or NaN for a null.
+        """Return the column's values, float32 [N]; ``UNREAD`` or NaN for a null.
 
         Raises:
             SourceError: the column is missing.
@@ -70,18 +70,18 @@ def _values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
 
 
 def of_share(raw_N: Scores) -> Scores:
-    """A share is its own trust; clips values that rounding put outside [0, 1]."""
+    """Return a share is its own trust; clips values that rounding put outside [0, 1]."""
     return np.clip(raw_N, np.float32(0), np.float32(1))
 
 
 def of_logprob(raw_N: Scores) -> Scores:
-    """The (geometric mean) probability; clips log-probabilities that rounding put above 0."""
+    """Return the (geometric mean) probability; clips log-probabilities that rounding put above 0."""
     trust_N: Scores = np.exp(np.minimum(raw_N, np.float32(0)))
     return trust_N
 
 
 def of_logit(raw_N: Scores) -> Scores:
-    """The sigmoid."""
+    """Return the sigmoid."""
     with np.errstate(over="ignore"):
         trust_N: Scores = np.reciprocal(1 + np.exp(-raw_N))
     return trust_N
@@ -109,9 +109,9 @@ class Naive:
         self.seed = seed
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The draw of each row, float32 [N]."""
+        """Return the draw of each row, float32 [N]."""
         return hash_unit(labels.column("row_id").to_numpy(), self.seed).astype(np.float32)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """The draw of each row, float32 [N]."""
+        """Return the draw of each row, float32 [N]."""
         return self.raw_score(labels)

@@ -31,7 +31,7 @@ class PrincipalComponents(NamedTuple):
         return width, size
 
     def project(self, hidden_ND: Tensor) -> Tensor:
-        """The first D numbers of each row on the components, then its other numbers as they are, float32.
+        """Return the first D numbers of each row on the components, then its other numbers as they are, float32.
 
         The product is taken in float64: rounded to float32 it hardly depends on which rows are projected together.
         """
@@ -41,7 +41,7 @@ class PrincipalComponents(NamedTuple):
 
 
 def principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
-    """The first ``size`` principal components of all rows, in one pass over batches [B, D].
+    """Return the first ``size`` principal components of all rows, in one pass over batches [B, D].
 
     Raises:
         ConfigError: see :func:`check_size`.

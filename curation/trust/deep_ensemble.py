@@ -40,12 +40,12 @@ class DeepEnsemble(StateTrust):
 
     @torch.inference_mode()
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of the mean probability of each row, float32 [N]."""
+        """Return the logit of the mean probability of each row, float32 [N]."""
         return _logit_of_mean(torch.stack([net(hidden_ND) for net in self.nets]))
 
     @torch.inference_mode()
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """The logits of :meth:`logits`, by the folded networks."""
+        """Return the logits of :meth:`logits`, by the folded networks."""
         if self._folded is None:
             self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
         return _logit_of_mean(self._folded(columns))
@@ -62,7 +62,7 @@ class DeepEnsemble(StateTrust):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The trust function on the CPU."""
+        """Return the trust function on the CPU."""
         if description["num_members"] > len(weights):
             raise ValueError(f"it names {description['num_members']:,} networks and holds {len(weights):,} tensors")
         nets, architecture = [], description["architecture"]
@@ -74,7 +74,7 @@ class DeepEnsemble(StateTrust):
 
 
 def _logit_of_mean(logit_MN: Tensor) -> Scores:
-    """The logit of the mean of the probabilities of M logits, float32 [N]."""
+    """Return the logit of the mean of the probabilities of M logits, float32 [N]."""
     wide_MN = logit_MN.double()
     # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.
     logit_N: Scores = (logsigmoid(wide_MN).logsumexp(0) - logsigmoid(-wide_MN).logsumexp(0)).float().numpy()

@@ -73,7 +73,7 @@ class FoldedNets:
 
     @torch.inference_mode()
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
-        """The logit of each row by each of M networks, float32 [M, B], of rows column by column."""
+        """Return the logit of each row by each of M networks, float32 [M, B], of rows column by column."""
         parts = self._input(columns).chunk(len(self._stacks), dim=1)
         return torch.stack([self._logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
 
@@ -103,6 +103,6 @@ def _exact(weight: Tensor) -> Tensor:
 
 
 def inverse_rms(x_BW: Tensor, eps: float) -> Tensor:
-    """One over the root mean square of each row, [B, 1], as ``RMSNorm`` takes it."""
+    """Return one over the root mean square of each row, [B, 1], as ``RMSNorm`` takes it."""
     norm_B1: Tensor = torch.linalg.vector_norm(x_BW, dim=-1, keepdim=True)
     return norm_B1.square_().div_(x_BW.shape[-1]).add_(eps).rsqrt_()

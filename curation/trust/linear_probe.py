@@ -37,12 +37,12 @@ class LinearProbe(StateTrust):
         return len(self.weight_D)
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each state, float32 [N]."""
+        """Return the logit of each state, float32 [N]."""
         logit_N: Scores = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
         return logit_N
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """The logit of each row, float32 [N]; a projection is folded into the weights."""
+        """Return the logit of each row, float32 [N]; a projection is folded into the weights."""
         if self._folded is None:
             weight_D, bias = self.weight_D, self.bias
             if self.pca is not None:
@@ -103,5 +103,5 @@ class LinearProbe(StateTrust):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The linear probe."""
+        """Return the linear probe."""
         return cls(weights["weight_D"], weights["bias"], description["inputs"], description["fit"])

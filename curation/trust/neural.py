@@ -39,7 +39,7 @@ class TrustNet(nn.Module):
             self.register_buffer("scale_D", torch.ones(input_size))
 
     def standardised(self, hidden_ND: Tensor) -> Tensor:
-        """The inputs in the weights' type, [N, D]; standardised if the network does that."""
+        """Return the inputs in the weights' type, [N, D]; standardised if the network does that."""
         hidden_ND = hidden_ND.to(self.head.weight.dtype)
         return (hidden_ND - self.mean_D) / self.scale_D if self.standardise else hidden_ND
 
@@ -58,7 +58,7 @@ class NetTrust(StateTrust, Generic[Net]):
     @classmethod
     @abstractmethod
     def net_of(cls, architecture: Mapping[str, object]) -> Net:
-        """A network, not fitted yet, of an architecture that was read from JSON."""
+        """Return a network, not fitted yet, of an architecture that was read from JSON."""
 
     @property
     def size(self) -> int:
@@ -66,7 +66,7 @@ class NetTrust(StateTrust, Generic[Net]):
         return self.net.input_size
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row, float32 [N]."""
+        """Return the logit of each row, float32 [N]."""
         with torch.inference_mode():
             logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
         return logit_N
@@ -82,13 +82,13 @@ class NetTrust(StateTrust, Generic[Net]):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The trust function on the CPU."""
+        """Return the trust function on the CPU."""
         net = with_weights(lambda: cls.net_of(description["architecture"]), description["architecture"], weights)
         return cls(net, description["inputs"], description["fit"])
 
 
 def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:
-    """A network with saved weights, which takes memory only once its shapes are those of the weights.
+    """Return a network with saved weights, which takes memory only once its shapes are those of the weights.
 
     Args:
         make: gives the network, not fitted yet.
@@ -129,7 +129,7 @@ class Architecture:
 
     @classmethod
     def of(cls, config: TrustConfig, input_size: int) -> Self:
-        """The architecture that a configuration asks for."""
+        """Return the architecture that a configuration asks for."""
         shared = set(cls.__dataclass_fields__) - {"input_size"}
         return cls(input_size=input_size, **config.model_dump(include=shared))
 
@@ -146,7 +146,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_NW: Tensor) -> Tensor:
-        """The branch's output, [N, W]."""
+        """Return the branch's output, [N, W]."""
         x_NW = self.norm(x_NW)
         y_NW: Tensor = self.dropout(self.w2(nn.functional.silu(self.w1(x_NW)) * self.w3(x_NW)))
         return y_NW
@@ -168,7 +168,7 @@ class NeuralTrustNet(TrustNet):
         self.head = nn.Linear(width, 1)
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
-        """The logit of each row, [N]; states may have any floating type."""
+        """Return the logit of each row, [N]; states may have any floating type."""
         x_NW = self.input(self.standardised(hidden_ND))
         for index, block in enumerate(self.blocks, start=1):
             rate = self.architecture.stochastic_depth * index / len(self.blocks)
@@ -178,7 +178,7 @@ class NeuralTrustNet(TrustNet):
 
 
 def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
-    """Zero whole rows with probability ``rate`` and scale the others so that the expectation stays, [N, ...]."""
+    """Return zero whole rows with probability ``rate`` and scale the others so that the expectation stays, [N, ...]."""
     if not training or rate == 0:
         return x_NW
     kept_N1 = torch.rand(len(x_NW), *[1] * (x_NW.ndim - 1), device=x_NW.device) >= rate
@@ -191,7 +191,7 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
     kind = "neural"
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """The logit of each row, float32 [N], by the folded network."""
+        """Return the logit of each row, float32 [N], by the folded network."""
         if self._folded is None:
             self._folded = FoldedNets([self.net], self.pca, getattr(torch, self.score_dtype))
         logit_N: Scores = self._folded(columns)[0].numpy()
@@ -199,5 +199,5 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
 
     @classmethod
     def net_of(cls, architecture: JsonView) -> NeuralTrustNet:
-        """A network, not fitted yet."""
+        """Return a network, not fitted yet."""
         return NeuralTrustNet(Architecture(**architecture))

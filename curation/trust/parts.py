@@ -21,7 +21,7 @@ NAMES = ("fit", "validation")
 
 
 def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
-    """The section with what the fit of a trust function does not read at its defaults."""
+    """Return the section with what the fit of a trust function does not read at its defaults."""
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:
@@ -30,7 +30,7 @@ def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
 
 
 def candidates(config: TrustConfig) -> str:
-    """A filter for the rows of a labels table that a trust function may use."""
+    """Return a filter for the rows of a labels table that a trust function may use."""
     return "error IS NULL" if config.fit_on == "all" else "error IS NULL AND label IS NOT NULL"
 
 
@@ -43,7 +43,7 @@ def used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
 def part_of(
     question_N: Int64s, config: TrustConfig, seed: int, *, unit_N: Int64s | None = None
 ) -> npt.NDArray[np.int8]:
-    """The part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
+    """Return the part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
 
     ``unit_N``: what no part divides, if another than the question (``Graded.unit_N``). ``UNUSED`` for rows that
     ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
@@ -56,7 +56,7 @@ def part_of(
 
 
 def first_of_each(question_N: Int64s) -> Bools:
-    """Which rows are the first that ask their question, bool [N]."""
+    """Return which rows are the first that ask their question, bool [N]."""
     first_N = np.zeros(len(question_N), dtype=np.bool_)
     first_N[np.unique(question_N, return_index=True)[1]] = True
     return first_N

@@ -55,7 +55,7 @@ class Projection:
 
     @classmethod
     def load(cls, ref: ProjectionRef) -> Self:
-        """The projection that ``ref`` pins.
+        """Return the projection that ``ref`` pins.
 
         Raises:
             ModelError: the directory changed since it was pinned, or holds something else.
@@ -77,7 +77,7 @@ def load_projection(ref: ProjectionRef) -> Projection:
 def fit_projection(
     batches: Iterable[States], *, size: int, states: Sequence[str], origin: Mapping[str, object]
 ) -> Projection:
-    """The first ``size`` principal components of all rows that have every state, in one pass over the batches.
+    """Return the first ``size`` principal components of all rows that have every state, in one pass over the batches.
 
     Raises:
         ConfigError: ``size`` exceeds the numbers per row, or the number of rows.

@@ -54,7 +54,7 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitte
 
 
 def described(ref: TrustRef | ProjectionRef) -> Json:
-    """The saved description of what ``ref`` names.
+    """Return the saved description of what ``ref`` names.
 
     Raises:
         ModelError: the file holds something else.
@@ -69,7 +69,7 @@ def described(ref: TrustRef | ProjectionRef) -> Json:
 
 
 def pin(directory: Place, kind: type[Ref]) -> Ref:
-    """The reference to a directory that :func:`save` wrote.
+    """Return the reference to a directory that :func:`save` wrote.
 
     Raises:
         ModelError: one of its two files is missing.

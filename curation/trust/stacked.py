@@ -42,7 +42,7 @@ class Logistic:
     bias: float
 
     def logits(self, columns_NK: Float64s) -> Float64s:
-        """The logit of each row, float64 [N]; no value is missing."""
+        """Return the logit of each row, float64 [N]; no value is missing."""
         logit_N: Float64s = columns_NK @ self.weight_K + self.bias
         return logit_N
 
@@ -59,7 +59,7 @@ class Trees:
     trees: BoostedTrees
 
     def logits(self, columns_NK: Float64s) -> Float64s:
-        """The logit of each row, float64 [N]; no value is missing."""
+        """Return the logit of each row, float64 [N]; no value is missing."""
         logit_N: Float64s = self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
         return logit_N
 
@@ -80,7 +80,7 @@ class Bent:
     knees: tuple[float, ...] = ()
 
     def __call__(self, raw_N: Float64s) -> Float64s:
-        """The logits, float64 [N]."""
+        """Return the logits, float64 [N]."""
         logit_N: Float64s = self.intercept + self.slope * raw_N
         for bend, knee in zip(self.bends, self.knees, strict=True):
             logit_N = logit_N + bend * np.maximum(raw_N - knee, 0)
@@ -93,7 +93,7 @@ class Bent:
 
     @classmethod
     def made(cls, weights: Tensor) -> Self:
-        """The line of :attr:`weights`."""
+        """Return the line of :attr:`weights`."""
         intercept, slope, *rest = weights.tolist()
         num_bends = len(rest) // 2
         return cls(intercept, slope, tuple(rest[:num_bends]), tuple(rest[num_bends:]))
@@ -109,11 +109,11 @@ class Combination:
     bent: Bent = Bent()
 
     def logits(self, columns_NK: Float64s) -> Float64s:
-        """The logit of each row, float64 [N]; NaN stands for a missing value."""
+        """Return the logit of each row, float64 [N]; NaN stands for a missing value."""
         return self.bent(self.model.logits(self._filled(columns_NK)))
 
     def parts(self, columns_NK: Float64s) -> Float64s:
-        """The shift of each row's logit by each column's value, in place of its mean, float64 [N, K]."""
+        """Return the shift of each row's logit by each column's value, in place of its mean, float64 [N, K]."""
         filled_NK = self._filled(columns_NK)
         whole_N, parts_NK = self.logits(columns_NK), np.empty(columns_NK.shape)
         for place, mean in enumerate(self.mean_K):
@@ -135,7 +135,7 @@ class Probes:
         self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
 
     def logits(self, columns: Sequence[Tensor]) -> Float64s:
-        """The logits of rows, float64 [N, M], of their states column by column."""
+        """Return the logits of rows, float64 [N, M], of their states column by column."""
         logits_NM: Float64s = self._folded(columns).double().numpy()
         return logits_NM
 
@@ -193,13 +193,13 @@ class StackedTrust(StateTrust):
         return self._logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
-        """The logit of each row of a fit, float32 [N]; ``LABEL`` among the names is the place of its class."""
+        """Return the logit of each row of a fit, float32 [N]; ``LABEL`` among the names is the place of its class."""
         of_names = [names.index(name) for name in self.numbers]
         class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
         return self._logits([hidden_ND], numbers_NK[:, of_names], class_N)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where an input of its members is null, or all its numbers are.
+        """Return the logit of each row, float32 [N]; NaN where an input of its members is null, or all its numbers are.
 
         Raises:
             SourceError: a column is missing, or the states have another size than those it was fitted on.
@@ -214,13 +214,13 @@ class StackedTrust(StateTrust):
         return raw_N
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
-        """The shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
+        """Return the shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
         parts_NK = self.combination.parts(self._columns(states, numbers_NK, self._classes(labels)))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
     def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s]:
-        """Rows without a score; what the members read, column by column; the numbers."""
+        """Return rows without a score; what the members read, column by column; the numbers."""
         numbers_NK = read_numbers(labels, self.numbers)
         missing_N: Bools = np.zeros(labels.num_rows, dtype=np.bool_)
         if self.numbers:
@@ -237,7 +237,7 @@ class StackedTrust(StateTrust):
         return missing_N | states.missing_N, states.columns, numbers_NK
 
     def _classes(self, labels: pa.RecordBatch) -> Float64s:
-        """The place of each row's class, float64 [N]; NaN where it is none, or is not compared."""
+        """Return the place of each row's class, float64 [N]; NaN where it is none, or is not compared."""
         if self.class_probe is None:
             return np.full(labels.num_rows, np.nan)
         if LABEL not in labels.schema.names:
@@ -251,7 +251,7 @@ class StackedTrust(StateTrust):
         return logit_N
 
     def _columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
-        """Columns that the combination reads, float64 [N, K]."""
+        """Return columns that the combination reads, float64 [N, K]."""
         columns = [numbers_NK]
         if self.probes is not None:
             columns.append(self.probes.logits(states))
@@ -262,7 +262,7 @@ class StackedTrust(StateTrust):
         return np.concatenate(columns, axis=1)
 
     def to_trust(self, raw_N: Scores) -> Scores:
-        """The sigmoid, float32 [N]; NaN for NaN."""
+        """Return the sigmoid, float32 [N]; NaN for NaN."""
         trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
         return trust_N
 
@@ -292,7 +292,7 @@ class StackedTrust(StateTrust):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The stack on the CPU."""
+        """Return the stack on the CPU."""
         found, columns = _under(weights, "combination."), tuple(description["columns"])
         bent = weights["bent"] if "bent" in weights else weights["bent_4"]  # of fits with one bend, which stay finished
         model: Logistic | Trees
@@ -316,7 +316,7 @@ def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
-    """Number columns of labels side by side, float64 [N, K]; NaN for null and for numbers that are not finite.
+    """Return number columns of labels side by side, float64 [N, K]; NaN for null and for numbers that are not finite.
 
     Raises:
         SourceError: a column is missing.
@@ -334,5 +334,5 @@ def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
 
 
 def stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
-    """The number columns that labels of this schema have."""
+    """Return the number columns that labels of this schema have."""
     return tuple(filter(is_number, schema.names))

@@ -76,7 +76,7 @@ class StateTrust(ABC):
 
     @abstractmethod
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row of inputs side by side, float32 [N]: in their stored type, or projected."""
+        """Return the logit of each row of inputs side by side, float32 [N]: in their stored type, or projected."""
 
     @property
     @abstractmethod
@@ -89,7 +89,7 @@ class StateTrust(ABC):
         """The trust function of these weights and this description, neither calibrated nor behind a projection."""
 
     def raw(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row of inputs side by side as they are stored, float32 [N]."""
+        """Return the logit of each row of inputs side by side as they are stored, float32 [N]."""
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
@@ -97,14 +97,14 @@ class StateTrust(ABC):
         return self.raw(hidden_ND)
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """The logit of each row, float32 [N], of the inputs column by column, as a scan gives them.
+        """Return the logit of each row, float32 [N], of the inputs column by column, as a scan gives them.
 
         Equal to :meth:`raw` to rounding; a function that has a faster way than to join the columns overrides it.
         """
         return self.raw(columns[0] if len(columns) == 1 else torch.cat(tuple(columns), dim=1))
 
     def scoring_in(self, dtype: ScoreDtype) -> Self:
-        """A copy of this trust function that scores in a type."""
+        """Return a copy of this trust function that scores in a type."""
         other = copy.copy(self)
         other.score_dtype, other._folded = dtype, None
         return other
@@ -117,7 +117,7 @@ class StateTrust(ABC):
         return self.noted(variance_kept=pca.variance_kept)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where an input is null.
+        """Return the logit of each row, float32 [N]; NaN where an input is null.
 
         Raises:
             SourceError: a column is missing, or the states have another size than those it was fitted on.
@@ -147,7 +147,7 @@ class StateTrust(ABC):
         return raw_N
 
     def description(self) -> Json:
-        """Arguments of :meth:`made` beside the weights, as JSON."""
+        """Return arguments of :meth:`made` beside the weights, as JSON."""
         return {
             "kind": self.kind,
             "made_by": f"{type(self).__module__}:{type(self).__qualname__}",
@@ -159,16 +159,16 @@ class StateTrust(ABC):
         }
 
     def to_trust(self, raw_N: Scores) -> Scores:
-        """The calibrated sigmoid of logits, float32 [N]."""
+        """Return the calibrated sigmoid of logits, float32 [N]."""
         return self.calibration.to_trust(raw_N)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN where an input is null."""
+        """Return the trust score of each row, float32 [N]; NaN where an input is null."""
         return self.to_trust(self.raw_score(labels))
 
     @classmethod
     def loaded(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """The inverse of :meth:`save`."""
+        """Return the inverse of :meth:`save`."""
         apart = ("pca.", "held_out.")
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith(apart)}, description)
         trust.calibration = Calibration(**description["calibration"])
@@ -189,7 +189,7 @@ class StateTrust(ABC):
         return saved.save(directory, TrustRef, self.saved_weights(), self.description())
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """The weights, with those of a projection and the held-out scores."""
+        """Return the weights, with those of a projection and the held-out scores."""
         weights = dict(self.weights)
         if self.pca is not None:
             weights |= {"pca.mean_D": self.pca.mean_D, "pca.components_DK": self.pca.components_DK}
@@ -199,7 +199,7 @@ class StateTrust(ABC):
 
 
 def class_weights(correct_N: Bools, strength: float, name: str) -> dict[int, float]:
-    """The weight of a row in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
+    """Return the weight of a row in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong; ``name`` says what was to be fitted.
@@ -234,14 +234,14 @@ class States:
         return sum(self.sizes)
 
     def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
-        """The first row's index and the inputs [num_rows, D] of consecutive batches, columns side by side."""
+        """Yield the first row's index and the inputs [num_rows, D] of consecutive batches, columns side by side."""
         for start in range(0, len(self.missing_N), num_rows):
             parts = [column[start : start + num_rows] for column in self.columns]
             yield start, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
-    """The ``fixed_size_list`` columns of a batch without a copy, and its scalar columns.
+    """Return the ``fixed_size_list`` columns of a batch without a copy, and its scalar columns.
 
     Raises:
         SourceError: a column is missing, or is neither a fixed-size list of floating-point numbers nor a number.

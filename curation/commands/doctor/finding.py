@@ -26,22 +26,22 @@ class Finding(NamedTuple):
 
 
 def ok(finding: str) -> Finding:
-    """The check passed."""
+    """Return the check passed."""
     return Finding("ok", finding, "")
 
 
 def warn(finding: str, fix: str) -> Finding:
-    """A run can start, but may be slow or end early."""
+    """Return a run can start, but may be slow or end early."""
     return Finding("warn", finding, fix)
 
 
 def fail(finding: str, fix: str) -> Finding:
-    """A run cannot start, or would be wrong."""
+    """Return a run cannot start, or would be wrong."""
     return Finding("fail", finding, fix)
 
 
 def found(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
-    """The finding of a check, even if the check raises: it examines things that may be broken."""
+    """Return the finding of a check, even if the check raises: it examines things that may be broken."""
     try:
         verdict = look(*args, **kwargs)
     except CurationError as error:  # its message says how to fix the problem

@@ -26,7 +26,7 @@ PROBE_SECONDS = 660
 def examine(
     settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool, cluster: bool
 ) -> Iterator[Finding]:
-    """The findings of a cluster, or of Ray on this machine if no address is given."""
+    """Yield the findings of a cluster, or of Ray on this machine if no address is given."""
     joins = capacity.address_of(settings) != capacity.LOCAL
     with ExitStack() as stack:
         joined = found("ray", _join, settings, stack)
@@ -103,7 +103,7 @@ def _time() -> Callable[[], float]:
 
 
 def _shared_files(directory: Place) -> Finding:
-    """Whether every node reads what this process writes in the run directory, and the other way round."""
+    """Return whether every node reads what this process writes in the run directory, and the other way round."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
         write_atomically(folder / "here", token)

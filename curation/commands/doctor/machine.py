@@ -33,7 +33,7 @@ INSTALL = "install with `pip install --constraint constraints.txt .`"
 
 
 def python() -> Finding:
-    """Whether this Python's version is one that the project supports."""
+    """Return whether this Python's version is one that the project supports."""
     wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
     version = platform.python_version()
     if not SpecifierSet(wanted).contains(version, prereleases=True):
@@ -42,7 +42,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """Whether the installed packages are within the ranges of pyproject.toml."""
+    """Return whether the installed packages are within the ranges of pyproject.toml."""
     wrong = wrong_packages(importlib.metadata.requires(PROJECT) or [])
     if wrong:
         return fail("; ".join(wrong), INSTALL)
@@ -51,7 +51,7 @@ def packages() -> Finding:
 
 
 def wrong_packages(requirements: list[str]) -> list[str]:
-    """The unmet requirements, each with the installed version; requirements of extras are skipped."""
+    """Return the unmet requirements, each with the installed version; requirements of extras are skipped."""
     wrong = []
     for requirement in map(Requirement, requirements):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -67,7 +67,7 @@ def wrong_packages(requirements: list[str]) -> list[str]:
 
 
 def cores_and_memory() -> Finding:
-    """Cores that this process may use; total and free memory of the machine or container."""
+    """Return cores that this process may use; total and free memory of the machine or container."""
     total, free = memory.usable()
     finding = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
     if free < GOOD_FREE_MEMORY:
@@ -78,7 +78,7 @@ def cores_and_memory() -> Finding:
 
 
 def clock() -> Finding:
-    """Whether the wall clock is later than this code, and does not jump during the check."""
+    """Return whether the wall clock is later than this code, and does not jump during the check."""
     watched = 0.2
     wall, steady = time.time(), time.monotonic()
     time.sleep(watched)
@@ -92,12 +92,12 @@ def clock() -> Finding:
 
 
 def disk(path: Path) -> Finding:
-    """The free space for a run's tables."""
+    """Return the free space for a run's tables."""
     return disk_verdict(path, shutil.disk_usage(existing(path)).free)
 
 
 def disk_verdict(path: Path, free: int) -> Finding:
-    """The verdict on ``free`` bytes."""
+    """Return the verdict on ``free`` bytes."""
     finding, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
     if free < MIN_FREE_DISK:
         return fail(finding, fix)
@@ -105,14 +105,14 @@ def disk_verdict(path: Path, free: int) -> Finding:
 
 
 def ray_disk() -> Finding:
-    """The disk of Ray's temporary directory, where it logs and spills."""
+    """Return the disk of Ray's temporary directory, where it logs and spills."""
     path = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
     usage = shutil.disk_usage(existing(path))
     return ray_disk_verdict(path, usage.free, usage.total)
 
 
 def ray_disk_verdict(path: Path, free: int, total: int) -> Finding:
-    """The verdict on a disk with ``free`` of ``total`` bytes left."""
+    """Return the verdict on a disk with ``free`` of ``total`` bytes left."""
     used = 1 - free / total
     finding = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
     fix = "remove old sessions there, or set RAY_TMPDIR to a larger disk"
@@ -122,12 +122,12 @@ def ray_disk_verdict(path: Path, free: int, total: int) -> Finding:
 
 
 def shared_memory() -> Finding:
-    """Whether /dev/shm is large enough for Ray's default object store."""
+    """Return whether /dev/shm is large enough for Ray's default object store."""
     return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory.usable().total)
 
 
 def shared_memory_verdict(free: int, memory: int) -> Finding:
-    """The verdict on ``free`` bytes of shared memory on a machine with ``memory`` bytes of memory."""
+    """Return the verdict on ``free`` bytes of shared memory on a machine with ``memory`` bytes of memory."""
     wanted = min(STORE_SHARE * memory, STORE_MOST)
     finding = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
     if free < wanted:
@@ -164,5 +164,5 @@ def _driver() -> str:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists."""
+    """Return the path, or the nearest folder above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -76,7 +76,7 @@ def scratch(directory: Place) -> Iterator[Place]:
 
 
 def _leases(directory: Place) -> bool:
-    """Whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
+    """Return whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
     first, second = register_of(directory), register_of(directory)
     token = first.put_if_absent("first")
     if token is None or second.put_if_absent("second") is not None:

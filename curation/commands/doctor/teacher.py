@@ -34,7 +34,7 @@ class VllmAnswer:
 
 
 def gpus_asked(config: RunConfig) -> float:
-    """The largest number of GPUs that a stage of a run requests at once."""
+    """Return the largest number of GPUs that a stage of a run requests at once."""
     return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
 
 
@@ -44,7 +44,7 @@ def vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
 
 
 def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
-    """The backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
+    """Return the backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
     backend = "transformers" if config is None else config.teacher.ask.backend
     return "vllm" if wanted and backend != "auto" else backend
 
@@ -82,7 +82,7 @@ def look(question: VllmQuestion) -> VllmAnswer:
 
 
 def vllm_verdict(backend: str, answer: VllmAnswer) -> Finding:
-    """The verdict on an answer, for a ``teacher.backend``."""
+    """Return the verdict on an answer, for a ``teacher.backend``."""
     wanted = " or ".join(answer.tested)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
     if answer.version is None:

@@ -28,7 +28,7 @@ TAUGHT = ["row_id", "rank", "trust", "prompt", "completion", "label", "label_sou
 
 
 def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
-    """Everything about a row, as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and one of each generation.
+    """Return everything about a row, as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and one of each generation.
 
     Sources number their rows each for itself, so rows of two splits may have one id: ``split`` says which is meant;
     unset, the pool's, if it has one. ``also_in`` names the other splits.
@@ -63,7 +63,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
 
 
 def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
-    """The prepared rows of that id, by split."""
+    """Return the prepared rows of that id, by split."""
     splits = [name for name in run.splits if name != "audit"]
     if split is not None and split not in splits:
         raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
@@ -79,7 +79,7 @@ def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Jso
 
 
 def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
-    """The row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
+    """Return the row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
     labelled, scored = run.stage(index, split, Label), run.stage(index, split, Score)
     found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
     if labelled is None:
@@ -119,7 +119,7 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
 
 
 def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
-    """The shift of the row's logit from its mean by each input of a stack, the largest first.
+    """Return the shift of the row's logit from its mean by each input of a stack, the largest first.
 
     ``None`` where the method's own function is no stack, or the labels do not hold what it reads.
     """
@@ -138,7 +138,7 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
 
 
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
-    """The row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
+    """Return the row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
     row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
     place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
@@ -177,7 +177,7 @@ def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
 
 
 def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
-    """The raw scores of the rows that have a label and a score."""
+    """Return the raw scores of the rows that have a label and a score."""
     raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
     readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
     found: list[float] = raw_B[readable_B].tolist()
@@ -185,7 +185,7 @@ def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
 
 
 def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:
-    """The rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
+    """Return the rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
 
     Raises:
         ExportError: the directory is no run, or has no such student.

@@ -30,7 +30,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """The run in a directory.
+        """Return the run in a directory.
 
         Raises:
             ExportError: it is no run directory.
@@ -48,7 +48,7 @@ class RecordedRun:
         return self.manifest.find(Position(generation=generation, split=split, of=of), *classes)
 
     def has_labels(self, generation: int) -> bool:
-        """Whether a split is labelled in a generation."""
+        """Return whether a split is labelled in a generation."""
         return any(self.stage(generation, split, Label) is not None for split in self.splits)
 
     @cached_property
@@ -58,7 +58,7 @@ class RecordedRun:
         return {name: TableRef.from_json(value) for tables in found for name, value in tables.items()}
 
     def one(self, ref: TableRef, row_id: int, columns: list[str] | None = None) -> Json | None:
-        """The row of a table; ``None`` where it has none of that id."""
+        """Return the row of a table; ``None`` where it has none of that id."""
         (at,) = io.offsets(ref, np.array([row_id], dtype=np.int64))
         if at < 0:
             return None
@@ -68,7 +68,7 @@ class RecordedRun:
         return row
 
     def origin(self, row_id: int, split: str) -> Json:
-        """The source, file and row in the file of a row of a split."""
+        """Return the source, file and row in the file of a row of a split."""
         source = self.config.splits.named()[split].source
         files, id_column = self.manifest.source_files.get(source, []), self.config.sources[source].id_column
         found: Json = {"source": source, "file": None, "row": None, "id_column": id_column}

@@ -14,7 +14,7 @@ MOST_INPUTS = 5
 
 
 def row_lines(found: JsonView) -> Iterator[str]:
-    """The lines about a row."""
+    """Yield the lines about a row."""
     yield _fact("row", f"{found['row_id']} of the split {found['split']}")
     if found["also_in"]:
         yield _fact("the same id", f"of other files, in {', '.join(found['also_in'])}: see them by --split")
@@ -34,7 +34,7 @@ def row_lines(found: JsonView) -> Iterator[str]:
 
 
 def student_lines(found: JsonView) -> Iterator[str]:
-    """The lines about a student's rows."""
+    """Yield the lines about a student's rows."""
     yield _fact("student", f"{found['student']}, from the base {_model(found['base'])}")
     yield _fact("model", _model(found["model"]))
     yield _fact("teacher", _model(found["teacher"]))

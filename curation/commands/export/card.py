@@ -16,14 +16,14 @@ PAPER = "https://arxiv.org/abs/2606.01000"
 
 
 def card_of(lineage: JsonView) -> str:
-    """The card, from nothing but the lineage."""
+    """Return the card, from nothing but the lineage."""
     card = ModelCard.from_template(_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
     card.text = template("card.md.j2").render(lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"]))
     return str(card)
 
 
 def _front_matter(lineage: JsonView) -> ModelCardData:
-    """The card's metadata; a base that is not on the hub cannot be named there."""
+    """Return the card's metadata; a base that is not on the hub cannot be named there."""
     student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
     is_adapter = student["kind"] == "adapter"
     accuracy = ((lineage["evaluation"] or {}).get("accuracy") or {}).get("student")
@@ -52,14 +52,14 @@ def _front_matter(lineage: JsonView) -> ModelCardData:
 
 @cache
 def template(name: str) -> Template:
-    """A template of this folder, with the filters of all of them."""
+    """Return a template of this folder, with the filters of all of them."""
     made = environment("curation.commands.export", keep_trailing_newline=True)
     made.filters.update(share=share, number=number, duration=duration, points=points, plain=plain)
     return made.get_template(name)
 
 
 def share(estimate: JsonView | None) -> str:
-    """A share with its interval and number of rows."""
+    """Return a share with its interval and number of rows."""
     if estimate is None or estimate.get("value") is None:
         return "not measured"
     value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
@@ -67,7 +67,7 @@ def share(estimate: JsonView | None) -> str:
 
 
 def number(estimate: JsonView | None) -> str:
-    """A metric with its interval and number of rows."""
+    """Return a metric with its interval and number of rows."""
     if estimate is None or estimate.get("value") is None:
         return "not measured"
     bounds = "" if estimate["low"] is None else f"{estimate['low']:.3f} to {estimate['high']:.3f}, "
@@ -75,7 +75,7 @@ def number(estimate: JsonView | None) -> str:
 
 
 def plain(value: object) -> str:
-    """A setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
+    """Return a setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {plain(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):

@@ -43,7 +43,7 @@ class PackagedCut(NamedTuple):
 
 
 def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
-    """The first cut, with its function in ``folder``; or why there is none."""
+    """Return the first cut, with its function in ``folder``; or why there is none."""
     states = fit.ask.states
     inputs = tuple(state for state in states if parse(state).position == "prompt_last")
     if fit.config.teacher.backend == GIVEN:
@@ -81,7 +81,7 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
 
 
 def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:
-    """The function of prompts, fitted on what the package's function is to select."""
+    """Return the function of prompts, fitted on what the package's function is to select."""
     from train.trust import fit_rows, read_rows
 
     settings = fit.settings

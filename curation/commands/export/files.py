@@ -87,7 +87,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
 
 
 def _taken(target: Place, marker: str, *, force: bool) -> bool:
-    """Whether an earlier export is to be replaced.
+    """Return whether an earlier export is to be replaced.
 
     Raises:
         ExportError: something else stands there, or ``force`` was not given.
@@ -171,7 +171,7 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
 
 
 def replace_base(model: ModelRef, output: Place) -> ModelRef:
-    """The model on the base that is exported with it."""
+    """Return the model on the base that is exported with it."""
     return ModelRef(base=str(output.absolute() / "base"), adapter=model.adapter)
 
 
@@ -192,7 +192,7 @@ def _name_base(path: Path, model: ModelRef) -> None:
 
 
 def is_on_hub(model: ModelRef) -> bool:
-    """Whether the base is a hub id, not a path or a URL."""
+    """Return whether the base is a hub id, not a path or a URL."""
     path = place(model.base)
     return isinstance(path, Path) and not path.is_absolute() and not path.exists() and len(path.parts) <= 2
 

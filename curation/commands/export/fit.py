@@ -33,11 +33,11 @@ class Fit:
     """The record of the stage that fitted it."""
 
     def stage(self, split: str, *classes: type[Stage]) -> StageRecord | None:
-        """The record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
+        """Return the record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
         return self.manifest.find(Position(generation=self.generation, split=split), *classes)
 
     def labels(self, split: str) -> StageRecord | None:
-        """The record of the stage that made the labels of a split with their states; ``None`` if it is not done.
+        """Return the record of the stage that made the labels of a split with their states; ``None`` if it is not done.
 
         It is the one that reads a server's answers, where a model does.
         """
@@ -99,12 +99,12 @@ class Fit:
 
 
 def labels_stage(config: RunConfig) -> type[Label | Read]:
-    """The class of the stages that make labels with their states."""
+    """Return the class of the stages that make labels with their states."""
     return Label if config.teacher.reading is None else Read
 
 
 def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
-    """The fitted trust function of that name (unset: the method's own) and generation (unset: the last).
+    """Return the fitted trust function of that name (unset: the method's own) and generation (unset: the last).
 
     Raises:
         ExportError: the directory is no run, has no such function, or its labels changed since it was fitted.

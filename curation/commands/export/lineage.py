@@ -24,7 +24,7 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 
 
 def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json:
-    """Everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
+    """Return everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
     arm, measured = ARMS[student.arm], student.measured
     # The card has results of the main chain alone.
     generation = None if measured is None or student.branch else measured["numbers"]
@@ -75,7 +75,7 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
 
 
 def _verdict(generation: Json) -> Json | None:
-    """The verdict on the generation, with the arm whose rows it judges; ``None`` where none ranks by trust."""
+    """Return the verdict on the generation, with the arm whose rows it judges; ``None`` where none ranks by trust."""
     found = generation.get("verdict")
     if found is None:
         return None
@@ -83,7 +83,7 @@ def _verdict(generation: Json) -> Json | None:
 
 
 def _teacher(student: Student, found: Json | None) -> Json:
-    """The labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
+    """Return the labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
     if found is None:
         no_model = dict.fromkeys(("revision", "adapter", "made_by"))
         return {"base": student.config.teacher.backend, "on_hub": False, **no_model}
@@ -96,7 +96,7 @@ def _teacher(student: Student, found: Json | None) -> Json:
 
 
 def _trust(student: Student, generation: Json | None) -> Json | None:
-    """The function that ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
+    """Return the function that ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
     arm = ARMS[student.arm]
     if not arm.ranked:
         return None
@@ -147,7 +147,7 @@ def verified(student: Student) -> Json | None:
 
 
 def _guarantee(student: Student, budget: JsonView, generation: Json | None) -> Json:
-    """Whether a share of wrong labels is guaranteed, and in words what, or why not."""
+    """Return whether a share of wrong labels is guaranteed, and in words what, or why not."""
     if budget["risk"] is None:
         return {"claimed": False, "words": f"none was asked for: the budget's rule is {budget['rule']}"}
     if student.arm != budget["reference"]:
@@ -177,7 +177,7 @@ def _data(student: Student) -> Json:
 
 
 def _training(student: Student) -> Json:
-    """The record, with the last value of each curve."""
+    """Return the record, with the last value of each curve."""
     record: Json = student.record.outputs["training"]
     curves = dict(trainings({student.arm: record})[student.arm]["curves"])
     curves.pop("step")
@@ -187,7 +187,7 @@ def _training(student: Student) -> Json:
 
 
 def _evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
-    """The tests; ``results`` are those of the students of its base."""
+    """Return the tests; ``results`` are those of the students of its base."""
     assert generation is not None and results is not None, "its arm was found in them"
     arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation

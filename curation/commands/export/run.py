@@ -14,7 +14,7 @@ from curation.storage.paths import Place, require_reachable
 
 
 def read_run(run: Place) -> tuple[RunConfig, Manifest]:
-    """The configuration and the manifest of a run directory.
+    """Return the configuration and the manifest of a run directory.
 
     Raises:
         ExportError: it is none.
@@ -28,7 +28,7 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
 
 
 def chosen_generation(config: RunConfig, generation: int | None, there: str) -> int:
-    """The generation that is asked for; unset, the last one.
+    """Return the generation that is asked for; unset, the last one.
 
     Raises:
         ExportError: the run has no such generation; ``there`` says what it has.
@@ -40,12 +40,12 @@ def chosen_generation(config: RunConfig, generation: int | None, there: str) -> 
 
 
 def fitting_stage(config: RunConfig, trust: str) -> str:
-    """The name, in its generation, of the stage that fits a trust function, for messages."""
+    """Return the name, in its generation, of the stage that fits a trust function, for messages."""
     if fitted_by(config, trust) is Search:
         return "search"
     return "trust" if trust == REFERENCE_ARM else f"trust-{trust}"
 
 
 def fitted_by(config: RunConfig, trust: str) -> type[Stage]:
-    """The class of that stage; the manifest may keep one of the other class, from before the setting changed."""
+    """Return the class of that stage; the manifest may keep one of the other class, from before the setting changed."""
     return Search if trust == REFERENCE_ARM and config.trust.search else FitTrust

@@ -69,7 +69,7 @@ class Student:
         return Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
 
     def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """The record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
+        """Return the record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
         at = Position(generation=self.generation, branch=self.branch, split=split, of=of)
         return self.manifest.find(at, *classes)
 
@@ -108,7 +108,7 @@ class Student:
 
 
 def _changed(student: Student) -> str | None:
-    """The stage that was done anew after the student was trained: the manifest has only its newest outputs."""
+    """Return the stage that was done anew after the student was trained: the manifest has only its newest outputs."""
     selected, scored = student.selecting, student.of_generation("pool", Score)
     digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
     if selected is None or student.record.inputs["digest"] != digests.get(student.arm):
@@ -124,7 +124,7 @@ def _changed(student: Student) -> str | None:
 
 
 def students_of(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
-    """Every student that a run's configuration asks for, trained or not."""
+    """Yield every student that a run's configuration asks for, trained or not."""
     for generation, described in enumerate(config.generations):
         for arm in config.selection.arms:
             for name in ("", *described.students):
@@ -134,7 +134,7 @@ def students_of(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
 
 
 def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Student:
-    """The trained student of an arm and a generation (``commands.export.export_student``).
+    """Return the trained student of an arm and a generation (``commands.export.export_student``).
 
     Raises:
         ExportError: the directory is no run, has no such student, or it is not trained on the newest selection.

@@ -146,7 +146,7 @@ def _description(
 
 
 def _answers(stage: StageRecord) -> AnswersConfig:
-    """How a stage's model answers, as it is recorded: of a server there is no address."""
+    """Return how a stage's model answers, as it is recorded: of a server there is no address."""
     asked = {**stage.inputs["ask"], "backend": stage.inputs["backend"]}
     served = asked.pop("endpoint", None)
     answers = AskConfig.model_validate(asked).answers
@@ -154,7 +154,7 @@ def _answers(stage: StageRecord) -> AnswersConfig:
 
 
 def _evaluation(fit: Fit) -> Iterator[Measured]:
-    """The run's measures of the function on rows with a label that could be read."""
+    """Yield the run's measures of the function on rows with a label that could be read."""
     if fit.numbers is None:
         return
     for rows in ("validation", "pool"):
@@ -175,7 +175,7 @@ def _evaluation(fit: Fit) -> Iterator[Measured]:
 
 
 def _verdict(fit: Fit) -> RunVerdict | None:
-    """The verdict on the generation, if the arm that it judges ranks by this function."""
+    """Return the verdict on the generation, if the arm that it judges ranks by this function."""
     found = None if fit.numbers is None else fit.numbers["verdict"]
     if fit.numbers is None or found is None or ARMS.find(fit.numbers["evidence"]["arm"]).trust != fit.name:
         return None

@@ -39,14 +39,14 @@ Reference = Mapping[str, npt.NDArray[Any]]
 
 
 def inputs_of(fit: Fit) -> tuple[list[str], list[str]]:
-    """The hidden states and the scalar columns that the function reads, in order."""
+    """Return the hidden states and the scalar columns that the function reads, in order."""
     inputs = list(fit.described["inputs"])
     columns = [name for name in inputs if not schemas.is_state(schemas.input_column(name))]
     return [name for name in inputs if name not in columns], columns
 
 
 def questions_of(fit: Fit) -> tuple[Question, ...]:
-    """A few labelled rows of the pool, else of a source of the same domain."""
+    """Return a few labelled rows of the pool, else of a source of the same domain."""
     config, decoding = fit.config.domain_of("pool"), DecodingConfig.from_key(fit.labelling.inputs["decoding"])
     domain = as_asked(get_domain(config), decoding)
     for split in ("pool", "source"):
@@ -102,7 +102,7 @@ def reference_of(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) 
 
 
 def _honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
-    """Raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
+    """Return raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
     if stored is not None:
         raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
     else:
@@ -142,7 +142,7 @@ def calibration_of(fit: Fit, function: "StateTrust") -> tuple[GradedScores | Non
 
 
 def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
-    """Which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
+    """Return which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
     held_out = getattr(function, "held_out", None)
     if held_out is None:
         return np.zeros(len(row_ids_N), dtype=np.bool_)
@@ -151,7 +151,7 @@ def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray
 
 
 def is_of(fit: Fit, labelled: StageRecord) -> bool:
-    """Whether a split was labelled as the source was, and scored by this fit, if any."""
+    """Return whether a split was labelled as the source was, and scored by this fit, if any."""
     source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
     same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
     return same and (own is None or own["digest"] == fit.trust.digest)

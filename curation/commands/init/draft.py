@@ -17,7 +17,7 @@ FEW_ROWS, MOST_ROWS = 0.4, 2_000
 
 
 def draft(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
-    """The text of a configuration file at ``config``; paths in it are relative to its folder."""
+    """Return the text of a configuration file at ``config``; paths in it are relative to its folder."""
     folder = config.absolute().parent
     guessed = "    # guessed: a small one; --model names yours" if guessed_model else ""
     long = "  # decoding: {max_tokens: 512}    # answers of reasoning models are long\n" * (
@@ -86,7 +86,7 @@ def _source(table: TableFiles, folder: Path) -> str:
 
 
 def _relative(path: str, folder: Path) -> str:
-    """A local path as the configuration's folder sees it; a URL or a hub id as it is."""
+    """Return a local path as the configuration's folder sees it; a URL or a hub id as it is."""
     if "://" in path or not (Path(path).exists() or "*" in path):
         return path
     relative = os.path.relpath(path, folder)
@@ -94,7 +94,7 @@ def _relative(path: str, folder: Path) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A value on a line of YAML; plain words without quotes."""
+    """Return a value on a line of YAML; plain words without quotes."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

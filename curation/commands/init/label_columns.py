@@ -44,7 +44,7 @@ class LabelColumn:
 
 
 def label_column(table: TableFiles, column: str) -> LabelColumn | None:
-    """The labels of a column whose cells hold several; ``None`` where they evidently do not."""
+    """Return the labels of a column whose cells hold several; ``None`` where they evidently do not."""
     sample = [row[column] for row in table.sample if row.get(column) is not None]
     if not sample:
         return None
@@ -62,7 +62,7 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
 
 
 def holds_lists(table: TableFiles, column: str) -> bool:
-    """Whether all cells of a column that have a value are lists, or texts that are lists in JSON."""
+    """Return whether all cells of a column that have a value are lists, or texts that are lists in JSON."""
     sample = [row[column] for row in table.sample if row.get(column) is not None]
     return bool(sample) and all(
         isinstance(value, list) or (isinstance(value, str) and listed(value) is not None) for value in sample
@@ -70,7 +70,7 @@ def holds_lists(table: TableFiles, column: str) -> bool:
 
 
 def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -> LabelColumn | None:
-    """The labels of all rows; ``None`` where one stands twice in a row, is empty, or there are too many."""
+    """Return the labels of all rows; ``None`` where one stands twice in a row, is empty, or there are too many."""
     counts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     num_rows = 0
@@ -99,7 +99,7 @@ def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -
 
 
 def _unused(signs: Sequence[str], names: Iterable[str]) -> str:
-    """The first sign that no name holds; the first of all where each is held, which the domain then refuses."""
+    """Return the first sign that no name holds; the first of all where each is held, which the domain then refuses."""
     return next((sign for sign in signs if not any(sign in name for name in names)), signs[0])
 
 

@@ -40,7 +40,7 @@ class TableFiles:
         return sum(file.num_rows for file in self.files)
 
     def filled(self, column: str) -> float:
-        """The share of sampled rows that have a value there; 0 without such a column."""
+        """Return the share of sampled rows that have a value there; 0 without such a column."""
         return sum(row.get(column) is not None for row in self.sample) / max(1, len(self.sample))
 
     def counts(self, column: str) -> Counter[str]:
@@ -57,13 +57,13 @@ class TableFiles:
         return found
 
     def length(self, column: str) -> float:
-        """The mean number of characters of the texts in a column; 0 of a column that holds anything else."""
+        """Return the mean number of characters of the texts in a column; 0 of a column that holds anything else."""
         values = [row[column] for row in self.sample if row[column] is not None]
         texts = [value for value in values if isinstance(value, str)]
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
 
     def require(self, column: str, option: str) -> str:
-        """The column, which the user named by an option.
+        """Return the column, which the user named by an option.
 
         Raises:
             SourceError: there is no such column; the message names those that there are.
@@ -106,12 +106,12 @@ def look(path: str) -> TableFiles:
 
 
 def is_id(column: str) -> bool:
-    """Whether a column's name says that it tells rows apart, or where they come from."""
+    """Return whether a column's name says that it tells rows apart, or where they come from."""
     words = column.replace("-", "_").casefold().split("_")
     return words[-1] in IDS or words[-1].endswith("id")
 
 
 def text_of(value: Any) -> str:
-    """A value as a text; a whole number of a column with nulls is held as a float."""
+    """Return a value as a text; a whole number of a column with nulls is held as a float."""
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()

@@ -101,7 +101,7 @@ class _Roles(NamedTuple):
 
 
 def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
-    """The task of one or two files. ``ask`` is None where nobody can be asked.
+    """Return the task of one or two files. ``ask`` is None where nobody can be asked.
 
     Raises:
         ConfigError: nothing tells the task, the answer or the text, and nobody can be asked; the message names the
@@ -183,7 +183,7 @@ def check_readable(task: DetectedTask) -> None:
 
 
 def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
-    """A task whose columns are those of a published format, if they are."""
+    """Return a task whose columns are those of a published format, if they are."""
     config = DomainConfig(name=name)
     domain = get_domain(config)
     form = next((form for form in domain.forms if all({*form} <= {*table.columns} for table in tables)), None)
@@ -204,7 +204,7 @@ def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
 
 
 def _options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
-    """Two to eight columns whose names are those of options in a row: A, B, C or option1, option2."""
+    """Return two to eight columns whose names are those of options in a row: A, B, C or option1, option2."""
     found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
     return found if 2 <= len(found) <= len(LETTERS) else []
 
@@ -221,7 +221,7 @@ def _multiple_choice(
 
 
 def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
-    """The labelled file and its answer column: the one that the other file lacks, or one with such a name."""
+    """Return the labelled file and its answer column: the one that the other file lacks, or one with such a name."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
     filled = {name: [table.filled(name) for table in tables] for name in names}
@@ -297,14 +297,14 @@ def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str])
 
 
 def _are_few(counts: Mapping[str, int], num_rows: int) -> bool:
-    """Whether values are so few, each in so many rows, that they are classes."""
+    """Return whether values are so few, each in so many rows, that they are classes."""
     return 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
 
 
 def _text(
     roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
-    """The columns that the teacher reads: by their names, or the one with by far the longest texts."""
+    """Return the columns that the teacher reads: by their names, or the one with by far the longest texts."""
     if wishes.text:
         return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
     left = [name for name in common if name != roles.answer and not is_id(name)]
@@ -323,7 +323,7 @@ def _text(
 
 
 def _asked(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
-    """The user's answer.
+    """Return the user's answer.
 
     Raises:
         ConfigError: nobody can be asked, or there is nothing to choose from.

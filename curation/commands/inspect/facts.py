@@ -98,7 +98,7 @@ class Facts:
 
 
 def examine(uri: str, question: TableQuery) -> Facts:
-    """The facts of a table.
+    """Return the facts of a table.
 
     Raises:
         TableError: there is no such table, version or column, or Lance refuses the expression.
@@ -133,7 +133,7 @@ def examine(uri: str, question: TableQuery) -> Facts:
 
 
 def plain(error: Exception) -> str:
-    """Lance's message without locations in its own source code."""
+    """Return Lance's message without locations in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", str(error)).removeprefix("Invalid user input: ")
 
 
@@ -181,7 +181,7 @@ def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
 
 
 def _short(value: object) -> Any:
-    """A value for JSON; long lists as their size and, if numeric, their norm."""
+    """Return a value for JSON; long lists as their size and, if numeric, their norm."""
     if isinstance(value, dict):
         return {name: _short(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -197,7 +197,7 @@ def _short(value: object) -> Any:
 
 
 def _versions(dataset: Any, known: list[Json]) -> list[Version]:
-    """The newest of the ``known`` versions, each with its changes from the previous one."""
+    """Return the newest of the ``known`` versions, each with its changes from the previous one."""
     versions: list[Version] = []
     before: _State | None = None
     for place, item in enumerate(known):
@@ -225,7 +225,7 @@ class _State(NamedTuple):
 
 
 def _change(before: _State, now: _State) -> str:
-    """The change of a version against the previous one, in words."""
+    """Return the change of a version against the previous one, in words."""
     added = [name for name in now.columns if name not in before.columns]
     dropped = [name for name in before.columns if name not in now.columns]
     parts = [f"columns added: {', '.join(added)}"] if added else []
@@ -247,7 +247,7 @@ def _fragments(dataset: Any) -> Fragments:
 
 
 def _file_bytes(uri: str, file: Any) -> int:
-    """The recorded size, else (older writers leave it out) the size on disk."""
+    """Return the recorded size, else (older writers leave it out) the size on disk."""
     if file.file_size_bytes:
         return int(file.file_size_bytes)
     path = Path(uri) / "data" / file.path
@@ -255,7 +255,7 @@ def _file_bytes(uri: str, file: Any) -> int:
 
 
 def _type(kind: pa.DataType) -> str:
-    """An Arrow type in numpy's names, e.g. ``float16[1024]``."""
+    """Return an Arrow type in numpy's names, e.g. ``float16[1024]``."""
     if pa.types.is_fixed_size_list(kind):
         return f"{_type(kind.value_type)}[{kind.list_size}]"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

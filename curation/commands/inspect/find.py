@@ -42,7 +42,7 @@ class FoundTable:
 
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
-    """The URI of a table and its version on record (None: the newest).
+    """Return the URI of a table and its version on record (None: the newest).
 
     Raises:
         TableError: nothing has that name, or it is not a Lance table.
@@ -71,7 +71,7 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
 
 
 def record_of(path: str) -> Place | None:
-    """The folder with the record of a run directory or of a filter's output; None if the path is neither."""
+    """Return the folder with the record of a run directory or of a filter's output; None if the path is neither."""
     try:
         return record_in(place(path))
     except RunDirError:  # a URL that Lance supports and a run does not
@@ -79,7 +79,7 @@ def record_of(path: str) -> Place | None:
 
 
 def list_tables(directory: Place) -> list[FoundTable]:
-    """The tables of a run: those on record in the order of the stages, then those that no stage recorded."""
+    """Return the tables of a run: those on record in the order of the stages, then those that no stage recorded."""
     found, seen = [], set()
     for name, ref in _recorded(Manifest.load(directory)):
         seen.add(str(place(ref.uri).resolve()))
@@ -139,7 +139,7 @@ def _require_table(path: str) -> None:
 
 
 def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
-    """The Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
+    """Yield the Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
     for root, folders, _ in islice(walk(directory), most):
         if _VERSIONS in folders:
             yield place(root)

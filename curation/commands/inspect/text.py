@@ -12,7 +12,7 @@ WIDTH = 100
 
 
 def page(facts: Facts) -> str:
-    """The facts of a table, section by section."""
+    """Return the facts of a table, section by section."""
     fragments, shown = facts.fragments, len(facts.versions)
     low, high = fragments.rows
     each = f", {low:,} rows each" if low == high else f", {low:,} to {high:,} rows each"
@@ -37,7 +37,7 @@ def page(facts: Facts) -> str:
 
 
 def tables_page(found: Sequence[FoundTable]) -> str:
-    """The tables of a run, one line each."""
+    """Return the tables of a run, one line each."""
     rows = [("table", "rows", "version", "")]
     for item in found:
         count = "" if item.rows is None else f"{item.rows:,}"
@@ -46,7 +46,7 @@ def tables_page(found: Sequence[FoundTable]) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """A number of bytes in words, binary units."""
+    """Return a number of bytes in words, binary units."""
     value = float(num_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:

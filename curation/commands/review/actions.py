@@ -54,7 +54,7 @@ def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int
 
 
 def user() -> str:
-    """The name of the user of this machine."""
+    """Return the name of the user of this machine."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

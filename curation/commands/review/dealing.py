@@ -36,7 +36,7 @@ class Dealing:
         self._clock = clock
 
     def page(self, person: str) -> Json:
-        """The page of a person: the row that is theirs, and how far the review is."""
+        """Return the page of a person: the row that is theirs, and how far the review is."""
         with self._lock:
             return self._page(person)
 
@@ -74,7 +74,7 @@ class Dealing:
         return self.page(person)
 
     def trust(self, row_id: int) -> float | None:
-        """The trust score of a row; None if its arm does not rank.
+        """Return the trust score of a row; None if its arm does not rank.
 
         Raises:
             KeyError: the row is not of this review.
@@ -102,7 +102,7 @@ class Dealing:
         }
 
     def _claim(self, person: str, standing: Standing) -> int | None:
-        """The row that a person has or gets; None if all are judged or with others."""
+        """Return the row that a person has or gets; None if all are judged or with others."""
         now = self._clock()
         self._claims = {who: claim for who, claim in self._claims.items() if claim.until > now}
         own = self._claims.get(person)

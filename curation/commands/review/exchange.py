@@ -82,7 +82,7 @@ def _write_tasks(rows: list[Row], path: Path) -> str:
 
 
 def _read_tasks(path: Path, person: str) -> list[Given]:
-    """The annotations of exported tasks; skipped ones hold no verdict."""
+    """Return the annotations of exported tasks; skipped ones hold no verdict."""
     given = []
     for number, task in enumerate(_records(path), start=1):
         row_id = task.get("data", {}).get("row_id")
@@ -103,7 +103,7 @@ def _read_tasks(path: Path, person: str) -> list[Given]:
 
 
 def _shaped(read: Callable[[Path, str], list[Given]], program: str) -> Callable[[Path, str], list[Given]]:
-    """A reader that refuses records of another shape."""
+    """Return a reader that refuses records of another shape."""
 
     def reader(path: Path, person: str) -> list[Given]:
         try:
@@ -131,7 +131,7 @@ def _write_records(rows: list[Row], path: Path) -> str:
 
 
 def _read_records(path: Path, person: str) -> list[Given]:
-    """The submitted responses of exported records."""
+    """Return the submitted responses of exported records."""
     given = []
     for number, record in enumerate(_records(path), start=1):
         if "id" not in record:

@@ -82,12 +82,12 @@ class Review:
 
 
 def reviews_in(home: Path) -> list[str]:
-    """The names of the reviews in a folder."""
+    """Return the names of the reviews in a folder."""
     return sorted(path.parent.name for path in home.glob("*/draw.json") if not path.parent.name.startswith("."))
 
 
 def open_review(home: Path, name: str | None) -> Review:
-    """The review of a name, or the only one.
+    """Return the review of a name, or the only one.
 
     Raises:
         ReviewError: there is none, or several and no name.

@@ -51,7 +51,7 @@ class ReviewedRows:
     """The number of rows with the verdicts of several people."""
 
     def count(self, rows_M: Bools | None = None) -> VerdictCounts:
-        """The answers to some rows, or to all."""
+        """Return the answers to some rows, or to all."""
         answers = self.answer_M if rows_M is None else self.answer_M[rows_M]
         return VerdictCounts(*(int((answers == answer).sum()) for answer in ANSWERS))
 
@@ -61,18 +61,18 @@ class ReviewedRows:
         return [self.count(self.column("stratum") == index) for index in range(len(self.review.strata))]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of the review's rows, [M]."""
+        """Return a column of the review's rows, [M]."""
         column: npt.NDArray[Any] = self.review.rows[name].to_numpy()
         return column
 
     def ids_of(self, answer: Answer) -> list[int]:
-        """The ids of the rows with an answer."""
+        """Return the ids of the rows with an answer."""
         ids: list[int] = self.column("row_id")[self.answer_M == answer].tolist()
         return ids
 
 
 def judge(review: Review, standing: Standing) -> ReviewedRows:
-    """The rows of a review with what the standing verdicts say."""
+    """Return the rows of a review with what the standing verdicts say."""
     row_ids = review.rows["row_id"].to_pylist()
     verdicts = [standing.get(row_id, {}) for row_id in row_ids]
     people: dict[str, int] = {}
@@ -99,7 +99,7 @@ def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
 
 
 def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
-    """The share of right labels among the selected rows, or among those of the region below the cut.
+    """Return the share of right labels among the selected rows, or among those of the region below the cut.
 
     ``value`` and its interval are of the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
     row (unsure or disputed) as wrong or as right. Each stratum has its exact interval as a finite population; several
@@ -133,7 +133,7 @@ def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, s
 
 
 def by_stratum(strata: Sequence[Stratum], counts: Sequence[VerdictCounts]) -> list[Json]:
-    """Every stratum with its answers and the share of right labels among those decided."""
+    """Return every stratum with its answers and the share of right labels among those decided."""
     return [
         {
             **asdict(item),

@@ -44,7 +44,7 @@ class VerdictLine:
 
     @classmethod
     def parsed(cls, line: bytes) -> Self | None:
-        """The entry of a line; None for a line that was cut off."""
+        """Return the entry of a line; None for a line that was cut off."""
         try:
             return cls(**json.loads(line))
         except (ValueError, TypeError):
@@ -79,7 +79,7 @@ class VerdictLog:
             ) from error
 
     def entries(self) -> list[VerdictLine]:
-        """All entries so far, those of other processes included, in the order of the log."""
+        """Return all entries so far, those of other processes included, in the order of the log."""
         with self._lock, suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -94,7 +94,7 @@ class VerdictLog:
         return list(self._entries)
 
     def standing(self) -> "Standing":
-        """The verdicts that count now, by row and person."""
+        """Return the verdicts that count now, by row and person."""
         return standing_of(self.entries())
 
 
@@ -103,7 +103,7 @@ Standing = dict[int, dict[str, VerdictLine]]
 
 
 def standing_of(entries: Iterable[VerdictLine]) -> Standing:
-    """The verdicts that count after these entries."""
+    """Return the verdicts that count after these entries."""
     found: Standing = {}
     for entry in entries:
         of_row = found.setdefault(entry.row_id, {})

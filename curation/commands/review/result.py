@@ -96,7 +96,7 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
 
 
 def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json:
-    """The certified cut before and after the review; ``after`` is None if the arm does not rank."""
+    """Return the certified cut before and after the review; ``after`` is None if the arm does not rank."""
     origin, drawn = judged.review.origin, judged.review.drawn
     before = origin.risk
     alpha = alpha if alpha is not None else before["alpha"] if before else ALPHA

@@ -46,7 +46,7 @@ HEADERS = {
 
 
 def make_app(review: Review, token: str, person: str) -> "Flask":
-    """The page of a review below ``/<token>/``; ``person`` is the name that it proposes.
+    """Return the page of a review below ``/<token>/``; ``person`` is the name that it proposes.
 
     Raises:
         ReviewError: Flask is not installed.
@@ -123,7 +123,7 @@ def _guard(app: "Flask", token: str) -> None:
 
 
 def _asked(body: object) -> Json | None:
-    """The body of a request, with the person's name; None if it is none."""
+    """Return the body of a request, with the person's name; None if it is none."""
     if not isinstance(body, dict) or not isinstance(body.get("person"), str):
         return None
     name = " ".join(body["person"].split())

@@ -68,19 +68,19 @@ class Origin:
     """The cut that was certified for this very arm; None if none was asked for."""
 
     def to_json(self) -> Json:
-        """The origin as a JSON object."""
+        """Return the origin as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         single = {name: _ref(value[name]) for name in ("selection", "too_long")}
         several = {name: tuple(map(TableRef.from_json, value[name])) for name in ("labels", "pools")}
         return cls(**{**value, **single, **several})
 
 
 def find(place: Place, arm: str | None) -> Origin:
-    """The newest selection of an arm of a run (unset, of ``trust`` or of the only arm), or that of a filter.
+    """Return the newest selection of an arm of a run (unset, of ``trust`` or of the only arm), or that of a filter.
 
     Raises:
         ReviewError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.
@@ -187,7 +187,7 @@ class ReviewableRows(NamedTuple):
 
 
 def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
-    """The rows that score at least the floor, or without one the best: the region of a review and some more.
+    """Return the rows that score at least the floor, or without one the best: the region of a review and some more.
 
     If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
     region, not with the pool (but if nothing is selected, the region is the pool).
@@ -214,7 +214,7 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
 
 
 def _best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
-    """The rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
+    """Return the rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
     out_M, wanted = _ids(origin.too_long), REACH * origin.num_selected
     kept: list[ScoredRows] = []
     num_kept = num_read = 0
@@ -280,7 +280,7 @@ def texts_of(origin: Origin, row_ids_M: Int64s) -> pa.Table:
 
 
 def _ids(ref: TableRef | None) -> Int64s:
-    """The row ids of a table, int64 [M]; none without one."""
+    """Return the row ids of a table, int64 [M]; none without one."""
     found: Int64s = np.zeros(0, dtype=np.int64) if ref is None else io.read(ref, ["row_id"])["row_id"].to_numpy()
     return found
 

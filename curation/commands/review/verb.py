@@ -32,7 +32,7 @@ class _Steps(click.Group):
     """Lists its commands in the order in which a review goes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in that order."""
+        """Return the names in that order."""
         return list(self.commands)
 
 
@@ -48,7 +48,7 @@ def review() -> None:
 
 
 def _review(function: F) -> F:
-    """The argument and the options that name a review."""
+    """Return the argument and the options that name a review."""
     return RUN_DIR(NAME(FOLDER(function)))
 
 

@@ -6,7 +6,7 @@ from curation.json_types import Json
 
 
 def standing_lines(review: Review) -> list[str]:
-    """How a review was drawn, and how far it is."""
+    """Return how a review was drawn, and how far it is."""
     drawn, origin = review.drawn, review.origin
     judged = judge(review, review.log.standing())
     num_judged = len(judged.answer_M) - judged.count().none
@@ -27,7 +27,7 @@ def standing_lines(review: Review) -> list[str]:
 
 
 def result_lines(result: Json) -> list[str]:
-    """A result as ``curate review result`` prints it."""
+    """Return a result as ``curate review result`` prints it."""
     answers = result["answers"]
     said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
     num_judged = result["num_drawn"] - answers["none"]

@@ -23,7 +23,7 @@ class Check(Protocol):
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[Verdict]:
-        """A verdict for each completion; ``rows`` are empty where it needs none."""
+        """Return a verdict for each completion; ``rows`` are empty where it needs none."""
         ...
 
 
@@ -39,7 +39,7 @@ _KNOWN = (*_RULES, "command")
 
 
 def check_of(value: object) -> Check:
-    """The check of the option ``check``: a name, or a mapping of one name to its options.
+    """Return the check of the option ``check``: a name, or a mapping of one name to its options.
 
     Raises:
         ConfigError: there is no such check, or it does not take the options.

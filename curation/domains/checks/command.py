@@ -125,7 +125,7 @@ class CommandCheck:
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
-        """A verdict for each completion; equal ones of equal rows are asked about once.
+        """Return a verdict for each completion; equal ones of equal rows are asked about once.
 
         Raises:
             ConfigError: the command cannot be started, or fails on ``MOST_FAILED`` rows in a row, each given alone.
@@ -163,7 +163,7 @@ class CommandCheck:
         return found
 
     def _alone(self, error: _Failed) -> RowError:
-        """The error of a row that the command was given alone.
+        """Return the error of a row that the command was given alone.
 
         Raises:
             ConfigError: it failed on as many rows before, one after the other.
@@ -177,7 +177,7 @@ class CommandCheck:
         return RowError(f"check_failed: the command was given this row alone, and {error}")
 
     def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
-        """The verdicts of one start of the command.
+        """Return the verdicts of one start of the command.
 
         Raises:
             _Failed: it gave none.
@@ -215,7 +215,7 @@ class CommandCheck:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _shown(self) -> list[str]:
-        """The folders that the command is shown: of the system, of its program, and of the files that it names.
+        """Return the folders that the command is shown: of the system, of its program, and of the files that it names.
 
         Of a folder that is its own there (``EMPTY``) it is shown the named files instead.
         """
@@ -295,7 +295,7 @@ class Removed:
 
 
 def _path() -> str:
-    """The search path of commands: ``python`` is the one that runs this."""
+    """Return the search path of commands: ``python`` is the one that runs this."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -309,7 +309,7 @@ def _ending(code: int) -> str:
 
 
 def _last_line(path: Path) -> str:
-    """The last line of what a command said of its error, in brackets."""
+    """Return the last line of what a command said of its error, in brackets."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 2_000))
         lines = file.read().decode(errors="replace").strip().splitlines()
@@ -317,7 +317,7 @@ def _last_line(path: Path) -> str:
 
 
 def _parsed(output: bytes, num_rows: int) -> list[bool]:
-    """The verdicts that a command printed.
+    """Return the verdicts that a command printed.
 
     Raises:
         _Failed: their number differs, or a line is none.

@@ -62,7 +62,7 @@ class JudgeCheck(Normalised):
         self._words = right, wrong
 
     def question(self, prompt: str, reference: str | None, answer: str) -> str:
-        """The judge's prompt about an answer; a row without a ``reference`` has no such name.
+        """Return the judge's prompt about an answer; a row without a ``reference`` has no such name.
 
         Raises:
             RowError: as :meth:`curation.domains.templates.Template.render`.
@@ -85,7 +85,7 @@ class JudgeCheck(Normalised):
             ) from error
 
     def options(self, question: str) -> tuple[str, str]:
-        """The words for right and wrong as they go on from a prompt: after a space, where that ends in none."""
+        """Return the words for right and wrong as they go on from a prompt: after a space, where that ends in none."""
         space = "" if question[-1:].isspace() else " "
         right, wrong = self._words
         return f"{space}{right}", f"{space}{wrong}"

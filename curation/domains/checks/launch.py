@@ -39,7 +39,7 @@ CANNOT_START = 127
 
 
 def call(name: str, *arguments: object) -> bool:
-    """A function of the C library; whether it succeeded."""
+    """Return a function of the C library; whether it succeeded."""
     try:
         return bool(getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) == 0)
     except (OSError, AttributeError):
@@ -163,7 +163,7 @@ def limit(limits: Limits, others: int) -> None:
 
 
 def pids() -> list[int]:
-    """All processes that are seen."""
+    """Return all processes that are seen."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -171,7 +171,7 @@ def pids() -> list[int]:
 
 
 def num_of_user() -> int:
-    """The processes and threads of this user, which the kernel counts against the limit."""
+    """Return the processes and threads of this user, which the kernel counts against the limit."""
     found = 0
     for pid in pids():
         try:
@@ -183,7 +183,7 @@ def num_of_user() -> int:
 
 
 def of_command(pid: int, table: str | None, first: int) -> bool:
-    """Whether a process is the command's: of its process table, or else of this session."""
+    """Return whether a process is the command's: of its process table, or else of this session."""
     try:
         if table is not None:
             return os.readlink(f"/proc/{pid}/ns/pid") == table
@@ -193,7 +193,7 @@ def of_command(pid: int, table: str | None, first: int) -> bool:
 
 
 def too_many(table: str | None, first: int, most: int) -> bool:
-    """Whether the command has more processes than allowed; counting ends there."""
+    """Return whether the command has more processes than allowed; counting ends there."""
     found = 0
     for pid in reversed(pids()):
         found += of_command(pid, table, first)
@@ -236,7 +236,7 @@ def tell(limits: Limits, **facts: object) -> None:
 
 
 def code_of(status: int) -> int:
-    """The exit code of a wait status; of a signal as a shell has it."""
+    """Return the exit code of a wait status; of a signal as a shell has it."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

@@ -37,7 +37,7 @@ class _Rule(ABC):
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
-        """A verdict for each completion."""
+        """Return a verdict for each completion."""
         return [self._verdict(*pair) for pair in zip(completions, references, strict=True)]
 
     def _verdict(self, completion: str, reference: str) -> bool | RowError:
@@ -48,7 +48,7 @@ class _Rule(ABC):
 
     @abstractmethod
     def right(self, completion: str, reference: str) -> bool:
-        """Whether a completion is right.
+        """Return whether a completion is right.
 
         Raises:
             RowError: ``bad_reference``, ``check_failed``.
@@ -59,7 +59,7 @@ class Equal(_Rule):
     """The texts are equal, without white space around them, and in one form of Unicode (NFC)."""
 
     def right(self, completion: str, reference: str) -> bool:
-        """Whether they are."""
+        """Return whether they are."""
         return unicodedata.normalize("NFC", completion.strip()) == unicodedata.normalize("NFC", reference.strip())
 
 
@@ -67,7 +67,7 @@ class Normalised(_Rule):
     """The texts are equal without letter case, white space, quotation marks and punctuation at words' ends."""
 
     def right(self, completion: str, reference: str) -> bool:
-        """Whether they are (``curation.domains.identity.plain_text``)."""
+        """Return whether they are (``curation.domains.identity.plain_text``)."""
         return plain_text(completion) == plain_text(reference)
 
 
@@ -89,7 +89,7 @@ class Number(_Rule):
         self._absolute, self._relative = Decimal(str(absolute)), Decimal(str(relative))
 
     def right(self, completion: str, reference: str) -> bool:
-        """Whether the numbers are equal, up to the tolerance."""
+        """Return whether the numbers are equal, up to the tolerance."""
         if (wanted := _NUMBER.fullmatch(reference.strip())) is None:
             raise RowError(f"bad_reference: {quoted(reference)} is not a number")
         if not (found := _NUMBER.findall(completion)):
@@ -121,7 +121,7 @@ class Pattern(_Rule):
                 raise ConfigError(f"check.regex.pattern: {str(error).partition(': ')[2]}") from error
 
     def right(self, completion: str, reference: str) -> bool:
-        """Whether it matches."""
+        """Return whether it matches."""
         pattern = self._pattern or _compiled(reference.strip())
         if len(completion) > MOST_MATCHED:
             raise RowError(f"check_failed: a completion of more than {MOST_MATCHED:,} characters is not matched")
@@ -134,7 +134,7 @@ class Pattern(_Rule):
 
 
 def _compiled(pattern: object) -> Any:
-    """The compiled expression.
+    """Return the compiled expression.
 
     Raises:
         RowError: ``bad_reference``: it is none.
@@ -163,7 +163,7 @@ class Json(_Rule):
         self._fields = tuple(fields)
 
     def right(self, completion: str, reference: str) -> bool:
-        """Whether they are equal; numbers are by value, and true is not 1."""
+        """Return whether they are equal; numbers are by value, and true is not 1."""
         try:
             wanted = self._cut(_loaded(reference))
         except (ValueError, RecursionError):

@@ -84,7 +84,7 @@ def _in_brackets(text: str) -> "PlainNumber | None":
 
 
 def _same_measure(gold: str, unit: Unit, label: str, other_unit: Unit) -> bool:
-    """Whether two numbers of different units are the same measure, if one is a decimal to one part in 10,000."""
+    """Return whether two numbers of different units are the same measure, if one is a decimal to one part in 10,000."""
     one, other = PlainNumber.read(gold), PlainNumber.read(label)
     if one is None or other is None:
         return False
@@ -117,7 +117,7 @@ class PlainNumber(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """An integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else.
+        """Return an integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else.
 
         A decimal may have an exponent, as in ``1.5e3``.
         """
@@ -138,7 +138,7 @@ class PlainNumber(NamedTuple):
         )
 
     def near(self, other: "PlainNumber") -> bool:
-        """Equality; if one is a decimal, to six decimals and one part in 10,000."""
+        """Return equality; if one is a decimal, to six decimals and one part in 10,000."""
         if not (self.decimal or other.decimal):
             return self.value == other.value
         return round(self.value, DECIMALS) == round(other.value, DECIMALS) and abs(self.value - other.value) <= (
@@ -172,7 +172,7 @@ class _Bracketed(NamedTuple):
 
 
 def _items(text: str) -> list[str]:
-    r"""The items of a list or a set, two for an item with a ``\pm``; a single item for anything else."""
+    r"""Return the items of a list or a set, two for an item with a ``\pm``; a single item for anything else."""
     if text.startswith(r"\{") and text.endswith(r"\}") and not closes(text[2:-2]):
         text = text[2:-2]
     if _TUPLES.fullmatch(text):
@@ -185,7 +185,7 @@ def _items(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of ``text`` between commas and semicolons outside brackets."""
+    """Return the parts of ``text`` between commas and semicolons outside brackets."""
     parts = [""]
     for token, depth in depths_in(text):
         if token in (",", ";") and depth == 0:

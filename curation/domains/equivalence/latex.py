@@ -14,12 +14,12 @@ class Exploded(Exception):
 
 
 def canonical(text: str) -> str:
-    """An answer in a canonical spelling without its unit, as :func:`measured`."""
+    """Return an answer in a canonical spelling without its unit, as :func:`measured`."""
     return measured(text).text
 
 
 def measured(text: str) -> MeasuredAnswer:
-    r"""An answer in a canonical spelling, and its unit.
+    r"""Return an answer in a canonical spelling, and its unit.
 
     It has no delimiters, sizes, cosmetic spaces, units or thousands separators. Arguments of ``\frac``, ``\sqrt``,
     ``^``, ``_`` are in braces, words in ``\text{}``.
@@ -49,19 +49,19 @@ def measured(text: str) -> MeasuredAnswer:
 
 
 def unmarked(text: str) -> str:
-    """A text without the marks of Markdown for bold, italic or code around the whole of it."""
+    """Return a text without the marks of Markdown for bold, italic or code around the whole of it."""
     while found := _MARKED.fullmatch(text):
         text = found["text"]
     return text
 
 
 def grouped(text: str) -> str:
-    """A number without separators between groups of three digits; another text as it is."""
+    """Return a number without separators between groups of three digits; another text as it is."""
     return _GROUPED.sub(lambda found: re.sub("[, '\u2019]", "", found[0]), text)
 
 
 def _as_latex(text: str) -> str:
-    """Numbers as programs and people write them, in LaTeX: ``1_000``, ``2**3``, ``1½``, ``10³``, ``sqrt(2)``."""
+    """Return numbers as programs and people write them, in LaTeX: ``1_000``, ``2**3``, ``1½``, ``10³``, ``sqrt(2)``."""
     if _UNDERSCORED.fullmatch(text.strip()):
         text = text.replace("_", "")
     text = _ROOT.sub(r"\\sqrt{\1}", text.replace("**", "^"))
@@ -79,7 +79,7 @@ def _vulgar(found: re.Match[str]) -> str:
 
 
 def _scaled(found: re.Match[str]) -> str:
-    """A number in thousands or millions, with an exponent."""
+    """Return a number in thousands or millions, with an exponent."""
     return f"{found['number'].replace(',', '')}e{_EXPONENTS[found['word'] or found['plain']]}"
 
 
@@ -140,7 +140,7 @@ def closes(text: str) -> bool:
 
 
 def depths_in(text: str) -> list[tuple[str, int]]:
-    """The tokens of ``text``, each with the number of open brackets after it."""
+    """Return the tokens of ``text``, each with the number of open brackets after it."""
     depth, tokens = 0, []
     for token in _TOKEN.findall(text):
         depth += (token in _OPENING) - (token in _CLOSING)

@@ -45,7 +45,7 @@ class Equivalence:
         count as unequal."""
 
     def same(self, label: str, gold: str) -> bool:
-        """Whether ``label`` is equivalent to ``gold``."""
+        """Return whether ``label`` is equivalent to ``gold``."""
         try:
             return same(gold, label, atom=_undecided)
         except _Undecided:
@@ -86,7 +86,7 @@ class _Helper:
         return self._process.poll() is None
 
     def ask(self, gold: str, label: str, timeout: float) -> bool | None:
-        """The helper's verdict; ``None`` if it gave none in ``timeout`` seconds, and can no longer be used."""
+        """Return the helper's verdict; ``None`` if it gave none in ``timeout`` seconds, and can no longer be used."""
         try:
             self._connection.send_bytes(json.dumps([gold, label, timeout]).encode())
         except OSError:  # it is dead
@@ -112,7 +112,7 @@ _helper: _Helper | None = None
 
 @functools.lru_cache(maxsize=2**12)
 def _ask(gold: str, label: str, timeout: float) -> bool | None:
-    """The helper's verdict; ``None`` if it took too long or ended."""
+    """Return the helper's verdict; ``None`` if it took too long or ended."""
     global _helper
     with _lock:
         helper = _helper if _helper and _helper.alive else _Helper()
@@ -158,7 +158,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _verify(gold: str, label: str) -> bool:
-    """Math-verify's verdict on two canonical expressions; False if they are two clearly different numbers."""
+    """Return Math-verify's verdict on two canonical expressions; False if they are two clearly different numbers."""
     from math_verify import verify
 
     try:
@@ -172,7 +172,7 @@ def _verify(gold: str, label: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _read(text: str) -> Any:
-    """A canonical expression as a sympy object."""
+    """Return a canonical expression as a sympy object."""
     import sympy
     from math_verify.parser import parse_latex_cached
 
@@ -181,7 +181,7 @@ def _read(text: str) -> Any:
 
 
 def _apart(left: object, right: object) -> bool:
-    """Whether both are numbers that differ by more than the tolerance."""
+    """Return whether both are numbers that differ by more than the tolerance."""
     import sympy
 
     if not (getattr(left, "is_number", False) and getattr(right, "is_number", False)):

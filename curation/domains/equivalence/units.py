@@ -134,18 +134,18 @@ def _unit(name: str, power: int) -> Unit:
 
 
 def with_signs(text: str) -> str:
-    """An answer with signs of money in place of codes before a number, as ``US$5``, ``EUR 5`` and ``Rs. 5``."""
+    """Return an answer with signs of money in place of codes before a number, as ``US$5``, ``EUR 5`` and ``Rs. 5``."""
     return _CODES.sub(lambda found: (r"\$", "€", "£", "₹")[(found.lastindex or 1) - 1], text)
 
 
 def money_in(text: str) -> Unit:
-    r"""The currency whose sign stands before or after a number; a single ``$`` is no delimiter of LaTeX."""
+    r"""Return the currency whose sign stands before or after a number; a single ``$`` is no delimiter of LaTeX."""
     found = _MONEY.search(text)
     sign = found[0].lstrip("\\") if found else "$" if text.count("$") == 1 else None
     return _unit(sign or "", 1)
 
 
 def sizes(one: Unit, other: Unit) -> Iterator[tuple[Fraction, Fraction]]:
-    """The sizes of two units in each dimension that both have; none where they measure different things."""
+    """Yield the sizes of two units in each dimension that both have; none where they measure different things."""
     for kind, power, size in one:
         yield from ((size, second) for dimension, exponent, second in other if (dimension, exponent) == (kind, power))

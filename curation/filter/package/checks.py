@@ -75,7 +75,7 @@ def digests_of(model: ModelRef) -> dict[str, str]:
 
 
 def teacher_of(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
-    """The package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
+    """Return the package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
 
     Args:
         package: a trust package.
@@ -182,7 +182,7 @@ def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | Non
 
 
 def _weighs(backend: str) -> bool:
-    """Whether a backend is one of ours that load a model's weights, so that another one can take its place."""
+    """Return whether a backend is one of ours that load a model's weights, so that another one can take its place."""
     return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
 
 
@@ -192,7 +192,7 @@ def _named(model: ModelRef) -> str:
 
 
 def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
-    """A warning about the package's verdict, or its absence; ``None`` where the verdict lets it be used.
+    """Return a warning about the package's verdict, or its absence; ``None`` where the verdict lets it be used.
 
     Raises:
         PackageError: the verdict is "do not use", and ``anyway`` is not set.

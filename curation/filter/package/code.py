@@ -46,7 +46,7 @@ def _makes(trust: object, name: object) -> bool:
 
 
 def _named(description: object) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Each name of code in a description: its key, the name, and those that are registered for the key."""
+    """Yield each name of code in a description: its key, the name, and those that are registered for the key."""
     if not isinstance(description, Mapping):
         return
     yield from _domains(description.get("domain"))
@@ -58,7 +58,7 @@ def _named(description: object) -> Iterator[tuple[str, str, Collection[str]]]:
 
 
 def _domains(value: object) -> Iterator[tuple[str, str, Collection[str]]]:
-    """The domain and that which it is made of (``next_token``)."""
+    """Yield the domain and that which it is made of (``next_token``)."""
     name = value.get("name") if isinstance(value, Mapping) else value
     if isinstance(name, str):
         yield "domain", name, DOMAINS.keys() | installed(ENTRY_POINTS).keys()
@@ -67,7 +67,7 @@ def _domains(value: object) -> Iterator[tuple[str, str, Collection[str]]]:
 
 
 def _command(domain: object) -> Any:
-    """The command that a domain, or one that it is made of, says to run."""
+    """Return the command that a domain, or one that it is made of, says to run."""
     if isinstance(domain, Mapping):
         for key, value in domain.items():
             if key == "check" and isinstance(value, Mapping) and "command" in value:

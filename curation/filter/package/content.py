@@ -79,7 +79,7 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
 
 
 def _noise(schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of a labels table whose states are normal and whose numbers are 1."""
+    """Return rows of a labels table whose states are normal and whose numbers are 1."""
     rng = np.random.default_rng(0)
     columns = []
     for field in schema:

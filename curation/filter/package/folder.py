@@ -94,7 +94,7 @@ class TrustPackage:
         return replace(self, uri=str(folder), trust=trust, first=first)
 
     def held_out(self) -> HeldOut:
-        """The rows that set a first cut.
+        """Return the rows that set a first cut.
 
         Raises:
             PackageError: the package has none, or the file holds something else.
@@ -125,7 +125,7 @@ class TrustPackage:
         )
 
     def calibration(self) -> GradedScores:
-        """The calibration rows; NaN scores for those whose label could not be read, which are never selected.
+        """Return the calibration rows; NaN scores for those whose label could not be read, which are never selected.
 
         Raises:
             PackageError: the package has none, or the file holds something else.
@@ -145,7 +145,7 @@ class TrustPackage:
             return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
+        """Return the teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
 
         ``further`` states are those that the cascade reads.
 
@@ -159,7 +159,7 @@ class TrustPackage:
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
     def words(self) -> Words:
-        """The hashed words of ``description.sample.num_texts`` questions of labelled rows.
+        """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows.
 
         Raises:
             PackageError: the file holds something else.
@@ -168,7 +168,7 @@ class TrustPackage:
             return unpack_words(load_file(fetched(self.uri) / SHIFT), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
-        """The held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
+        """Return the held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
 
         ``name`` is ``raw`` or ``trust``; None where the package holds none.
 
@@ -275,14 +275,14 @@ def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
 
 
 def copied(package: TrustPackage, to: Place) -> TrustPackage:
-    """A copy of a package, in a folder that every node can read."""
+    """Return a copy of a package, in a folder that every node can read."""
     with staged(to) as local:
         shutil.copytree(fetched(package.uri), local, dirs_exist_ok=True)
     return load(to, allow_code=package.allow_code)
 
 
 def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
-    """The package, as :func:`load` gives it; None allows what the package names, for one that was made here."""
+    """Return the package, as :func:`load` gives it; None allows what the package names, for one that was made here."""
     try:
         folder = place(uri)
         if not (folder / PACKAGE).is_file():
@@ -337,7 +337,7 @@ def _refuse_others(folder: Place) -> None:
 
 
 def _content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
-    """The content of ``package.json``, of this version's format."""
+    """Return the content of ``package.json``, of this version's format."""
     try:
         raw = read_json(path)
         found = raw["format"]

@@ -13,7 +13,7 @@ SHOWN = 60
 
 
 def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
-    """The first few of ``rows`` (example, completion, label as it was read) that can be written as JSON."""
+    """Return the first few of ``rows`` (example, completion, label as it was read) that can be written as JSON."""
     found: list[Question] = []
     for example, completion, label in rows:
         own = {name: example[name] for name in domain.columns.names}

@@ -28,7 +28,7 @@ CASCADED = pa.schema(
 
 
 def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
-    """The rows of a file; equal numbers take no space in it, so that a few bytes may hold more than the memory.
+    """Return the rows of a file; equal numbers take no space in it, so that a few bytes may hold more than the memory.
 
     Raises:
         ValueError: they are too many.

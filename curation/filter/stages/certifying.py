@@ -30,7 +30,7 @@ class CertifyingRows(NamedTuple):
 
 
 def certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
-    """The rows that certify a cut: fresh ones where they are given, else the package's.
+    """Return the rows that certify a cut: fresh ones where they are given, else the package's.
 
     Raises:
         UserError: they are not there, cannot be read, or lack labels of the domain where each has a cut of its own.
@@ -62,7 +62,7 @@ def certifying_rows(config: CertifiedConfig, package: TrustPackage) -> Certifyin
 
 
 def read_calibration(path: str) -> CertifyingRows:
-    """The calibration rows in a Parquet file with the columns ``CALIBRATION``.
+    """Return the calibration rows in a Parquet file with the columns ``CALIBRATION``.
 
     Raises:
         SourceError: it cannot be read, lacks a column, or has one of another type.
@@ -90,7 +90,7 @@ def read_calibration(path: str) -> CertifyingRows:
 
 
 def calibration_digest(path: str) -> str:
-    """A digest of the file's content.
+    """Return a digest of the file's content.
 
     Raises:
         SourceError: it cannot be read.

@@ -56,7 +56,7 @@ class ThresholdCut:
         return f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL"
 
     def passes(self, labels: pa.RecordBatch) -> Bools:
-        """Which rows pass, bool [N]; never one without a label."""
+        """Return which rows pass, bool [N]; never one without a label."""
         score_N = _scores(labels, self.column)
         passes_N: Bools = np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), score_N))
         if self.by_label is None:
@@ -65,13 +65,13 @@ class ThresholdCut:
         return passes_N & (score_N >= least_T[places(labels.column("label"), [*self.by_label])])
 
     def to_json(self) -> Json:
-        """The threshold as a JSON object."""
+        """Return the threshold as a JSON object."""
         by_label = {} if self.by_label is None else {"by_label": dict(self.by_label)}
         return {"column": self.column, "bound": asdict(self.bound), **by_label}
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         return cls(column=value["column"], bound=Bound(**value["bound"]), by_label=value.get("by_label"))
 
 
@@ -242,7 +242,7 @@ def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None)
 
 
 def _certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows, *, seed: int) -> Count:
-    """The rows above the cut that the calibration rows certify, by the budget rule of runs."""
+    """Return the rows above the cut that the calibration rows certify, by the budget rule of runs."""
     rule = Certified(**config.model_dump(exclude={"calibration"}))
     found = rule.count(
         Pool(
@@ -268,7 +268,7 @@ def _certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows,
 
 
 def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
-    """How many rows have a score, and the highest."""
+    """Return how many rows have a score, and the highest."""
     number, highest = 0, -np.inf
     for _, score_N in batches:
         known_N = score_N[~np.isnan(score_N)]
@@ -286,7 +286,7 @@ def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust
 
 
 def _scores(labels: pa.RecordBatch, column: str) -> Float32s:
-    """A column of scores, float32 [N]; NaN where it is null, or the row has no label."""
+    """Return a column of scores, float32 [N]; NaN where it is null, or the row has no label."""
     usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
     usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
     return np.where(usable_N, floats_of(labels.column(column)), np.float32(np.nan))

@@ -65,7 +65,7 @@ class KeptShift:
         )
 
     def warning(self) -> str | None:
-        """A warning for the report, or ``None``."""
+        """Return a warning for the report, or ``None``."""
         found = []
         if self.passing is not None and self.passing.alarm:
             found.append(passing_in_words(self.passing))
@@ -86,7 +86,7 @@ class KeptShift:
         )
 
     def to_json(self) -> Json:
-        """The comparison as a JSON object."""
+        """Return the comparison as a JSON object."""
         return {
             "rounds": list(self.rounds),
             "everything": None if self.everything is None else self.everything.to_json(),
@@ -194,7 +194,7 @@ def compare(
 
 
 def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:
-    """The distance of the scores that pass to those of calibration rows that do, and its p-value.
+    """Return the distance of the scores that pass to those of calibration rows that do, and its p-value.
 
     Scores that differ by less than ``TOLERANCE`` count as equal: each side is moved towards the other by it.
     """

@@ -30,5 +30,5 @@ class Packaged(Inputs):
     """The code that the package may name."""
 
     def loaded(self) -> TrustPackage:
-        """The package."""
+        """Return the package."""
         return load(self.uri, allow_code=self.allow_code)

@@ -51,7 +51,7 @@ def check_number(folders: Sequence[str]) -> None:
 
 
 def folders_of(columns: Mapping[str, pa.Array]) -> pa.Array:
-    """The folder of each row, string [N], from the columns by name, the outermost first.
+    """Return the folder of each row, string [N], from the columns by name, the outermost first.
 
     Raises:
         ConfigError: a value is too long for a folder's name.

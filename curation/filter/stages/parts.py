@@ -109,7 +109,7 @@ class FilePart:
 def divide(
     counts: Sequence[tuple[int, int]], rows_per_file: int, *, folder: str = "", number: int = 0
 ) -> Iterator[FilePart]:
-    """Parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
+    """Yield parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
     spans: list[Span] = []
     held = 0
     for fragment, count in counts:
@@ -126,7 +126,7 @@ def divide(
 
 
 def count_rows(fragment: int, job: WriteJob) -> Counter[str]:
-    """How many rows of a fragment pass, by folder."""
+    """Return how many rows of a fragment pass, by folder."""
     counts: Counter[str] = Counter()
     for labels in passing(job.labels, job.threshold, fragment, []):
         if job.partition_by:
@@ -137,7 +137,7 @@ def count_rows(fragment: int, job: WriteJob) -> Counter[str]:
 
 
 def _folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
-    """The folder of each row, string [N]."""
+    """Return the folder of each row, string [N]."""
     row_ids_N = labels.column("row_id").to_numpy()
     own = [name for name in job.partition_by if name not in _MADE.names]
     taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_N), own).combine_chunks() if own else None
@@ -174,7 +174,7 @@ def write_part_as_fragment(part: FilePart, job: WriteJob, done: bytes) -> pa.Tab
 
 
 def _batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, at most ``ranking.BATCH_ROWS`` at a time."""
+    """Yield the rows of a part, at most ``ranking.BATCH_ROWS`` at a time."""
     domain, examples = get_domain(job.rows.domain), io.open_table(job.examples)
     own = [name for name in job.schema.names if name not in _MADE.names]
     asked = list(dict.fromkeys(["row_id", *own, *domain.columns.names]))

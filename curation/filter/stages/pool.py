@@ -55,7 +55,7 @@ class PoolRows:
         return tuple(kept_fields(self.files, [name for name in self.columns if name not in own]))
 
     def schema(self) -> pa.Schema:
-        """The table's: the domain's columns, the kept ones, and ``error``."""
+        """Return the table's: the domain's columns, the kept ones, and ``error``."""
         return table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
@@ -69,14 +69,14 @@ class PoolRows:
         require_columns(self.files, [[*form, *(name for name in self.columns if name not in own)] for form in forms])
 
     def offsets(self, row_ids_N: Int64s) -> Int64s:
-        """The position of each row in the table, int64 [N]."""
+        """Return the position of each row in the table, int64 [N]."""
         starts = np.concatenate([[0], np.cumsum([file.num_rows for file in self.files])])
         places_N = np.searchsorted([file.index for file in self.files], row_ids_N >> schemas.FILE_SHIFT)
         offsets_N: Int64s = starts[places_N] + (row_ids_N & ((1 << schemas.FILE_SHIFT) - 1))
         return offsets_N
 
     def paths(self, row_ids_N: Int64s) -> pa.Array:
-        """The path of each row's file."""
+        """Return the path of each row's file."""
         places_N = np.searchsorted([file.index for file in self.files], row_ids_N >> schemas.FILE_SHIFT)
         return pa.array([file.path for file in self.files], pa.string()).take(pa.array(places_N))
 

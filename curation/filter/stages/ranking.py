@@ -106,7 +106,7 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
 
 
 def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
+    """Yield the rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
     dataset = io.open_table(ref)
     found = dataset.get_fragment(fragment)
     if found is None:
@@ -120,7 +120,7 @@ def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequ
 
 
 def _keys(ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int) -> tuple[Float32s, Uint64s]:
-    """Scores and hashes of the rows of a fragment that pass, both [n]."""
+    """Return scores and hashes of the rows of a fragment that pass, both [n]."""
     scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
     for batch in passing(ref, threshold, fragment, [raw]):
         scores.append(batch.column(raw).to_numpy(zero_copy_only=False).astype(np.float32))

@@ -188,14 +188,14 @@ def _table(
 
 
 def _of_round(job: WriteJob) -> int:
-    """The committed rows of the job's files, whose numbers follow each other."""
+    """Return the committed rows of the job's files, whose numbers follow each other."""
     first, last = job.rows.files[0].index, job.rows.files[-1].index
     within = f"row_id >= {first << schemas.FILE_SHIFT} AND row_id < {(last + 1) << schemas.FILE_SHIFT}"
     return io.count(io.latest(job.table_uri), filter=within)
 
 
 def data_files(folder: Place, within: str = "") -> Iterator[str]:
-    """The paths, relative to an output's folder of data, of the files and tables in it and in its partitions."""
+    """Yield the paths, relative to an output's folder of data, of the files and tables in it and in its partitions."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if "=" in path.name:
             yield from data_files(path, f"{within}{path.name}/")

@@ -89,7 +89,7 @@ def calibrate(
     seed: int = 0,
     floor: float | None = None,
 ) -> RiskCut:
-    """The cut of the pool whose noise is at most ``alpha``, with confidence 1 - ``delta``.
+    """Return the cut of the pool whose noise is at most ``alpha``, with confidence 1 - ``delta``.
 
     Args:
         scores_M: raw scores of the calibration rows, larger is better; -inf for a row that may not be selected (its
@@ -258,7 +258,7 @@ class Certified:
     per: Literal["all", "label"] = "all"
 
     def count(self, pool: Pool) -> Count:
-        """How many pass; none where no threshold can be certified."""
+        """Return how many pass; none where no threshold can be certified."""
         assert pool.calibration is not None, "declared"
         assert pool.scores is not None, "declared"
         settings = {name: value for name, value in asdict(self).items() if name != "per"}
@@ -278,7 +278,7 @@ class Certified:
 
 
 def _by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
-    """How many pass the cuts of their classes."""
+    """Return how many pass the cuts of their classes."""
     from curation.selection.risk.by_class import calibrate_classes  # it reads this module
 
     assert pool.calibration is not None and pool.scores is not None, "declared"

@@ -53,12 +53,12 @@ class ClassCuts:
         return np.array([self.thresholds.get(name, np.inf) for name in self.classes])
 
     def shares(self, num_C: Int64s) -> ClassShares:
-        """The places of the classes, by the numbers of pool rows that pass."""
+        """Return the places of the classes, by the numbers of pool rows that pass."""
         share_C = num_C / num_C.sum()
         return ClassShares(classes=self.classes, shares=tuple(share_C.tolist()), basis="certified", num_labelled=0)
 
     def to_json(self, num_C: Int64s | None = None) -> Json:
-        """The fields of a :class:`RiskCut` for all classes together, and for each class under ``classes``.
+        """Return the fields of a :class:`RiskCut` for all classes together, and for each class under ``classes``.
 
         ``num_C``: the pool rows that pass.
         """
@@ -99,7 +99,7 @@ class ClassCuts:
         )
 
     def _named(self, without: Sequence[str]) -> str:
-        """The first classes without a cut, with the calibration rows that they have and those that would do."""
+        """Return the first classes without a cut, with the calibration rows that they have and those that would do."""
         cuts, found = dict(zip(self.classes, self.cuts, strict=True)), []
         for name in without[:MOST_NAMED]:
             cut = cuts[name]
@@ -112,7 +112,7 @@ class ClassCuts:
 def calibrate_classes(
     rows: ClassScores, correct_M: npt.ArrayLike, pool: ClassScores, classes: Sequence[str], **settings: Any
 ) -> ClassCuts:
-    """The cut of each class whose noise is at most alpha, in all classes at once with confidence 1 - delta.
+    """Return the cut of each class whose noise is at most alpha, in all classes at once with confidence 1 - delta.
 
     Args:
         rows: the calibration rows.

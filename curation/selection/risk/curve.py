@@ -42,7 +42,7 @@ class Curve:
 
 
 def curve_of(problem: Problem, rule: Rule) -> Curve:
-    """The curves of a rule at ``NUM_POINTS`` quantiles of the pool, equal ones merged."""
+    """Return the curves of a rule at ``NUM_POINTS`` quantiles of the pool, equal ones merged."""
     rows, level = _tested(problem, rule)
     wanted_S = np.arange(1, NUM_POINTS + 1) / NUM_POINTS
     quantile_S = problem.quantiles(wanted_S)
@@ -71,7 +71,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
 
 
 def _tested(problem: Problem, rule: Rule) -> tuple[RankedRows, float]:
-    """The calibration rows on which the rule decides, and the level of each test."""
+    """Return the calibration rows on which the rule decides, and the level of each test."""
     if rule == "hoeffding_bonferroni":
         return problem.rows, bonferroni_level(problem)
     if rule == "hoeffding_grid":

@@ -45,7 +45,7 @@ def _shares() -> Floats:
 
 
 def start_share(problem: Problem) -> float:
-    """The share of the pool (``top_k``: of the calibration rows) at which the sequence starts."""
+    """Return the share of the pool (``top_k``: of the calibration rows) at which the sequence starts."""
     share_G = _shares()
     return float(share_G[_starts(problem, share_G, np.array([problem.rows.num_rows]))[0]])
 
@@ -61,7 +61,7 @@ def _starts(problem: Problem, share_G: Floats, num_rows_S: Int64s) -> Int64s:
 
 
 def rows_with_one_error(alpha: float, delta: float) -> int:
-    """The smallest number of rows that certifies a noise of at most alpha in spite of one error among them.
+    """Return the smallest number of rows that certifies a noise of at most alpha in spite of one error among them.
 
     That is: P(Bin(rows, alpha) <= 1) <= delta.
     """

@@ -12,12 +12,12 @@ NUM_COARSE = 100
 
 
 def hoeffding(problem: Problem) -> RuleResult:
-    """Every observed score is a candidate, tested at the full delta."""
+    """Return every observed score is a candidate, tested at the full delta."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), problem.delta)
 
 
 def hoeffding_bonferroni(problem: Problem) -> RuleResult:
-    """Every observed score is a candidate; delta is split over all of them."""
+    """Return every observed score is a candidate; delta is split over all of them."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), bonferroni_level(problem))
 
 
@@ -28,13 +28,13 @@ def bonferroni_level(problem: Problem) -> float:
 
 
 def hoeffding_grid(problem: Problem) -> RuleResult:
-    """The candidates of a coarse grid; delta is split over them."""
+    """Return the candidates of a coarse grid; delta is split over them."""
     thresholds_G, level = coarse_grid(problem)
     return _most_inclusive(problem, problem.rows.at(thresholds_G), level)
 
 
 def coarse_grid(problem: Problem) -> tuple[Floats, float]:
-    """The candidates of the coarse grid, and each one's part of delta."""
+    """Return the candidates of the coarse grid, and each one's part of delta."""
     share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
     ends_G = problem.quantiles(share_G) if problem.kind == "threshold" else problem.rows.prefix_ends(share_G)
     thresholds_G = distinct(ends_G)
@@ -42,7 +42,7 @@ def coarse_grid(problem: Problem) -> tuple[Floats, float]:
 
 
 def hoeffding_split(problem: Problem) -> RuleResult:
-    """One half of the calibration rows chooses a cut; the other half tests only this cut."""
+    """Return one half of the calibration rows chooses a cut; the other half tests only this cut."""
     choose, check = halves(problem)
     proposed = _proposed(problem, choose)
     if proposed.place is None or not proposed.certified:
@@ -65,7 +65,7 @@ def _proposed(problem: Problem, choose: RankedRows) -> RuleResult:
 
 
 def halves(problem: Problem) -> tuple[RankedRows, RankedRows]:
-    """The calibration rows that choose a cut, and those that test it."""
+    """Return the calibration rows that choose a cut, and those that test it."""
     order_M = np.random.default_rng(problem.seed).permutation(problem.rows.num_rows)
     parts = np.array_split(order_M, [len(order_M) // 2])
     choose, check = (RankedRows.sort(problem.scores_M[part], problem.correct_M[part]) for part in parts)
@@ -73,7 +73,7 @@ def halves(problem: Problem) -> tuple[RankedRows, RankedRows]:
 
 
 def _most_inclusive(problem: Problem, candidates: CandidateCuts, level: float) -> RuleResult:
-    """The last candidate whose Hoeffding bound at delta = ``level`` is at most alpha."""
+    """Return the last candidate whose Hoeffding bound at delta = ``level`` is at most alpha."""
     bound_G = hoeffding_upper(candidates.kept_G, candidates.wrong_G, level)
     passed = np.flatnonzero(bound_G <= problem.alpha)
     if len(passed):
@@ -83,7 +83,7 @@ def _most_inclusive(problem: Problem, candidates: CandidateCuts, level: float) -
 
 
 def _needed_for_hoeffding(problem: Problem, candidates: CandidateCuts, level: float) -> tuple[int | None, str]:
-    """How many rows of the same noise would have let the best candidate pass, at the same level."""
+    """Return how many rows of the same noise would have let the best candidate pass, at the same level."""
     noise_G = candidates.noise_G()
     hopeful = np.flatnonzero(noise_G < problem.alpha - 1e-6)
     if len(hopeful) == 0:

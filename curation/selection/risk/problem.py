@@ -20,7 +20,7 @@ class CandidateCuts(NamedTuple):
     wrong_G: Int64s
 
     def noise_G(self) -> Floats:
-        """The observed noise of each cut; NaN if it keeps no row."""
+        """Return the observed noise of each cut; NaN if it keeps no row."""
         noise_G: Floats = np.where(self.kept_G > 0, self.wrong_G / np.maximum(self.kept_G, 1), np.nan)
         return noise_G
 
@@ -41,7 +41,7 @@ class RankedRows(NamedTuple):
         return RankedRows(score_M=scores_M[order], wrong_M=wrong_M, num_rows=len(scores_M))
 
     def at(self, threshold_G: Floats) -> CandidateCuts:
-        """Cuts that keep the rows with at least these scores."""
+        """Return cuts that keep the rows with at least these scores."""
         kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
         return CandidateCuts(threshold_G, kept_G, self.wrong_M[kept_G])
 
@@ -68,7 +68,7 @@ class Problem:
     """The score from which on calibration rows were drawn, and below which there is no pool row here."""
 
     def quantiles(self, share_G: Floats) -> Floats:
-        """The scores at or above which these shares of the pool lie (at most all rows that may be selected)."""
+        """Return the scores at or above which these shares of the pool lie (at most all rows that may be selected)."""
         return self.pool.at_ranks(np.minimum(ranks(share_G, self.pool.num_rows), self.pool.num_scored))
 
 
@@ -85,11 +85,11 @@ class RuleResult(NamedTuple):
 
 
 def ranks(share_G: Floats, num_rows: int) -> Int64s:
-    """The number of rows in each of these shares, rounded up, at least 1."""
+    """Return the number of rows in each of these shares, rounded up, at least 1."""
     rank_G: Int64s = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
     return rank_G
 
 
 def distinct(scores_M: Floats) -> Floats:
-    """Each score once, descending."""
+    """Return each score once, descending."""
     return np.unique(scores_M)[::-1]
