@@ -1,11 +1,13 @@
 """Refuses docstrings and names that a newcomer has to guess at: ``python docs/words.py [CHECKOUT]``, in ``make check``.
 
-A docstring begins with a noun or a verb, not with a preposition or a pronoun that points at its own code; a name is the
+A docstring begins with a noun or a verb, not with a preposition or a pronoun that points at its own code; that of a
+function begins with a verb in the imperative ("Return ...", "Compute ..."), unless it is a property; a name is the
 field's term; a class has its name for itself. docs/reference and docs/configuration.md are made of these docstrings.
 """
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,6 +18,12 @@ IDIOMS = frozenset({"Made"})
 """Class names that stages define in their class on purpose."""
 OPENINGS = frozenset({"Of", "By", "As", "Its", "That", "What", "Those"})
 """First words that no docstring has."""
+NO_VERB = re.compile(
+    "(A|About|All|An|At|Both|Each|Every|Everything|For|From|How|In|It|Itself|None|Nothing|One|Rows|Some|The|Their|There"
+    "|These|They|This|Whether|When|Where|Which|Who|Whose|Why|With|Without|[^A-Z].*|[A-Z][a-z]*(ds|kes|des|tes|ns))$"
+)
+"""First words that no function's docstring has."""
+PROPERTIES = frozenset({"property", "cached_property"})
 NAMES = {
     "Asked": "TeacherUse",
     "Others": "HelperModels",
@@ -45,6 +53,9 @@ def refused(root: Path) -> Iterator[str]:
             for line, text in _docstrings(tree):
                 if (word := text.split(maxsplit=1)[0].rstrip(",.:;")) in OPENINGS:
                     yield f"{place}:{line}: a docstring begins with {word!r}; begin with a noun or a verb"
+            for line, word in _functions(tree):
+                if NO_VERB.match(word):
+                    yield f"{place}:{line}: a function's docstring begins with {word!r}; begin with a verb: Return ..."
             for line, name in sorted(set(_names(tree))):
                 if name in NAMES:
                     yield f"{place}:{line}: {name!r} is no name; write {NAMES[name]}"
@@ -65,6 +76,20 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 text = found.value.value
                 if isinstance(text, str) and text.strip():
                     yield found.lineno, text
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the first words of the docstrings of functions, properties left out, with their lines."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or PROPERTIES & set(_decorators(node)):
+            continue
+        if text := ast.get_docstring(node):
+            yield node.body[0].lineno, text.split(maxsplit=1)[0].rstrip(",.:;")
+
+
+def _decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for found in function.decorator_list:
+        yield found.id if isinstance(found, ast.Name) else getattr(found, "attr", "")
 
 
 def _after_fields(body: list[ast.stmt]) -> list[ast.stmt]:
