@@ -102,7 +102,7 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under the fields of a section, its own and those that it has from others."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        if not (issubclass(base, BaseModel) and base.__module__.startswith("curation.")):
+        if not issubclass(base, Section) or base is RunConfig:  # which is made of CoreConfig and features' sections
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)

@@ -92,7 +92,7 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
     assert {name: stages[name]["started"] for name in before} == before  # the run itself is as it was
     assert "by Material 1, 10 nodes" in told and "gradients of 60 rows of each arm" in told
     report = json.loads((run / "report.json").read_text())
-    found = report["generations"][0]["analysis"]
+    found = report["generations"][0]["features"]["analyze"]
     assert set(found) == {"advantages", "coherence"} and "Why it works" in (run / "report.html").read_text()
     assert {"gen-0/advantages", "gen-0/coherence"} <= {stage["name"] for stage in report["stages"]}
 

@@ -48,7 +48,7 @@ PRODUCED = {
     "remove repeated rows from the input files": "curation/stages/test_overlap.py::"
     "test_shared_questions_are_refused_dropped_or_reported",
     "a chain of generations needs a test split": "curation/config/test_config.py::test_rules_across_sections",
-    "reads the pool's gold labels: set splits.audit: true": "curation/config/test_config.py::"
+    "needs the pool's gold labels: set splits.audit: true": "curation/config/test_config.py::"
     "test_rules_across_sections",
     "are right in the ... part of the source, both right and wrong ones are needed": "train/test_fit_trust.py::"
     "test_a_source_that_teaches_nothing_is_refused",

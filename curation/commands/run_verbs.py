@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from curation.commands.options import ADDRESS, CONFIG, RUN, SET, WAIT, Overrides, at, called, of_run, with_own_modules
-from curation.commands.tables import analysis_lines, arms_table, verdict_lines
+from curation.commands.tables import arms_table, feature_lines, verdict_lines
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.heavy import Lazy
@@ -138,8 +138,8 @@ def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, 
             settings, config_path=config, command=called("run", config, overrides), wait=wait
         )
     if as_json:
-        echo(json.dumps([generation["analysis"] for generation in content["generations"]], indent=1))
+        echo(json.dumps([generation["features"] for generation in content["generations"]], indent=1))
     else:
-        for line in analysis_lines(content):
+        for line in feature_lines(content):
             echo(line)
     echo(f"report: {settings.directory / 'report.html'}", err=as_json)

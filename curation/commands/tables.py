@@ -1,6 +1,8 @@
 """The tables that commands print: a line a model, numbers with their intervals."""
 
+from curation.features import features
 from curation.json_types import Json
+from curation.registry import code
 from curation.telemetry.standing import speed
 
 
@@ -9,13 +11,13 @@ def arms_table(content: Json) -> str:
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
-        if text := _estimate(accuracy.get("test", accuracy)):
+        if text := in_percent(accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':>8}  {'':<24}{text}")
     for arm in content["arms"]:
         recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
         lines.append(
-            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {_estimate(arm.get('purity')):<24}"
-            f"{_estimate(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
+            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {in_percent(arm.get('purity')):<24}"
+            f"{in_percent(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )
     lines += [f"{arm['name']:<26}dropped out: {arm['why']}" for arm in content.get("dropped") or []]
@@ -33,28 +35,13 @@ def verdict_lines(content: Json) -> list[str]:
     return lines
 
 
-def analysis_lines(content: Json) -> list[str]:
-    """Return the engine's findings and the gradients', a line an arm, by generation."""
+def feature_lines(content: Json) -> list[str]:
+    """Return what features have found in each generation, as far as they have lines for it."""
     lines = []
     for generation in content["generations"]:
-        found = generation["analysis"] or {}
-        if (moves := found.get("advantages")) is not None:
-            lines.append(
-                f"generation {generation['index']}: weak moves that differ from gold, by {moves['engine']}, "
-                f"{moves['nodes']:,} nodes"
-            )
-            lines.append(f"{'':<26}{'asked':>7}  {'stronger %':<24}{'equal or stronger %':<24}{'winning mates %':<24}")
-            for name, arm in moves["arms"].items():
-                shares = (_estimate(arm[key]) for key in ("stronger", "equal_or_stronger", "winning_mates"))
-                lines.append(f"{name:<26}{arm['n']:>7}  " + "".join(f"{share:<24}" for share in shares))
-        if (same := found.get("coherence")) is not None:
-            lines.append(f"generation {generation['index']}: gradients of {same['n']:,} rows of each arm")
-            lines.append(f"{'':<26}{'top-8 energy %':<24}{'mean over k %':<24}{'dimension':>9}")
-            for name, arm in same["arms"].items():
-                top = arm["energy"][min(8, len(arm["energy"])) - 1]
-                lines.append(
-                    f"{name:<26}{_estimate(top):<24}{_estimate(arm['mean_energy']):<24}{arm['dimension']:>9.1f}"
-                )
+        for name, found in generation["features"].items():
+            if (by := features()[name].lines) is not None:
+                lines += [f"generation {generation['index']}: {name}", *code(by)(found)]
     return lines
 
 
@@ -65,13 +52,13 @@ def combined_table(content: Json) -> str:
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
-        if text := _estimate(accuracy := accuracy.get("test", accuracy)):
+        if text := in_percent(accuracy := accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':<40}{text:<24}{_over_runs(accuracy)}")
     for arm in content["arms"]:
         recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
         lines.append(
-            f"{arm['name']:<26}{_estimate(arm['purity']):<24}{_over_runs(arm['purity']):<16}"
-            f"{_estimate(arm['accuracy']):<24}{_over_runs(arm['accuracy']):<16}"
+            f"{arm['name']:<26}{in_percent(arm['purity']):<24}{_over_runs(arm['purity']):<16}"
+            f"{in_percent(arm['accuracy']):<24}{_over_runs(arm['accuracy']):<16}"
             f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
             f"{'' if p_value is None else format(p_value, '.3g'):>19}"
         )
@@ -151,7 +138,8 @@ def _over_runs(value: Json | None) -> str:
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
-def _estimate(value: Json | None) -> str:
+def in_percent(value: Json | None) -> str:
+    """Return an estimate in per cent with its interval; nothing where there is none."""
     if value is None or value.get("value") is None:
         return ""
     return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"

@@ -4,7 +4,6 @@ Defaults follow the paper where it gives a value (App. "Training Details", "Deta
 names each choice that the paper leaves open. Relative paths of sources and models are relative to the file.
 """
 
-from curation.config.analysis import AnalyzeConfig, EngineConfig, GradientsConfig
 from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
@@ -27,14 +26,11 @@ from curation.config.tune import TuneConfig
 
 __all__ = [
     "ActorsConfig",
-    "AnalyzeConfig",
     "AnswersConfig",
     "AskConfig",
     "BudgetConfig",
     "DecodingConfig",
     "DomainConfig",
-    "EngineConfig",
-    "GradientsConfig",
     "InitConfig",
     "JudgeConfig",
     "LmStudentConfig",

@@ -1,6 +1,6 @@
 """Limits of a run's configuration: settings of different sections that do not go with each other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from curation import label_columns
@@ -10,11 +10,25 @@ from curation.config.endpoint import undrawable
 from curation.config.states import generated, parse
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
+from curation.features import active
 from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import METHODS
 
 Run = Any
 """A ``curation.config.run.RunConfig``, which imports this module."""
+CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
+    "states": (lambda run: run.has_states, "hidden states: let a model of this run label, or read labels"),
+    "gold": (lambda run: run.splits.audit, "the pool's gold labels: set splits.audit: true"),
+    "students": (lambda run: bool(run.generations), "students: add generations"),
+    "adapt": (lambda run: run.splits.adapt is not None, "rows to learn the task from: add splits.adapt"),
+    "shots": (lambda run: run.splits.shots is not None, "demonstrations: add splits.shots (the paper: five rows)"),
+    "test": (lambda run: run.splits.test is not None, "a test split: add splits.test"),
+    "calibration": (
+        lambda run: run.splits.calibration is not None,
+        "labelled rows of the pool's own distribution: add splits.calibration",
+    ),
+}
+"""What parts of a run need of its other parts: whether it is there, and in words what it is and how to get it."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that read the numbers of the labels table by themselves, where there are no states."""
 SCORING = ("auto", "transformers", "vllm", "scripted")
@@ -42,15 +56,35 @@ def problems(run: Run) -> Iterator[str]:
     yield from _of_scored_options(run)
     yield from _of_listed_answers(run)
     yield from _of_splits(run)
+    for who, need in _needs(run):
+        has, what = CAPABILITIES[need]
+        if not has(run):
+            yield f"{who} needs {what}, or leave it out"
     yield from _of_students(run)
     yield from _of_signals(run)
     yield from _of_judge(run)
     yield from _of_verify(run)
-    if run.selection.budget.needs_calibration and run.splits.calibration is None:
-        yield (
-            f"selection.budget.{run.selection.budget.rule} is calibrated on labelled rows of the pool's own "
-            "distribution: add splits.calibration"
-        )
+
+
+def _needs(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a run that need a capability, each by its key in words, with the capability."""
+    selection, budget = run.selection, run.selection.budget
+    for name in selection.arms:
+        if ARMS[name].oracle:
+            yield f"the {name} arm", "gold"
+    for name in selection.used:
+        if (signal := ARMS[name].signal) is not None and signal.shots:
+            yield f"the {name} arm", "shots"
+    if budget.needs_gold:
+        yield f"the {budget.rule} budget", "gold"
+    if budget.needs_calibration:
+        yield f"selection.budget.{budget.rule}", "calibration"
+    if run.teacher.adapt is not None:
+        yield "teacher.adapt", "adapt"
+    if len(run.generations) > 1:
+        yield "a chain of generations", "test"
+    for name, feature, _ in active(run):
+        yield from ((name, need) for need in feature.needs)
 
 
 def _of_states(run: Run) -> Iterator[str]:
@@ -204,14 +238,6 @@ def _of_splits(run: Run) -> Iterator[str]:
             f"selection.budget.fit_purity: {selection.budget.fit_purity!r} is neither source nor a probe of "
             f"splits.probes; known: {known}"
         )
-    if run.teacher.adapt is not None and splits.adapt is None:
-        yield "teacher.adapt needs a split: add splits.adapt"
-    if len(run.generations) > 1 and splits.test is None:
-        yield "a chain of generations needs a test split: add splits.test"
-    oracles = [f"the {name} arm" for name in selection.arms if ARMS[name].oracle]
-    oracles += [f"the {selection.budget.rule} budget"] if selection.budget.needs_gold else []
-    if oracles and not splits.audit:
-        yield f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it"
 
 
 def _of_students(run: Run) -> Iterator[str]:
@@ -245,9 +271,7 @@ def _of_signals(run: Run) -> Iterator[str]:
     for arm in run.selection.used:
         if (signal := ARMS[arm].signal) is None:
             continue
-        if signal.shots and run.splits.shots is None:
-            yield f"the {arm} arm shows demonstrations: add splits.shots (the paper: five rows)"
-        elif signal.shots and run.domain_of("shots") != run.domain_of("pool"):
+        if signal.shots and run.splits.shots is not None and run.domain_of("shots") != run.domain_of("pool"):
             yield "splits.shots: demonstrations are rows of another domain than the pool's"
         if signal.asks != "teacher" and signal.asks not in run.signals.roles:
             key = models.get(signal.asks, f"signals.models.{signal.asks}")

@@ -1,12 +1,11 @@
 """A whole run: its parts, what they ask of each other, its tests, where it runs and who is told of it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
 from curation.arms import PAPER_TRUST
-from curation.config.analysis import AnalyzeConfig
 from curation.config.base import Directory, PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import filled, traits_of
@@ -30,6 +29,7 @@ from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.tracking import TrackingConfig
 from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
+from curation.features import sections
 from curation.json_types import Json
 from curation.storage.paths import Place, place
 
@@ -46,8 +46,8 @@ class RayConfig(Section):
     """Most stages at once; unset, as many as the cluster has room for by the CPUs and GPUs that they ask for."""
 
 
-class RunConfig(RowsConfig):
-    """A whole run."""
+class CoreConfig(RowsConfig):
+    """A whole run, without the sections of features."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     """Names the run in reports and, unless ``run_dir`` is set, its directory."""
@@ -71,8 +71,6 @@ class RunConfig(RowsConfig):
     """The students' bases, an entry a generation; none: curate only, train nothing."""
     chain: ChainConfig = ChainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    analyze: AnalyzeConfig = AnalyzeConfig()
-    """The stages of ``curate analyze``."""
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Between two commits of a pass; where a commit takes long, more."""
     fragment_mb: PositiveInt = 256
@@ -247,3 +245,11 @@ class RunConfig(RowsConfig):
         """The roles among ``models`` whose own Python code may run, each with model and revision."""
         allowed = {role: model for role, model in self.models.items() if model.allow_remote_code}
         return {role: f"{model.path} at {model.revision}" for role, model in allowed.items()}
+
+
+if TYPE_CHECKING:
+    RunConfig: TypeAlias = CoreConfig
+else:
+    RunConfig = create_model(
+        "RunConfig", __base__=CoreConfig, __module__=__name__, __doc__="""A whole run.""", **sections()
+    )

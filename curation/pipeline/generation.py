@@ -10,6 +10,7 @@ from curation.config import PcaConfig
 from curation.config.trust import ROW_KEYS
 from curation.hashing import derive
 from curation.json_types import Json
+from curation.pipeline import extending
 from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
 from curation.pipeline.generation_spec import GenerationSpec, Known
 from curation.pipeline.grading import graded
@@ -91,13 +92,17 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     for split, stage in labelled.items():  # further questions are about a server's answers as they were bought
         answers = cast(Out, stage.answers) if isinstance(stage, Read) else labels[split]
         signals[split] = signals_of(generation, asking, split, answers)
+    added = {split: extending.columns(generation, split, labels) for split in splits}
     scored = {
         split: Score(
             name=generation.name(f"score-{split}"),
             at=generation.at(split),
             labels=labels[split],
             fitted={} if scored_as_labelled and split != "source" else fitted,
-            signals={name: stage.out("signal") for name, stage in signals[split].items()},
+            signals={
+                **{name: stage.out("signal") for name, stage in signals[split].items()},
+                **{name: out for tables in added[split].values() for name, out in tables.items()},
+            },
             of_source=split == "source",
             num_rows=generation.sizes[split],
         ).out("labels")
@@ -148,6 +153,11 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "too_long": {split: stage.out("counts") for split, stage in long.items()},
         "training": students.training,
         "students": further(tested, teacher, learned),
+    }
+    selecting_features = extending.after_selection(generation, record)
+    record["features"] = {
+        name: {**added["pool"].get(name, {}), **selecting_features.get(name, {})}
+        for name in dict.fromkeys([*added["pool"], *selecting_features])
     }
     without_a_chain = {
         "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},

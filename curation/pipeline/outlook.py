@@ -120,7 +120,7 @@ def types_taken(config: RunConfig) -> Iterator[str]:
 
 
 def _typed(config: RunConfig) -> Iterator[_Typed]:
-    teacher, student, gradients = config.teacher, config.student, config.analyze.gradients
+    teacher, student = config.teacher, config.student
     bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
     own = {
         f"student {name}": (base, recipe)
@@ -139,8 +139,6 @@ def _typed(config: RunConfig) -> Iterator[_Typed]:
     for role, (base, recipe) in own.items():
         key, gpus = f"{role} by its own recipe, compute_dtype", recipe.gpus_per_worker
         yield _Typed(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
-    if gradients is not None and gradients.gpus:
-        yield _Typed("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)
 
 
 def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:

@@ -8,13 +8,13 @@ from curation.config.endpoint import PAID
 from curation.domains import get_domain
 from curation.json_types import Json
 from curation.pipeline import reviews
-from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, Fields
+from curation.pipeline.extending import describe_analysis
 from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
 from curation.report.record import MAIN, SHALLOW
-from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
+from curation.rundir.graph import Known, Out, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
 from curation.rundir.status import statuses
 from curation.teachers.endpoint_paid import spending_in
@@ -24,7 +24,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     """Return the record of a run, of whose stages all outputs are ``known``."""
     config, manifest = opened.config, opened.manifest
     forecast = saved(config)
-    analyses = describe_analysis(config, opened.chain)
+    analyses = describe_analysis(config, opened.chain.tables, opened.chain.generations)
     further = [stage for stage in ordered(analyses) if stage.name not in known]
     known = {**known}
     for _ in statuses(further, manifest.records, known):  # adds what is done of them
@@ -38,7 +38,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     counts, overlap = _prepared(opened.chain, known)
     generations = _generations(
         [
-            {**fields, "analysis": {name: out for name, out in outs.items() if out.stage.name in known}}
+            {**fields, "analysis": {name: done for name, out in outs.items() if (done := _of_done(out, known))}}
             for fields, outs in zip(opened.chain.generations, analyses, strict=True)
         ],
         known,
@@ -77,6 +77,10 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         spent={} if forecast is None else used_since(forecast, manifest),
         used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
+
+
+def _of_done(outs: Mapping[str, Out], known: Known) -> dict[str, Out]:
+    return {name: out for name, out in outs.items() if out.stage.name in known}
 
 
 def _pass(name: str, stage: StageRecord) -> report.PassRecord:

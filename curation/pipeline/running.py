@@ -11,7 +11,7 @@ from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.json_types import Json
-from curation.pipeline import ablating, analysing, numbers
+from curation.pipeline import ablating, extending, numbers
 from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
@@ -154,12 +154,12 @@ def run_analysis(
         RunFailedError: a stage of the run itself is missing.
     """
     config = settle(config).config
-    for line in analysing.check_analysis(config):
+    for line in extending.check_analysis(config):
         say(line)
     _require_finished(config, "is not finished")
 
     def analysis(opened: OpenedRun) -> list[Stage]:
-        return ordered(analysing.describe_analysis(config, opened.chain))
+        return ordered(extending.describe_analysis(config, opened.chain.tables, opened.chain.generations))
 
     with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
         known = run.do(opened.stages)  # nothing: it is finished

@@ -7,6 +7,7 @@ from curation.report.chained import chained
 from curation.report.costs import compared, money_of, spent
 from curation.report.headline import headline
 from curation.report.measures import finite
+from curation.report.numbers import feature_numbers
 from curation.report.passes import of_pass, starts
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.verdict import gravest, with_verdict
@@ -42,7 +43,7 @@ DETAILS = (
     "judging",
     "projection",
     "decodings",
-    "analysis",
+    "features",
 )
 
 
@@ -55,7 +56,7 @@ def collect(run: RunRecord) -> Json:
     def joined(record: GenerationRecord) -> Json:
         found = with_verdict(run.numbers[record.name], run.reviews, run.directory)
         del found["funnel"]
-        return {**found, "analysis": dict(record.analysis) or None}
+        return {**found, "features": {**found["features"], **feature_numbers(record.analysis)}}
 
     generations = [joined(record) for record in run.generations]
     last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}

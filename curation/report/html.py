@@ -5,12 +5,14 @@ from datetime import datetime
 from functools import cache
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup
 
 from curation.escaping import escaped
-from curation.json_types import JsonView
-from curation.report import analysis_charts, charts, search_charts
+from curation.features import features
+from curation.json_types import Json, JsonView
+from curation.registry import code
+from curation.report import charts, search_charts
 from curation.report.ablated import ablation_markdown, ablation_tables
 from curation.report.chain_chart import chain_chart
 from curation.report.costs import in_words
@@ -80,6 +82,7 @@ def render(report: JsonView) -> str:
             report=report,
             rules=RULES,
             figures=figures,
+            parts=[_parts(generation) for generation in report["generations"]],
             compounding=Markup(chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
             graph=Markup(stage_graph(report["stages"], "stages")) if report["stages"] else "",
         )
@@ -101,6 +104,9 @@ def environment(package: str, *, autoescape: bool = False, keep_trailing_newline
 @cache
 def _environment() -> Environment:
     made = environment("curation.report", autoescape=True)
+    pages = {name: str(feature.page).split(":")[0] for name, feature in features().items() if feature.page}
+    leaves = PrefixLoader({name: PackageLoader(package, ".") for name, package in pages.items()})
+    made.loader = ChoiceLoader([*([] if made.loader is None else [made.loader]), leaves])
     made.filters.update(
         percent=percent,
         points=points,
@@ -140,6 +146,21 @@ def local(moment: str) -> str:
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
+def _parts(generation: JsonView) -> list[Json]:
+    """Return ``name``, ``title`` and ``html`` of the parts that features add to the page."""
+    parts: list[Json] = []
+    for name, found in generation["features"].items():
+        feature = features()[name]
+        if feature.page is None:
+            continue
+        prefix = f"g{generation['index']}-{name}"
+        figures = {} if feature.figures is None else code(feature.figures)(found, prefix)
+        template = _environment().get_template(f"{name}/{feature.page.partition(':')[2]}")
+        page = template.render(found=found, figures={key: Markup(svg) for key, svg in figures.items()})
+        parts.append({"name": name, "title": feature.title or name, "html": Markup(page)})
+    return parts
+
+
 def _figures(generation: JsonView) -> dict[str, Markup]:
     """Return the SVG of each figure that the generation has numbers for."""
     prefix = f"g{generation['index']}"
@@ -169,5 +190,4 @@ def _figures(generation: JsonView) -> dict[str, Markup]:
         drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")
     if any(len(found["curves"]["loss"]) > 1 for found in generation["training"].values()):
         drawn["training"] = training_chart(generation["training"], f"{prefix}-training")
-    drawn |= analysis_charts.figures(generation["analysis"] or {}, prefix)
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths

@@ -10,8 +10,11 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Bools, Int64s
 from curation.config.given import GIVEN
+from curation.features import features
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json, JsonView
+from curation.refs import Ref
+from curation.registry import code
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.class_table import by_class
@@ -128,9 +131,21 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "risk_curves": risk_curves(run, record, judged, pool),
         "judging": judging(record, alone=domain_of(run.config).judge is not None),
         "projection": None if record.projection is None else dict(record.projection),
+        "features": feature_numbers(record.features),
     }
     result: Json = finite(numbers)
     return result
+
+
+def feature_numbers(made: Mapping[str, JsonView]) -> Json:
+    """Return the numbers of features from the outputs of their stages, by feature; those without any left out."""
+    found = {}
+    for name, outputs in made.items():
+        by = features()[name].numbers
+        numbers = {key: value for key, value in outputs.items() if not isinstance(value, Ref)}
+        if numbers := numbers if by is None else code(by)(outputs):
+            found[name] = numbers
+    return found
 
 
 def _judged(record: GenerationRecord, arm: str, rows: pa.Table) -> Json:

@@ -136,8 +136,10 @@ class GenerationRecord:
     """``curation.stages.verify.VerifyCounts`` as JSON; ``None`` where no row of the pool was checked."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
+    features: Mapping[str, JsonView] = field(default_factory=dict)
+    """Outputs of stages of features (``curation.features``) by name, by feature."""
     analysis: Mapping[str, JsonView] = field(default_factory=dict)
-    """Findings of ``curate analyze``, by ``advantages`` and ``coherence`` (``curation.pipeline.analysing``)."""
+    """The same of their stages over a finished run (``curate analyze``)."""
 
     @property
     def name(self) -> str:

@@ -336,34 +336,3 @@ PREFERENCES = pa.schema(
     ]
 )
 """The pairs of answers that an arm selected, ready for TRL (``prompt``, ``chosen``, ``rejected``), by rank."""
-
-ADVANTAGES = pa.schema(
-    [
-        ROW_ID,
-        pa.field("gold", pa.string()),
-        pa.field("chosen", pa.string()),  # the weak label
-        pa.field("gold_cp", pa.int32()),  # centipawns to the side that moves, after the move; null for a mate
-        pa.field("gold_mate", pa.int32()),  # moves until mate: 0 the move is mate, negative the mover is mated
-        pa.field("chosen_cp", pa.int32()),
-        pa.field("chosen_mate", pa.int32()),
-        pa.field("engine", pa.string()),  # the name that the engine gives itself
-        ERROR,
-    ]
-)
-"""An engine's values of gold and weak moves, of selected rows where they differ."""
-
-
-def gradients(size: int) -> pa.Schema:
-    """Return the gradient of each row's loss by the student's last hidden states, summed over the row's positions.
-
-    ``loss`` the mean cross-entropy of the completion's ``num_tokens`` tokens, the end token included.
-    """
-    return pa.schema(
-        [
-            ROW_ID,
-            pa.field("loss", pa.float32()),
-            pa.field("num_tokens", pa.int32()),
-            pa.field("gradient", pa.list_(pa.float32(), size)),
-            ERROR,
-        ]
-    )

@@ -256,25 +256,25 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
             "teacher.states: 'option2_output_last' is the state of an answer option, but splits.source of domain chess "
             "has no options to choose from (its answer is generated); leave it out of teacher.states",
         ),
-        ({"splits.adapt": ...}, "teacher.adapt needs a split: add splits.adapt"),
+        ({"splits.adapt": ...}, "teacher.adapt needs rows to learn the task from: add splits.adapt"),
         (
             {"splits.test": ..., "generations": [{"student": {"path": "org/base"}}] * 2},
             "a chain of generations needs a test split: add splits.test",
         ),
-        ({"splits.audit": False}, "the ground_truth arm reads the pool's gold labels: set splits.audit: true"),
-        ({"splits.audit": False, "selection.arms": ["naive", "trust_gold"]}, "the trust_gold arm reads the pool's"),
+        ({"splits.audit": False}, "the ground_truth arm needs the pool's gold labels: set splits.audit: true"),
+        ({"splits.audit": False, "selection.arms": ["naive", "trust_gold"]}, "the trust_gold arm needs the pool's"),
         ({"splits.audit": False, "selection.arms": ["naive_distribution_aware"]}, "the naive_distribution_aware arm"),
         (
             {"splits.audit": False, "selection": {"budget": {"oracle": True}, "arms": ["naive", "trust"]}},
-            "the oracle budget reads the pool's gold labels: set splits.audit: true, or drop it",
+            "the oracle budget needs the pool's gold labels: set splits.audit: true, or leave it out",
         ),
         (
             {"splits.audit": False, "selection": {"budget": {"fit_purity": True}, "arms": ["naive"]}},
-            "the fit_purity budget reads the pool's gold labels",
+            "the fit_purity budget needs the pool's gold labels",
         ),
         (
             {"selection.arms": ["trust", "icl_confidence"]},
-            "the icl_confidence arm shows demonstrations: add splits.shots",
+            "the icl_confidence arm needs demonstrations: add splits.shots",
         ),
         (
             {"selection.arms": ["trust", "ensemble"]},
@@ -340,7 +340,7 @@ def test_rules_across_sections(changes: dict[str, Any], told: str):
 
 
 def test_risk_needs_a_calibration_split_and_a_share_of_noise():
-    told = "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: add splits.calibration"
+    told = "selection.budget.risk needs labelled rows of the pool's own distribution: add splits.calibration"
     assert told in refusal({"selection.budget": {"risk": {"alpha": 0.1}}})
     calibrated = {"splits.calibration": {"from": "puzzles", "rows": 5}}
     for alpha in (0, 1, 1.5, -0.1):

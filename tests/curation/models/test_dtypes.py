@@ -11,8 +11,8 @@ from curation.config.load import parse_config
 from curation.config.teacher import AnswersConfig
 from curation.errors import ModelError
 from curation.models.dtypes import bfloat16_flag, own_dtype, settle_cpus, settled, taken
-from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import describe
+from curation.pipeline.extending import describe_analysis
 from curation.pipeline.opened import open_run
 from curation.pipeline.outlook import types_taken
 from curation.refs import ModelRef, fingerprint
@@ -72,7 +72,7 @@ def test_a_package_names_a_type() -> None:
 def keys(folder: Path, overrides: dict[str, Any], base: dict[str, str]) -> dict[str, Any]:
     config = parse_config(configuration(folder, overrides, base))
     chain = describe(config, {name: discover(source) for name, source in config.sources.items()})
-    stages = [*chain.stages, *ordered(describe_analysis(config, chain))]
+    stages = [*chain.stages, *ordered(describe_analysis(config, chain.tables, chain.generations))]
     return {stage.name: plain(with_outs(stage.inputs, str), {}) for stage in stages}
 
 
@@ -144,7 +144,6 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
         "teacher.adapt.compute_dtype: auto is bfloat16 (teacher), by config.json of each (gpus_per_worker: 1)",
         "student.compute_dtype: auto is float32 (student 0); bfloat16 (student 1), by config.json of each "
         "(gpus_per_worker: 1)",
-        "analyze.gradients.dtype: auto is float32 (student 0); bfloat16 (student 1), by config.json of each (gpus: 1)",
     ]
     lines = [*types_taken(parse_config(configuration(tmp_path, {}, BASES)))]
     roles = "teacher, student 0, student 1, reward model"

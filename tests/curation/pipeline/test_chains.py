@@ -12,8 +12,8 @@ from curation.commands.export.student import Student
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import ConfigError, RunFailedError
-from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, describe
+from curation.pipeline.extending import describe_analysis
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Skipped, Stage, ordered, plain, with_outs
@@ -91,8 +91,8 @@ def test_one_run_has_all_lines_and_what_is_equal_once():
 
 
 def test_an_analysis_of_a_chain_reads_the_arms_that_each_generation_has():
-    of = config(3)
-    found = [ordered([outs]) for outs in describe_analysis(of, described(of))]
+    chain = described(of := config(3))
+    found = [ordered([outs]) for outs in describe_analysis(of, chain.tables, chain.generations)]
     names = [{stage.name for stage in stages} for stages in found]
     assert "gen-0/gradients-naive" in names[0] and "gen-1/gradients-trust" in names[1]
     assert "gen-1/gradients-naive" not in names[1]

@@ -13,8 +13,8 @@ from typing import Any
 
 from curation.config import RunConfig
 from curation.config.load import load_config
-from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import describe
+from curation.pipeline.extending import describe_analysis
 from curation.refs import fingerprint
 from curation.rundir.graph import Stage, ordered, plain, with_outs
 from curation.sources import SourceFile, discover
@@ -44,7 +44,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
 def keys_of(config: RunConfig) -> dict[str, Any]:
     """The key of each stage of a run and of its analysis, by name; ``needs`` beside it."""
     chain = describe(config, {name: discover(source) for name, source in config.sources.items()})
-    stages = [*chain.stages, *ordered(describe_analysis(config, chain))]
+    stages = [*chain.stages, *ordered(describe_analysis(config, chain.tables, chain.generations))]
     return {stage.name: dict(_key(stage)) for stage in stages}
 
 

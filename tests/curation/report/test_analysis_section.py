@@ -8,10 +8,10 @@ import pytest
 from computed import collect
 from test_report import changed, make_run
 
-from curation.commands.tables import analysis_lines
-from curation.metrics.advantage import compared
-from curation.metrics.coherence import coherence, difference
-from curation.report.analysis_charts import figures
+from curation.commands.tables import feature_lines
+from curation.extras.analyze.coherence import coherence, difference
+from curation.extras.analyze.figures import figures
+from curation.extras.analyze.gaps import compared
 from curation.report.html import render
 
 ARMS = ("naive", "internal_confidence", "trust")
@@ -20,12 +20,13 @@ ARMS = ("naive", "internal_confidence", "trust")
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
     run = make_run(tmp_path_factory.mktemp("run"))
-    return collect(changed(run, analysis={"advantages": advantages(), "coherence": coherent()}))
+    return collect(changed(run, analysis={"analyze": {"advantages": advantages(), "coherence": coherent()}}))
 
 
 def with_analysis(report: dict, found: dict | None) -> dict:
     """The report of the same run, with another analysis."""
-    return {**report, "analysis": found, "generations": [{**report["generations"][0], "analysis": found}]}
+    features = {} if found is None else {"analyze": found}
+    return {**report, "features": features, "generations": [{**report["generations"][0], "features": features}]}
 
 
 def advantages(num: int = 40) -> dict:
@@ -65,15 +66,15 @@ def coherent(num: int = 40, size: int = 12) -> dict:
 
 def text_of(page: str) -> str:
     """What a page shows of its section, without markup."""
-    section = page[page.index('id="analysis"') : page.index('id="stages"')]
+    section = page[page.index('id="analyze"') : page.index('id="stages"')]
     return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<svg.*?</svg>", "", section, flags=re.DOTALL)).split())
 
 
 def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
-    page, found = render(report), report["generations"][0]["analysis"]
-    assert report["analysis"] == found and json.dumps(found)
+    page, found = render(report), report["generations"][0]["features"]["analyze"]
+    assert report["features"]["analyze"] == found and json.dumps(found)
     text, moves = text_of(page), found["advantages"]["arms"]["trust"]
-    assert '<a href="#analysis">Why it works</a>' in page
+    assert '<a href="#analyze">Why it works</a>' in page
     for share in ("stronger", "equal_or_stronger", "winning_mates"):
         assert f"{100 * moves[share]['value']:.1f} %" in text
     assert "Tiny &lt;b&gt; searches 1,234 nodes" in text and "4 rows of 84 could not be valued" in text
@@ -82,17 +83,17 @@ def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
     assert f"{100 * top['value']:.1f} % {100 * top['low']:.1f} \u2013 {100 * top['high']:.1f}" in text
     assert "Gradients of 40 rows of each arm, with 12 numbers each" in text
     assert "Too few rows to compare: ground truth" in text and "2 rows of naive have no gradient" in text
-    section = page[page.index('id="analysis"') : page.index('id="stages"')]
+    section = page[page.index('id="analyze"') : page.index('id="stages"')]
     assert section.count("<svg") == 4
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    lines = "\n".join(analysis_lines(report))
+    lines = "\n".join(feature_lines(report))
     assert "by Tiny <b>, 1,234 nodes" in lines and "gradients of 40 rows of each arm" in lines
 
 
 def test_without_an_analysis_there_is_no_section_and_one_half_stands_alone(report: dict) -> None:
     without = with_analysis(report, None)
-    assert "Why it works" not in render(without) and analysis_lines(without) == []
+    assert "Why it works" not in render(without) and feature_lines(without) == []
     alone = render(with_analysis(report, {"coherence": coherent()}))
     assert "Coherent gradients" in alone and "Weak moves that differ" not in alone
     other = render(with_analysis(report, {"advantages": advantages(0)}))

@@ -11,9 +11,9 @@ from typing import NamedTuple, Self
 import chess
 import chess.engine
 
-from curation.config import EngineConfig
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
+from curation.extras.analyze.config import EngineConfig
 
 GAMES = "/usr/games"
 """Where Debian and Ubuntu install ``stockfish``; it is not in every ``PATH``."""

@@ -11,7 +11,7 @@ class EngineConfig(Section):
     """A chess engine that compares weak with gold moves where they differ (paper, section "Mechanisms", finding 2).
 
     It searches with one thread, an empty hash and a fixed number of nodes, so the same position has the same value on
-    every machine. The paper names neither its nodes nor how it counts mates; ``curation.metrics.advantage`` says ours.
+    every machine. The paper names neither its nodes nor how it counts mates; ``gaps.py`` says ours.
     """
 
     path: str = "stockfish"

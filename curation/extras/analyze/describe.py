@@ -1,45 +1,40 @@
-"""Why an arm's rows teach well (paper, section "Mechanisms"): stages over a finished run, for ``curate analyze``."""
+"""The stages of ``curate analyze``, and what a run must have for them."""
+
+from collections.abc import Iterator
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.config import EngineConfig, GradientsConfig, RunConfig
+from curation.config import RunConfig
 from curation.domains import get_domain, position_of
-from curation.domains.uci import find_engine
 from curation.errors import ConfigError
+from curation.extras.analyze.config import AnalyzeConfig, EngineConfig, GradientsConfig
+from curation.extras.analyze.gradients import CompareGradients, TakeGradients
+from curation.extras.analyze.uci import find_engine
+from curation.extras.analyze.value_moves import ValueMoves
 from curation.hashing import derive
-from curation.json_types import JsonView
 from curation.models.dtypes import HALF_TRAINING, taken
-from curation.pipeline.chain import Chain
+from curation.pipeline.extending import Point
 from curation.pipeline.roles import checkpoint
 from curation.rundir.graph import Out
-from curation.stages.advantage import ValueMoves
-from curation.stages.gradients import CompareGradients, TakeGradients
-
-ADVANTAGES, COHERENCE = "advantages", "coherence"
-"""Parts of a generation's analysis that the report reads."""
 
 
-def describe_analysis(config: RunConfig, chain: Chain) -> list[dict[str, Out]]:
-    """Return outputs of the analysis by generation and name."""
-    domain = get_domain(config.domain_of("pool"))
-    found: list[dict[str, Out]] = []
-    for record in chain.generations:
-        outs: dict[str, Out] = {}
-        engine, gradients = config.analyze.engine, config.analyze.gradients
-        if engine is not None and config.splits.audit and position_of(domain) is not None:
-            outs[ADVANTAGES] = _advantages(config, chain, record, engine)
-        if gradients is not None and record["student_base"] is not None:
-            outs[COHERENCE] = _coherence(config, record, gradients)
-        found.append(outs)
-    return found
+def describe(point: Point) -> dict[str, Out]:
+    """Return the outputs of a generation's analysis: ``advantages`` and ``coherence``."""
+    section, config, outs = point.section, point.config, dict[str, Out]()
+    is_valued = config.splits.audit and position_of(get_domain(config.domain_of("pool"))) is not None
+    if section.engine is not None and is_valued:
+        outs["advantages"] = _advantages(point, section.engine)
+    if section.gradients is not None and point.record["student_base"] is not None:
+        outs["coherence"] = _coherence(point, section.gradients)
+    return outs
 
 
-def check_analysis(config: RunConfig) -> list[str]:
-    """Return parts of the analysis that are left out although the configuration does not say so, in words.
+def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
+    """Yield in words what of the analysis is left out although the configuration does not say so.
 
     Raises:
         ConfigError: the run lacks what a stage reads, the engine is not there, or nothing is left to be measured.
     """
-    engine, gradients = config.analyze.engine, config.analyze.gradients
+    engine, gradients = section.engine, section.gradients
     has_moves = position_of(get_domain(config.domain_of("pool"))) is not None
     left_out = []
     if engine is not None and not has_moves:
@@ -58,17 +53,18 @@ def check_analysis(config: RunConfig) -> list[str]:
         raise ConfigError(f"analyze: there is nothing to measure in this run ({why})")
     if engine is not None:
         find_engine(engine.path)
-    return left_out
+    yield from left_out
 
 
-def _advantages(config: RunConfig, chain: Chain, record: JsonView, engine: EngineConfig) -> Out:
+def _advantages(point: Point, engine: EngineConfig) -> Out:
+    config, record = point.config, point.record
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
     stage = ValueMoves(
         name=f"gen-{record['index']}/advantages",
         digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in tables.items()},
         grades=record["grades"]["pool"],
-        examples=chain.tables["pool"],
-        audit=chain.tables["audit"],
+        examples=point.tables["pool"],
+        audit=point.tables["audit"],
         domain=config.domain_of("pool"),
         engine=engine,
         seed=derive(config.seed, "advantages"),
@@ -78,8 +74,8 @@ def _advantages(config: RunConfig, chain: Chain, record: JsonView, engine: Engin
     return stage.out("found")
 
 
-def _coherence(config: RunConfig, record: JsonView, gradients: GradientsConfig) -> Out:
-    recipe, seed = config.student, derive(config.seed, "gradients")
+def _coherence(point: Point, gradients: GradientsConfig) -> Out:
+    record, recipe, seed = point.record, point.config.student, derive(point.config.seed, "gradients")
     dtype = taken(gradients.dtype, checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING)
     gradients = gradients.model_copy(update={"dtype": dtype})
     stages = {

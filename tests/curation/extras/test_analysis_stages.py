@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation.config import DomainConfig, EngineConfig, GradientsConfig
+from curation.config import DomainConfig
 from curation.errors import ConfigError
+from curation.extras.analyze import gradients, value_moves
+from curation.extras.analyze.config import EngineConfig, GradientsConfig
+from curation.extras.analyze.gradients import TakeGradients, compare
+from curation.extras.analyze.value_moves import ValueMoves, advantages
 from curation.hashing import first_by_hash
 from curation.refs import TableRef
-from curation.stages import advantage, gradients
-from curation.stages.advantage import ValueMoves, advantages
 from curation.stages.chunked import in_chunks
-from curation.stages.gradients import TakeGradients, compare
 from curation.tables import io, schemas
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"
@@ -66,7 +67,7 @@ def chess_run(folder: Path, weak: list[str | None]) -> ValueMoves:
 
 
 def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(advantage, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(value_moves, "CHUNK_ROWS", 4)
     weak = ["d1d8", "d1d8", "h2h3", None, "h2h3", "d1d7", "d1d7", "g1f1", "d1e1", "d1c1", None, "h2h3"]
     job = chess_run(tmp_path, weak)
     selection = job.selections["all"]

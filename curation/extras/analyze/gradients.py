@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Float32s, Int64s
-from curation.config import GradientsConfig
 from curation.errors import ConfigError
+from curation.extras.analyze.coherence import Coherence, coherence, difference
+from curation.extras.analyze.config import GradientsConfig
 from curation.hashing import first_by_hash
 from curation.heavy import torch
 from curation.json_types import Json
-from curation.metrics.coherence import Coherence, coherence, difference
 from curation.models import check_tokens, load_model, load_tokenizer, state_size
 from curation.models.dtypes import HALF_TRAINING, taken
 from curation.refs import ModelRef, TableRef
@@ -41,12 +41,28 @@ FEWEST = 20
 """Rows of an arm with fewer gradients are not compared with others."""
 
 
+def schema(size: int) -> pa.Schema:
+    """Return the gradient of each row's loss by the student's last hidden states, summed over the row's positions.
+
+    ``loss`` the mean cross-entropy of the completion's ``num_tokens`` tokens, the end token included.
+    """
+    return pa.schema(
+        [
+            schemas.ROW_ID,
+            pa.field("loss", pa.float32()),
+            pa.field("num_tokens", pa.int32()),
+            pa.field("gradient", pa.list_(pa.float32(), size)),
+            schemas.ERROR,
+        ]
+    )
+
+
 class TakeGradients(Stage):
     """Takes the gradients of an arm's rows."""
 
     class Made(NamedTuple):
         gradients: TableRef
-        """Schema ``schemas.gradients``."""
+        """Schema :func:`schema`."""
 
     digest: In[str]
     """A digest that names the rows."""
@@ -93,7 +109,7 @@ class CompareGradients(Stage):
 
 
 def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progress: Update | None = None) -> TableRef:
-    """Return the gradients (schema ``schemas.gradients``) of a draw of an arm's rows.
+    """Return the gradients (schema :func:`schema`) of a draw of an arm's rows.
 
     Raises:
         ModelError: the base student does not load, or does not name its output layer.
@@ -104,7 +120,7 @@ def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progres
         partial(_gradients, job=job),
         first_by_hash(ids_N, job.gradients.rows, job.seed),
         uri,
-        schemas.gradients(state_size(job.base, ())),
+        schema(state_size(job.base, ())),
         chunk_rows=CHUNK_ROWS,
         resources={"num_cpus": job.gradients.cpus, "num_gpus": job.gradients.gpus},
         guard=guard,
@@ -168,7 +184,7 @@ def _coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
 
 def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """Return the rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
-    from train.gradients import row_gradients
+    from curation.extras.analyze.row_gradients import row_gradients
 
     torch.set_num_threads(job.gradients.cpus)
     asked, on_gpu = job.gradients, job.gradients.gpus > 0
@@ -194,7 +210,7 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
                 rows.append({"row_id": row["row_id"], "loss": loss, "num_tokens": num, "gradient": gradient_D})
             else:
                 rows.append({"row_id": row["row_id"], "error": "not_finite: the gradient overflows"})
-    return pa.Table.from_pylist(rows, schema=schemas.gradients(model.config.get_text_config().hidden_size))
+    return pa.Table.from_pylist(rows, schema=schema(model.config.get_text_config().hidden_size))
 
 
 @lru_cache(maxsize=1)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from curation.config import EngineConfig
-from curation.domains import uci
-from curation.domains.uci import UciEngine, Value, find_engine
 from curation.errors import ConfigError, RowError
-from curation.metrics.advantage import MATE, compared, values
+from curation.extras.analyze import uci
+from curation.extras.analyze.config import EngineConfig
+from curation.extras.analyze.gaps import MATE, compared, values
+from curation.extras.analyze.uci import UciEngine, Value, find_engine
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"
 TAKES = "3q2k1/5pp1/7p/8/8/8/5PPP/3Q2K1 w - - 0 1"

@@ -11,7 +11,7 @@ from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.errors import ConfigError
-from curation.pipeline.analysing import check_analysis, describe_analysis
+from curation.pipeline.extending import check_analysis, describe_analysis
 from curation.pipeline.opened import open_run
 from curation.rundir.graph import ordered, plain, with_outs
 
@@ -44,28 +44,28 @@ def load(path: Path, *overrides: str) -> RunConfig:
 
 
 def test_what_the_run_lacks_is_refused_or_left_out(config: Path) -> None:
-    assert check_analysis(load(config)) == []
+    assert list(check_analysis(load(config))) == []
     with pytest.raises(ConfigError, match=r"analyze\.engine: .*splits\.audit is false.*analyze\.engine: null"):
-        check_analysis(load(config, "splits.audit=false", "selection.arms=[trust]"))
+        list(check_analysis(load(config, "splits.audit=false", "selection.arms=[trust]")))
     without = ("splits.audit=false", "selection.arms=[trust]", "analyze.engine=null")
-    assert check_analysis(load(config, *without)) == []
+    assert list(check_analysis(load(config, *without))) == []
     with pytest.raises(ConfigError, match="no program 'no-such-engine'"):
-        check_analysis(load(config, "analyze.engine.path=no-such-engine"))
+        list(check_analysis(load(config, "analyze.engine.path=no-such-engine")))
     (line,) = check_analysis(load(config, "generations=[]"))
     assert "no gradients are taken: the run trains no student" in line
     (line,) = check_analysis(load(config, "domain=mcqa"))
     assert "labels of the domain mcqa are no chess moves" in line
     with pytest.raises(ConfigError, match=r"nothing to measure in this run \(analyze\.engine and analyze\.gradients"):
-        check_analysis(load(config, "analyze={engine: null, gradients: null}"))
+        list(check_analysis(load(config, "analyze={engine: null, gradients: null}")))
     with pytest.raises(ConfigError, match=r"nothing to measure in this run .*no chess moves; no gradients"):
-        check_analysis(load(config, "domain=mcqa", "generations=[]"))
+        list(check_analysis(load(config, "domain=mcqa", "generations=[]")))
 
 
 def keys(path: Path, *overrides: str) -> dict[str, Any]:
     """By stage of the analysis: its inputs."""
     settings = load(path, *overrides)
     opened = open_run(settings, save=False)
-    own = ordered(describe_analysis(settings, opened.chain))
+    own = ordered(describe_analysis(settings, opened.chain.tables, opened.chain.generations))
     before = {stage.name for stage in opened.chain.stages}
     return {stage.name: plain(with_outs(stage.inputs, str), {}) for stage in own if stage.name not in before}
 

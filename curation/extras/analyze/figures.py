@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from curation.arms import REFERENCE_ARM
+from curation.extras.analyze.coherence import SHOWN
 from curation.json_types import JsonView
-from curation.metrics.coherence import SHOWN
 from curation.report.charts import MOST_BANDS, drawing, drawn, figure_of, line_of, percents
 from curation.report.headline import in_words
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from tiny_shape import TINY
 
+from curation.extras.analyze.row_gradients import row_gradients
 from curation.models import create, load_model, load_tokenizer
-from train.gradients import row_gradients
 from train.sft import collate, completion_loss
 from train.tokens import Pair, TrainingRow, tokenize
 

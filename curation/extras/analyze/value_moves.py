@@ -7,13 +7,14 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Int64s
-from curation.config import DomainConfig, EngineConfig
+from curation.config import DomainConfig
 from curation.domains import attempt, get_domain, position_of
-from curation.domains.uci import UciEngine, Value
 from curation.errors import RowError, kind_of
+from curation.extras.analyze.config import EngineConfig
+from curation.extras.analyze.gaps import compared, values
+from curation.extras.analyze.uci import UciEngine, Value
 from curation.hashing import first_by_hash
 from curation.json_types import Json
-from curation.metrics.advantage import compared, values
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
@@ -24,6 +25,20 @@ from curation.telemetry.standing import Update
 
 CHUNK_ROWS = 32
 """Rows of a task and of a commit: some 20 seconds by the default number of nodes."""
+ADVANTAGES = pa.schema(
+    [
+        schemas.ROW_ID,
+        pa.field("gold", pa.string()),
+        pa.field("chosen", pa.string()),  # the weak label
+        pa.field("gold_cp", pa.int32()),  # centipawns to the side that moves, after the move; null for a mate
+        pa.field("gold_mate", pa.int32()),  # moves until mate: 0 the move is mate, negative the mover is mated
+        pa.field("chosen_cp", pa.int32()),
+        pa.field("chosen_mate", pa.int32()),
+        pa.field("engine", pa.string()),  # the name that the engine gives itself
+        schemas.ERROR,
+    ]
+)
+"""An engine's values of gold and weak moves, of selected rows where they differ."""
 
 
 class ValueMoves(Stage):
@@ -33,7 +48,7 @@ class ValueMoves(Stage):
         found: Json
         """Findings that the report shows, ``arms`` among them."""
         table: TableRef
-        """Schema ``schemas.ADVANTAGES``."""
+        """Schema ``ADVANTAGES``."""
 
     digests: InEach[str | None]
     """A digest that names the selected rows, by arm; null for an arm that dropped out."""
@@ -91,7 +106,7 @@ def _differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -
 def advantages(
     job: ValueMoves, uri: str, *, guard: Guard = unguarded, progress: Update | None = None
 ) -> tuple[TableRef, Json]:
-    """The table (schema ``schemas.ADVANTAGES``) of all arms' rows together, and what is found of each arm as JSON.
+    """The table (schema ``ADVANTAGES``) of all arms' rows together, and what is found of each arm as JSON.
 
     Raises:
         ConfigError: the engine is not there, or is none.
@@ -107,7 +122,7 @@ def advantages(
         partial(_value, job=job),
         every_N,
         uri,
-        schemas.ADVANTAGES,
+        ADVANTAGES,
         chunk_rows=CHUNK_ROWS,
         guard=guard,
         progress=progress,
@@ -149,7 +164,7 @@ def _value(ids_M: Int64s, job: ValueMoves) -> pa.Table:
             except RowError as error:
                 row["error"] = str(error)
             rows.append(row)
-    return pa.Table.from_pylist(rows, schema=schemas.ADVANTAGES)
+    return pa.Table.from_pylist(rows, schema=ADVANTAGES)
 
 
 def _columns(move: str, value: Value) -> dict[str, int | None]:

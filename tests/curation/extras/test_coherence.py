@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from curation.extras.analyze import coherence as module
+from curation.extras.analyze.coherence import GROUPS, Batches, coherence, difference, directions
 from curation.hashing import hash64
-from curation.metrics import coherence as module
-from curation.metrics.coherence import GROUPS, Batches, coherence, difference, directions
 
 
 def rows(num: int, size: int, seed: int, rank: int = 3) -> np.ndarray:

@@ -1,0 +1,80 @@
+"""Features: optional parts of a run that own all that they have: a section, stages, numbers, a part of the report.
+
+A feature is one folder or module with a :class:`Feature`, and one line of ``OURS``; an installed package adds one by an
+entry point of the group ``curation.features``. The core finds all of them here, and imports none by its own name. A
+feature's key in the configuration is its name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from curation.registry import Registry, code, installed, instance_of
+
+OURS = {"analyze": "curation.extras.analyze:ANALYZE"}
+"""Features of this package by name, each as ``module:NAME``."""
+_FOUND: Registry["Feature"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """The parts of a feature; code is named as ``module:name``, and is imported when a run needs it.
+
+    Functions for stages take a :class:`curation.pipeline.extending.Point`, and return outputs of stages by name.
+    """
+
+    section: str
+    """Its section of the configuration, a ``curation.config.base.Section``."""
+    title: str = ""
+    """The heading of its part of the report."""
+    is_on: bool = False
+    """Whether it is on in a run whose configuration leaves its key out, with the section's defaults."""
+    needs: tuple[str, ...] = ()
+    """What a run must have (``curation.config.capabilities``)."""
+    columns: str | None = None
+    """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by the column of the scored labels
+    that they become. An arm ranks by such a column with one line, ``curation.arms.Column``."""
+    selected: str | None = None
+    """Stages after selection."""
+    analysis: str | None = None
+    """Stages over a finished run, which ``curate analyze`` does."""
+    check: str | None = None
+    """A function of the run's configuration and the section: it yields, in words, what of the analysis is left out, or
+    refuses the run."""
+    numbers: str | None = None
+    """A function from outputs by name (of ``columns`` those of the pool) to the JSON that metrics.json and the report
+    have under ``features``; unset, outputs that are JSON."""
+    page: str | None = None
+    """A Jinja template for the report's page, as ``package:file``, with its numbers (``found``) and ``figures``."""
+    figures: str | None = None
+    """A function from the numbers and a prefix of ids to SVG by name."""
+    lines: str | None = None
+    """A function from the numbers to lines for the terminal."""
+
+
+_FOUND = Registry("feature", {}, instance_of(Feature))
+
+
+@cache
+def features() -> Mapping[str, Feature]:
+    """Return all features by name.
+
+    Raises:
+        ValueError: an installed package names one that is not there.
+    """
+    return {name: _FOUND.find(path) for name, path in {**OURS, **installed("curation.features")}.items()}
+
+
+def sections() -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each feature's key in the configuration."""
+    found = {name: (code(feature.section), feature) for name, feature in features().items()}
+    return {name: (section | None, section() if feature.is_on else None) for name, (section, feature) in found.items()}
+
+
+def active(config: object, part: str | None = None) -> Iterator[tuple[str, Feature, Any]]:
+    """Yield the features that a run's configuration has, with their sections; with ``part``, those that have it."""
+    for name, feature in features().items():
+        section = getattr(config, name, None)
+        if section is not None and (part is None or getattr(feature, part) is not None):
+            yield name, feature, section
