@@ -137,7 +137,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def of_lance(error: BaseException) -> str | None:
-    """An error of Lance in our words, without the paths of its compiler; ``None`` for an error of another origin.
+    """Return an error of Lance in our words, without its compiler's paths; ``None`` for an error of another origin.
 
     What the store says (e.g. a full disk) is left as it is.
     """

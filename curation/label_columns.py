@@ -49,12 +49,12 @@ def given_column(name: str) -> str:
 
 
 def is_given(column: str) -> bool:
-    """Whether a column's name is of the form of :func:`given_column`; the arm that ranks by it has the same name."""
+    """Return whether a column's name is of :func:`given_column`'s form; the arm that ranks by it has the same name."""
     return column.startswith(_PREFIX) and column != _PREFIX
 
 
 def follows_from_domain(column: str) -> bool:
-    """Whether a number of a labels table follows from its domain: a given one, or the agreement of both orders."""
+    """Return whether a number of labels follows from the domain: a given one, or the agreement of both orders."""
     return column == ORDER_AGREEMENT or is_given(column)
 
 

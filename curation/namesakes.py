@@ -32,7 +32,7 @@ class _Behind(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Nothing, after the folder was put behind."""
+        """Put the folder behind the others, and find nothing."""
         if self._folder in sys.path and sys.path[-1] != self._folder:
             sys.path.remove(self._folder)
             sys.path.append(self._folder)
@@ -40,7 +40,7 @@ class _Behind(MetaPathFinder):
 
 
 def claim() -> None:
-    """From now on in this process ``train`` and ``tune`` are the packages of this project.
+    """Make ``train`` and ``tune`` the packages of this project from now on in this process.
 
     Raises:
         ConfigError: this process has imported another module of such a name.

@@ -45,7 +45,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a module is, if it is wanted."""
+        """Return where a module is, if it is wanted."""
         return spec_from_file_location(fullname, self.files[fullname]) if fullname in self.files else None
 
 
@@ -53,7 +53,7 @@ _finder: _Finder | None = None
 
 
 def beside(path: str) -> None:
-    """From now on find modules beside this configuration file, in place of those beside an earlier one."""
+    """Find modules beside this configuration file from now on, in place of those beside an earlier one."""
     global _finder
     if "://" in path:
         return
@@ -81,7 +81,7 @@ def imported(name: str) -> ModuleType:
 
 
 def hint(name: str, error: BaseException) -> str:
-    """The mend where ``module:NAME`` was not found; "" where the module is there, and something else is wrong."""
+    """Return the mend where ``module:NAME`` was not found; "" where the module is there and something else is wrong."""
     top = name.partition(":")[0].partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != top:
         return ""
@@ -92,7 +92,7 @@ def hint(name: str, error: BaseException) -> str:
 
 
 def sent() -> list[str]:
-    """The files and package folders of the modules wanted until now, for the ``py_modules`` of Ray's runtime_env."""
+    """Return files and package folders of the modules wanted until now, for the ``py_modules`` of Ray's runtime_env."""
     files = {} if _finder is None else _finder.files
     return [str(file.parent if file.name == "__init__.py" else file) for file in files.values()]
 

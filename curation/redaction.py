@@ -21,7 +21,7 @@ _KEY = re.compile(
 
 
 def redacted(text: str) -> str:
-    """The text without the passwords and signatures of URLs; a user's name alone is hidden in http(s) URLs only."""
+    """Return the text without passwords and signatures of URLs; a user's name alone is hidden only in http(s) URLs."""
     return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(_hidden, text))
 
 

@@ -110,7 +110,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def instance_of(kind: type[T]) -> Callable[[str, Any], T]:
-    """For ``accept``: constants of one type."""
+    """Return a function for ``accept`` that takes constants of one type."""
 
     def accept(path: str, found: object) -> T:
         if not isinstance(found, kind):

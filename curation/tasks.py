@@ -58,7 +58,7 @@ HEAD = "node:__internal_head__"
 
 
 def off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
-    """The number of CPUs for tasks that ask for none, and the options that keep them off the head if there are others.
+    """Return the CPUs for tasks that ask for none, and options that keep these off the head if there are other nodes.
 
     If the other nodes go, the tasks run on the head all the same.
     """
@@ -91,7 +91,7 @@ def root(error: BaseException) -> BaseException:
 
 
 def cause(error: BaseException, stage: str) -> CurationError:
-    """The error to raise in the driver for an error of Ray: the user's mistake that a task found, or a failed stage."""
+    """Return the error to raise in the driver for an error of Ray: a user's mistake in a task, or a failed stage."""
     found = root(error)
     if isinstance(found, UserError):
         return found

@@ -62,7 +62,7 @@ class Checkpointing(TrainerCallback):
     """
 
     def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
-        """``kept`` stores checkpoints where the workers do not share the folder of ``partial``."""
+        """Take ``kept``, which stores checkpoints where the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
         self._saved = self._asked = time.monotonic()
         self._is_preempted = False
@@ -118,7 +118,7 @@ class Progress(TrainerCallback):
     """Logs the loss, rows/s and the seconds left at each logging interval, and passes the rows done to ``update``."""
 
     def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
-        """``num_rows``: over all epochs."""
+        """Take ``num_rows``, counted over all epochs."""
         self._name = name
         self._num_rows = num_rows
         self._update = update

@@ -165,7 +165,7 @@ class Folded:
 
 
 def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, cluster_M: Int64s | None = None) -> Int64s:
-    """The fold of each row, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn.
+    """Return each row's fold, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn.
 
     With ``cluster_M`` whole clusters are dealt, so that folds have about as many rows and as many right ones.
 
@@ -204,7 +204,7 @@ def calibrated(raw_M: Float64s, correct_M: Bools) -> Bent:
 
 
 def averaged_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
-    """The mean of the rising lines with a bend at one of ``KNEES``, each weighed by its likelihood, if there is one."""
+    """Return the mean of rising lines with a bend at one of ``KNEES``, weighed by their likelihood, if there is one."""
     found = [line_of(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
     lines = [line for line in found if line is not None]
     if not lines:
@@ -252,7 +252,7 @@ def _filled(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) -> Float
 def _averaged(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int] = (), rising: Sequence[int] = ()
 ) -> Logistic:
-    """The mean of logistic regressions under all priors, each weighed by its evidence (Bayesian model averaging).
+    """Return the mean of logistic regressions under all priors, weighed by their evidence (Bayesian model averaging).
 
     ``scale_K``: deviations to which the columns are brought; a column of ``leads`` has each of ``LEADS`` in turn.
     ``rising``: columns whose weights are not below 0.

@@ -66,5 +66,5 @@ def part(index: int, of: int) -> Iterator[None]:
 
 
 def current() -> FitCourse | None:
-    """Where fits that are launched now note how far they are; None where nobody asks."""
+    """Return where fits that are launched now note how far they are; None where nobody asks."""
     return _course.get()

@@ -112,7 +112,7 @@ class DpoTrainer(SftTrainer):
     """Trains on batches of :func:`pair_batch`."""
 
     def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: object) -> None:
-        """``reference``: the model that is compared with; None: the trained one without its adapter."""
+        """Take the ``reference`` model to compare with; None: the trained one without its adapter."""
         super().__init__(loader, loss=self._of_pairs, first_step=None, **settings)
         self._beta, self._reference = beta, reference
         self._targets = self._reference_2B = torch.empty(0)

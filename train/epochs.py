@@ -46,7 +46,7 @@ class RowObjective(Protocol):
         ...
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """A micro-batch with ``row_ids`` and ``labels``; the items of a step are its labels that are not ignored."""
+        """Return a micro-batch with ``row_ids`` and ``labels``; a step's items are its labels that are not ignored."""
         ...
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> Guarded:

@@ -43,7 +43,7 @@ class TrainProcess:
     """A process that trains one model at a time, several in turn; after it dies a new one starts."""
 
     def __init__(self, config: TrainSection, *, hold_cpus: bool = True) -> None:
-        """``hold_cpus``: Ray keeps its CPUs from others as long as it lives."""
+        """Take ``hold_cpus``: Ray keeps its CPUs from others as long as it lives."""
         self._make = ray.remote(_Worker).options(
             **nodes.held(config.per_worker if hold_cpus else {**config.per_worker, "CPU": 0}), max_restarts=0
         )
@@ -140,7 +140,7 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
 
 
 def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-    """The worker group of Ray Train that does what :func:`launch` does."""
+    """Run the worker group of Ray Train that does what :func:`launch` does."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
         loop,

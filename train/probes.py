@@ -102,7 +102,7 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
 
 
 def _decomposed(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """The squared singular values above rounding, and the left singular vectors [N, R], by the smaller Gram matrix."""
+    """Return squared singular values above rounding, and left singular vectors [N, R], by the smaller Gram matrix."""
     num_rows, width = scaled_ND.shape
     value_R, vector_RR = torch.linalg.eigh(scaled_ND @ scaled_ND.T if num_rows <= width else scaled_ND.T @ scaled_ND)
     kept_R = value_R > max(float(value_R[-1]), 1e-12) * 1e-9
@@ -143,7 +143,7 @@ class FittedClasses(NamedTuple):
 
 
 def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> LabelledRows:
-    """The rows with the place of their label among the classes, as a number ``LABEL``, and their gold classes."""
+    """Return the rows with their label's place among the classes, as a number ``LABEL``, and their gold classes."""
     label_N, gold_N = (
         places(io.take(table, rows.row_ids_N, [name])[name].combine_chunks(), closed.classes)
         for table, name in ((labels, LABEL), (closed.examples, "gold"))

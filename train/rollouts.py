@@ -82,7 +82,7 @@ class TransformersRollouts:
     """Draws with ``generate`` of the trained model itself."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", config: RolloutsConfig, ends: Sequence[int]) -> None:
-        """``ends``: the tokens that end an answer."""
+        """Take ``ends``: the tokens that end an answer."""
         self._tokenizer, self._config, self._ends = tokenizer, config, list(ends)
 
     def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
@@ -96,7 +96,7 @@ class TransformersRollouts:
         return [found[place] for place in range(len(wanted))]
 
     def close(self) -> None:
-        """Nothing is held but the trained model."""
+        """Do nothing: only the trained model is held."""
 
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:
         """Return the answers to prompts that fit one batch."""
@@ -198,7 +198,7 @@ class _Drawing(LogitsProcessor):
 
 @contextmanager
 def _generating(trainer: Any) -> Iterator[Any]:
-    """The trained model with all its weights here, in evaluation mode, as TRL itself generates with it."""
+    """Yield the trained model with all its weights here, in evaluation mode, as TRL itself generates with it."""
     from trl.models.utils import unwrap_model_for_generation
 
     with (

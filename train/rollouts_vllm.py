@@ -37,7 +37,7 @@ _asleep: list[Any] = []
 
 
 def uses_vllm(config: GrpoConfig, architecture: str) -> bool:
-    """Whether ``rollouts.backend`` stands for vLLM here: ``auto`` does with a GPU, if vLLM can draw for the training.
+    """Return whether ``rollouts.backend`` is vLLM here: ``auto`` is with a GPU, if vLLM can draw for the training.
 
     Args:
         config: the training's.
@@ -228,7 +228,7 @@ class VllmRollouts:
 
 
 def _group_of(size: int) -> Any:
-    """The group of this worker and the others of its engine, which stand side by side; ``None`` where it has its own.
+    """Return the group of this worker and the others of its engine, side by side; ``None`` where it has its own.
 
     All workers must ask for theirs together.
 

@@ -24,7 +24,7 @@ Trust = TypeVar("Trust", bound=StateTrust)
 
 
 def rounded(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
-    """The trust function with the type to score in that ``config`` asks for, if it keeps the order; noted on record.
+    """Return the trust function with the type to score in that ``config`` asks for, if it keeps the order; note it.
 
     Where the held-out rows are all right or all wrong, only the overlap is looked at.
     """
@@ -37,7 +37,7 @@ def rounded(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
 
 
 def decided(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools, asked: ScoreDtype) -> Json:
-    """The type that is ``taken`` in view of held-out scores in float32 and in the type ``asked``, and why, as JSON."""
+    """Return the type ``taken`` in view of held-out scores in float32 and in the type ``asked``, and why, as JSON."""
     found = compared(exact_M, rounded_M, correct_M)
     kept = found["overlap"] >= LEAST_OVERLAP and found["auc_change"] <= MOST_AUC
     return {"asked": asked, "taken": asked if kept else "float32", **found}

@@ -116,7 +116,7 @@ def train_sft(
 
 
 def collate(rows: Sequence[TrainingRow], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
-    """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
+    """Pad a batch on the right: ``input_ids``, ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
 
     With ``mean_trust`` also ``weights`` float32 [B, 1]: each row's trust over it.
 

@@ -161,7 +161,7 @@ class _Stack:
     """The labelled rows that are used, and what has been fitted on them."""
 
     def __init__(self, rows: LabelledRows, config: TrustConfig, recipe: Recipe, seed: int) -> None:
-        """``rows`` with their numbers; all that are in a part are used."""
+        """Take ``rows`` with their numbers, and use all that are in a part."""
         self._rows, self._config, self.recipe, self._seed = rows, config, recipe, seed
         self._used_M = np.flatnonzero(rows.part_N >= 0)
         self.correct_M = rows.correct_N[self._used_M]
@@ -233,7 +233,7 @@ class _Stack:
         return {"taken": name, "candidates": [], "reason": reason}
 
     def fit_probes(self) -> None:
-        """A linear probe of each state, and of all inputs side by side where there are several."""
+        """Fit a linear probe of each state, and of all inputs side by side where there are several."""
         pca = self._components()
         rows = self._rows if pca is None else projected(self._rows, pca)
         hidden_MD, sizes = rows.hidden_ND[self._used_M], rows.sizes
@@ -258,7 +258,7 @@ class _Stack:
         self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
     def fit_networks(self, fit_network: FitNetwork | None) -> None:
-        """A network a fold; a new row's logit is that of their mean probability."""
+        """Fit a network a fold; a new row's logit is that of their mean probability."""
         fold_N = np.full(len(self._rows.part_N), UNUSED, dtype=np.int8)
         fold_N[self._used_M] = self._folded.fold_M
         rows, settings, pca = self._rows._replace(part_N=fold_N), self.recipe.network(self._config), self._components()
@@ -285,7 +285,7 @@ class _Stack:
         self._members.append((NETWORKS, out_M))
 
     def fit_class_probe(self) -> None:
-        """The log-odds of each row's label by a probe of the prompt's states, where labels are a closed set."""
+        """Fit a probe of the prompt's states for the log-odds of each row's label, where labels are a closed set."""
         found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
         if found is not None and varies(found.out_of_fold_M):
             self._class_probe = found.probe

@@ -98,7 +98,7 @@ class Division:
         return num_full * self.num_per_step + -(-rest // (self.micro_batch_size * self.num_workers))
 
     def micro_batch(self, epoch: int, number: int) -> Int64s:
-        """The rows of this worker's micro-batch ``number`` of an epoch; in the last step they may be fewer, or none.
+        """Return the rows of this worker's micro-batch ``number`` of an epoch; in the last step maybe fewer, or none.
 
         Rows of similar length go to the workers at the same time.
         """
@@ -162,7 +162,7 @@ class TokenSource:
         chat_template: bool,
         with_trust: bool = False,
     ) -> None:
-        """``with_trust``: also read the column ``trust``."""
+        """Read the column ``trust``, too, if ``with_trust`` is set."""
         self._table = lance.dataset(rows.uri, version=rows.version)
         self._tokenizer, self._max_length, self._chat_template = tokenizer, max_length, chat_template
         self._columns = [*self.text, "trust"] if with_trust else [*self.text]
@@ -246,7 +246,7 @@ class Loader(DataLoader[Any]):
     """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
 
     def __init__(self, source: TokenSource, positions_N: Int64s, division: Division, **settings: Any) -> None:
-        """``settings``: of ``torch.utils.data.DataLoader``."""
+        """Take the ``settings`` of ``torch.utils.data.DataLoader``."""
         self._numbers = _MicroBatchNumbers(division)
         super().__init__(_Blocks(source, positions_N, division, self._numbers), batch_sampler=self._numbers, **settings)
 
@@ -262,7 +262,7 @@ class _MicroBatchNumbers(BatchSampler):
         self._division, self.epoch = division, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """``transformers`` calls this too, below a sampler that skips batches."""
+        """Set the epoch; ``transformers`` calls this too, below a sampler that skips batches."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:

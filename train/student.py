@@ -85,7 +85,7 @@ def train_student(
 
 
 def _train(task: Json) -> None:
-    """The function that each worker runs."""
+    """Train the student in each worker."""
     config: LmStudentConfig = task["config"]
     torch.set_num_threads(config.cpus_per_worker)
     output, note = place(task["output"]), place(task["note"])

@@ -51,7 +51,7 @@ class FirstStep:
     """
 
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
-        """``name`` is the training's; ``ignored`` the label of positions that do not count."""
+        """Take the training's ``name``, and ``ignored``, the label of positions that do not count."""
         self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
         self._end: str = tokenizer.eos_token
         self._sums, self._instead = Sums(), ""
@@ -311,7 +311,7 @@ class Guarded(Trainer):
 
 
 def _cause(error: BaseException | None) -> OSError | None:
-    """The error of the file system behind an error; torch's writer of archives hides it in a ``RuntimeError``."""
+    """Return the file system's error behind an error; torch's writer of archives hides it in a ``RuntimeError``."""
     while error is not None:
         if isinstance(error, OSError):
             return error
@@ -327,7 +327,7 @@ class SftTrainer(Guarded):
     def __init__(
         self, loader: Any, loss: Callable[..., torch.Tensor], first_step: FirstStep | None, **settings: Any
     ) -> None:
-        """``loader``: a :class:`train.stream.Loader`; ``loss``: of logits, labels, number of tokens, and weights.
+        """Take ``loader``, a :class:`train.stream.Loader`, and ``loss``, of logits, labels, number of tokens, weights.
 
         ``first_step`` looks at the first step's logits before any weight changes; None looks at nothing.
         """

@@ -73,7 +73,7 @@ class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
     def __init__(self, folder: Path | None, course: FitCourse | None) -> None:
-        """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
+        """Keep the checkpoints in ``folder`` where Ray Train does not: in a process that trains alone."""
         context, self._folder, self._course = ray.train.get_context(), folder, course
         self.rank, self.size = context.get_world_rank(), context.get_world_size()
         self._last = time.monotonic()
@@ -119,7 +119,7 @@ class _RayShard(Shard):
 
 
 def _train(task: Json) -> None:
-    """The function that each worker runs."""
+    """Fit the trust function in each worker."""
     origin = task["origin"]
     config = TrustConfig.model_validate(origin["config"])
     torch.set_num_threads(config.cpus_per_worker)

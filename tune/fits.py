@@ -260,7 +260,7 @@ class _FitNumbers(Searcher):
         self._on_done(trial, len(self._journal))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Ray Tune saves the searcher of an experiment, but the journal is what a search goes on from."""
+        """Return nothing: Ray Tune saves the searcher of an experiment, but a search goes on from the journal."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:

@@ -54,7 +54,7 @@ class Halving:
         self._rungs: dict[int, Sequence[float]] = {}
 
     def tell(self, number: int, fit: JsonView | None) -> None:
-        """The rungs of a trial (the key ``rungs`` of its fit's record); none of one that failed or has no network."""
+        """Record a trial's rungs (the key ``rungs`` of its fit's record); none if it failed or has no network."""
         self._rungs[number] = () if fit is None else fit.get("rungs", ())
 
     def bar(self, number: int) -> Bar | None:

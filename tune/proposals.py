@@ -28,7 +28,7 @@ class Listed:
         return self._points[number]
 
     def tell(self, number: int, value: float | None) -> None:
-        """A list learns nothing."""
+        """Do nothing: a list learns nothing."""
 
 
 class Sampled:

@@ -122,7 +122,7 @@ class Head:
 
 
 def node_types() -> set[str]:
-    """The types of the cluster's nodes by name, of either version of Ray's autoscaler; "" of a node without one."""
+    """Return the names of the cluster's node types, by either version of Ray's autoscaler; "" of a node without one."""
     import ray
     from ray.autoscaler.v2.sdk import get_cluster_status
     from ray.experimental.internal_kv import _internal_kv_get
@@ -135,7 +135,7 @@ def node_types() -> set[str]:
 
 
 def spill_folder() -> str | None:
-    """The folder to which the object store of this process's own Ray spills; None where it joined another one's."""
+    """Return the folder to which this process's own Ray spills objects; None where it joined another Ray."""
     from ray._private import worker
 
     node = worker._global_node

@@ -10,7 +10,7 @@ PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow
 
 @cache
 def versions() -> Mapping[str, str]:
-    """The Python version and those of the packages that a result depends on, as this process found them first."""
+    """Return the versions of Python and of the packages a result depends on, as this process found them first."""
     return MappingProxyType(ask_versions()())
 
 

@@ -130,7 +130,7 @@ def _saved(cut: JsonView, short: int) -> Iterator[str]:
 
 
 def shift_words(item: JsonView) -> str:
-    """How far a round's rows, and those of it that are kept, differ from the labelled ones; empty if untested."""
+    """Return in words how far a round's rows, and the kept ones, differ from the labelled ones; empty if untested."""
     shift, foreign = item["shift"], item["foreign"]
     words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
     if (passing := foreign["passing"]) is not None:

@@ -139,7 +139,7 @@ def status_json(shown: Shown) -> Json:
 
 
 def spent_on(config: RunConfig | FilterConfig) -> Json | None:
-    """Questions to a server and what they cost, at most that of questions without an answer; ``None`` of no server."""
+    """Return the questions to a server and their cost, at most that of unanswered ones; ``None`` without a server."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir() or (spending := spending_in(str(folder))) is None:
         return None
@@ -189,7 +189,7 @@ def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | 
 
 
 def _under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
-    """The newest progress event of each stage that has not ended since; of a dead driver without speed and actors."""
+    """Return the newest progress event of each stage that has not ended; of a dead driver without speed and actors."""
     found: dict[str, Json] = {}
     for event in events:
         if event["event"] == "progress":

@@ -25,7 +25,7 @@ def arms_table(content: Json) -> str:
 
 
 def verdict_lines(content: Json) -> list[str]:
-    """The verdict on a run in a sentence, then each finding with what to do next; none where no arm ranks by trust."""
+    """Return a run's verdict in a sentence, then each finding and what to do next; none where no arm ranks by trust."""
     found = content.get("verdict")
     if found is None:
         return []
@@ -46,7 +46,7 @@ def feature_lines(content: Json) -> list[str]:
 
 
 def combined_table(content: Json) -> str:
-    """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
+    """Return a line each for teacher, base and arms over all runs: per cent, 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
@@ -68,7 +68,7 @@ def combined_table(content: Json) -> str:
 
 
 def compared_table(content: Json) -> str:
-    """The runs, what differs in their configurations, one line a measure: each run's value, and minus the first's."""
+    """Return the runs, how their configurations differ, and a line a measure: each run's value, minus the first's."""
     lines = []
     for number, run in enumerate(content["runs"], 1):
         verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
@@ -115,7 +115,7 @@ def forecast_table(forecast: Json) -> str:
 
 
 def costs_table(costs: Json) -> str:
-    """A saved forecast beside what its stages have used since, a line an amount, and whether it is in the interval."""
+    """Return a saved forecast beside what its stages have used, a line an amount, and whether it is in the interval."""
     from curation.report.costs import in_words
 
     lines = [f"{'forecast of ' + costs['made']:<44}{'forecast':>16}{'actual':>16}  95 % interval"]

@@ -74,7 +74,7 @@ class Section(BaseModel):
 
     @classmethod
     def part_of(cls, section: "Section") -> Self:
-        """This section with its keys as they are in one that has them all."""
+        """Make this section from one that has all its keys."""
         return cls(**{name: getattr(section, name) for name in cls.model_fields})
 
     @property

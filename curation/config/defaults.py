@@ -118,7 +118,7 @@ def filled(given: Mapping[str, object], domain: Defaults) -> Json:
 
 
 def class_named(name: str) -> Any:
-    """The class of a domain: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of any module.
+    """Return a domain's class: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of any module.
 
     Raises:
         ImportError, AttributeError, ValueError: no such class exists.

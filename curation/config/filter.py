@@ -184,7 +184,7 @@ class FilterTeacherConfig(Section):
     )
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
-        """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours.
+        """Return how to ask the teacher of a package with these ``answers``: what it answers is theirs, the rest ours.
 
         The answers are a server's, or a model's that answers or reads.
         """

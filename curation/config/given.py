@@ -85,7 +85,7 @@ class GivenConfig(Section):
 
 
 def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
-    """The arms of a run that names none: its numbers too, and without log-probabilities no other free signals."""
+    """Return the arms of a run that names none: also its numbers; without log-probabilities no other free signals."""
     endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
     others = [arm for arm in default if arm not in FREE]
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
@@ -113,7 +113,7 @@ def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
 
 
 def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """The sections of a run whose labels are given (:func:`labelled_elsewhere`): each domain knows the columns."""
+    """Return the sections of a run with given labels (:func:`labelled_elsewhere`), so that domains know the columns."""
     teacher = value["teacher"]
     filled = labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}

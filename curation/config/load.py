@@ -63,7 +63,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
-    """The configuration that a caller in Python gives: itself, the path of a YAML file, or a mapping with its keys.
+    """Return the configuration that a Python caller gives: itself, a YAML file's path, or a mapping with its keys.
 
     Raises:
         ConfigError: as for :func:`load_config`, or it is none of these.
@@ -213,7 +213,7 @@ def _place(node: list[Any], part: str, where: str) -> int:
 
 
 def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
-    """The configuration with absolute paths or URLs for all that is beside it; ``at`` is where the item stands."""
+    """Return the configuration with absolute paths or URLs for all that is beside it; ``at`` is the item's place."""
 
     def joined(key: str, value: str) -> Place:
         return roots.get((*at, key), root) / value

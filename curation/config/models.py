@@ -97,7 +97,7 @@ class StudentConfig(TrainSection):
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """None, where a method names none."""
+        """Return the presets by name, none unless the method names some."""
         return {}
 
     def to_key(self) -> Json:
@@ -178,7 +178,7 @@ class EpochsConfig(LmStudentConfig):
         return self.epochs or (3 if num_rows < 2_000 else 1)
 
     def num_steps(self, num_rows: int) -> int:
-        """The optimizer steps for ``num_rows`` rows that are trained on; the last one of an epoch may have fewer."""
+        """Return the optimizer steps for ``num_rows`` trained rows; the last one of an epoch may have fewer rows."""
         return -(-num_rows // self.global_batch_size) * self.num_epochs(num_rows)
 
 

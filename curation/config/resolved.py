@@ -64,7 +64,7 @@ def _trust(config: RunConfig, domain: Defaults) -> str:
 
 
 def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:
-    """Who reads the labels that came with the rows, and what trust reads of them."""
+    """Return who reads the labels that came with the rows, and what trust reads of them."""
     reader = config.teacher.reader
     if reader is None:
         return f"no model is asked; trust reads {', '.join(numbers)}"
@@ -112,7 +112,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
 
 
 def too_few_verified(config: RunConfig) -> Iterator[str]:
-    """A warning where fewer rows are checked than are selected, so that unchecked ones are selected in any case."""
+    """Yield a warning where fewer rows are checked than selected, so that unchecked ones are selected in any case."""
     selection = config.selection
     if selection.verify is not None and selection.budget.n is not None and selection.verify < selection.budget.n:
         yield (
@@ -184,7 +184,7 @@ def _origin(domain: Defaults, changed: list[str]) -> str:
 
 
 def _chat(config: RunConfig) -> str:
-    """Whether templates are used, and the ``chat_preset`` that a model's path suggests (which is not applied)."""
+    """Return whether templates are used, and which ``chat_preset`` a model's path suggests (it is not applied)."""
     on = {
         "teacher": config.teacher.chat_template,
         "student": config.student.chat_template,
@@ -205,7 +205,7 @@ def _chat(config: RunConfig) -> str:
 
 
 def _family(path: str) -> str | None:
-    """The one family of ``CHAT_PRESETS`` that the last part of a model's path names; None for none or several."""
+    """Return the one family of ``CHAT_PRESETS`` named by the last part of a model's path; None for none or several."""
     name = path.rstrip("/").rpartition("/")[2].lower()
     named = [family for family, pattern in _FAMILIES.items() if re.search(pattern, name)]
     return named[0] if len(named) == 1 else None

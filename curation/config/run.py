@@ -101,7 +101,7 @@ class CoreConfig(RowsConfig):
 
     @classmethod
     def _with_gold_arms(cls, value: Json) -> Json:
-        """With an audit set, the gold arms are among the arms that are not named; grades are no gold labels."""
+        """Add the gold arms to arms that are not named, if there is an audit set; grades are no gold labels."""
         splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
         is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None
         is_audited = isinstance(splits, Mapping) and splits.get("audit") is True

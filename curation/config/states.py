@@ -57,7 +57,7 @@ def is_of_prompt(name: str) -> bool:
 
 
 def layers_of(names: Iterable[str]) -> tuple[int, ...]:
-    """The layers of these states: the last layer first, the others ascending; the last layer if there are no states."""
+    """Return the layers of these states: the last layer first, the others ascending; without states the last layer."""
     return tuple(sorted({parse(name).layer for name in names} or {LAST}))
 
 

@@ -133,7 +133,7 @@ class TrustConfig(TrainSection):
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """The rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B and Qwen3-0.6B)."""
+        """Return the rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B, Qwen3-0.6B)."""
         return {
             "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
             "world_knowledge_qwen3": {"learning_rate": 5e-5, "class_weight": 0.5},

@@ -150,7 +150,7 @@ class Domain:
     """Options that :meth:`settle` decides where the configuration leaves them out."""
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """The options of ``settles`` that fit all labelled rows of a source together; ``where`` names them in messages.
+        """Return the options of ``settles`` that fit all labelled rows of a source; ``where`` names it in messages.
 
         A run keeps them, so that all its tasks read rows in the same way. By default none.
 
@@ -190,11 +190,11 @@ class Domain:
         return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """The completions from which the teacher chooses the most likely; ``None`` (the default): it writes its own."""
+        """Return the completions of which the teacher picks the likeliest; ``None``, the default: it writes its own."""
         return None
 
     def candidates(self, example: Example) -> tuple[str, ...] | None:
-        """All completions that answer a row, for constrained decoding; ``None`` if the domain does not list them.
+        """Return all completions that answer a row, for constrained decoding; ``None`` if the domain lists none.
 
         None of them has to be the beginning of another, but one that is can still be chosen (docs/method.md). By
         default the options.
@@ -206,14 +206,14 @@ class Domain:
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """All labels that a row may have, where they are few and the same for every row; ``None``, the default: else.
+        """Return all labels that a row may have, if they are few and equal for all rows; else ``None``, the default.
 
         By default the places of a selection are divided among them (``selection.quota``).
         """
         return None
 
     def num_answers(self, example: Example) -> int | None:
-        """The number of answers among which a uniform guess chooses, by default of candidates; ``None`` if unknown."""
+        """Return how many answers a uniform guess chooses from, by default the candidates; ``None`` if unknown."""
         listed = self.candidates(example)
         return None if listed is None else len(listed)
 
@@ -247,7 +247,7 @@ class Domain:
         return type(self).is_correct is Domain.is_correct
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """The reason why no answer to a row can be right by its gold label, which is the kind of a row error; or "".
+        """Return why no answer to a row can be right by its gold label, after the kind of this row error; or "".
 
         By default it is asked whether :meth:`answer` is right once :meth:`parse` has read it.
         """
@@ -380,7 +380,7 @@ def require_texts(**options: object) -> None:
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:
-    """The result and "", or None and the error on one line; a domain is users' code, so it may raise anything."""
+    """Call ``function``; return its result and "", or None and the error in a line: users' code may raise anything."""
     try:
         return function(*arguments), ""
     except RowError as error:

@@ -155,7 +155,7 @@ class AnswerTally:
         return (None if self._as_alone[best] == self.num_rows else best), warning * (doubt != "" and best in _NUMBERS)
 
     def _fitting(self) -> tuple[list[str], str]:
-        """The readings that may be meant, and a doubt about numbers or "": of those the likelier, columns' names first.
+        """Return the readings that may be meant, column names first, of numbers the likelier; and a doubt or "".
 
         A 0, or the number of the last option where they count from 1, is read by one of them alone.
         """

@@ -101,7 +101,7 @@ class Chess(Domain):
         return Identity(f"{board} {side} {castling} {square}")
 
     def candidates(self, example: Example) -> tuple[str, ...]:
-        """The legal moves in the order of their UCI notation; none begins with another: promotions name their piece."""
+        """Return the legal moves in the order of UCI notation; none begins with another: promotions name the piece."""
         return tuple(sorted(f" {move.uci()}" for move in read_fen(example["fen"]).legal_moves))
 
     def position(self, example: Example) -> str:
@@ -128,7 +128,7 @@ class Chess(Domain):
         return None if rating is None else float(rating)
 
     def vocabulary(self) -> Vocabulary:
-        """One token per header value, piece on a square, square and promotion: a position has about 40 tokens."""
+        """Return a token per header value, piece on a square, square and promotion: a position has about 40 tokens."""
         squares = chess.SQUARE_NAMES
         castling = ["-"] + [
             "".join(flag for bit, flag in enumerate("KQkq") if mask >> bit & 1) for mask in range(1, 16)

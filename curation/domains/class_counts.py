@@ -40,7 +40,7 @@ def held(labels: pa.Array, sets: LabelSets) -> Bools:
 
 
 def given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
-    """The answered rows of a labels table by class, the empty set last, int64 [C + 1]; rows with, without a set [2]."""
+    """Count a table's answered rows by class, the empty set last, int64 [C + 1]; rows with and without a set [2]."""
 
     def counted(fragments: Sequence[int] | None) -> Int64s:
         total = np.zeros(len(sets.classes) + 3, dtype=np.int64)
@@ -116,7 +116,7 @@ Grouping = Sequence[str] | RarestClass
 
 
 def places(labels: pa.Array, classes: Grouping) -> Int64s:
-    """The place of each label among the C classes, int64 [N]; C for a null, and for a label that is none of them."""
+    """Return the place of each label among the C classes, int64 [N]; C for a null or a label that is none of them."""
     if isinstance(classes, RarestClass):
         return classes.places(labels)
     found = pc.index_in(labels, value_set=pa.array(classes, pa.string()))
@@ -124,7 +124,7 @@ def places(labels: pa.Array, classes: Grouping) -> Int64s:
 
 
 def given(labels: TableRef, classes: Grouping) -> Int64s:
-    """The answered rows of a labels table by label: of the C classes, then without a readable one, int64 [C + 1]."""
+    """Count the answered rows of a labels table by label: of C classes, then without a readable one, int64 [C + 1]."""
 
     def counted(fragments: Sequence[int] | None) -> Int64s:
         total = np.zeros(len(classes) + 1, dtype=np.int64)

@@ -210,7 +210,7 @@ class Classification(Domain):
         return f" {self._words[label]}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The class whose words the completion is, up to white space, or the set that its lines state; or ``None``."""
+        """Return the class whose words the completion is, up to white space, or the set of its lines; or ``None``."""
         if self.label_sets is not None:
             return self.label_sets.parse(completion)
         words = " ".join(completion.split())

@@ -20,7 +20,7 @@ NEARLY_ALL = 0.95
 
 
 def is_bare(domain: Domain, completion: str, label: str, example: Example) -> bool:
-    """Whether a completion states only its label, apart from surrounding white space; a chosen option always does."""
+    """Return whether a completion is only its label, apart from white space around it; a chosen option always is."""
     if attempt(domain.options, example)[0] is not None:
         return True
     answer, _ = attempt(domain.answer, label, example)
@@ -33,7 +33,7 @@ def format_of(num_bare: int, num_rows: int) -> Format:
 
 
 def gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
-    """The completion for gold arms if the weak arms have the format ``weak`` (``selection.gold_rollouts.source``).
+    """Return where gold arms have completions from, given the weak arms' format (``selection.gold_rollouts.source``).
 
     ``num_solved`` of the ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are never
     mixed; otherwise the rows of an arm would differ in more than their labels.

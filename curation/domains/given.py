@@ -179,7 +179,7 @@ def reading(domain: Domain, given: GivenConfig | None) -> Domain:
 
 
 def completion_of(domain: Domain, example: Example) -> str | None:
-    """The completion that came with a row, as :meth:`GivenLabels.given_completion`; ``None`` for other domains."""
+    """Return the completion that came with a row (:meth:`GivenLabels.given_completion`); ``None`` in other domains."""
     given = getattr(domain, "given_completion", None)
     return None if given is None else str(given(example))
 

@@ -61,7 +61,7 @@ def question_of(domain: str, identity: Identity) -> int:
 
 
 def same_question(one: Identity, other: Identity) -> Rule | None:
-    """In which way two rows ask the same question; ``None`` if they do not.
+    """Return in which way two rows ask the same question; ``None`` if they do not.
 
     The texts are equal, and so are the parts (``same``), or the sets of parts (``permuted``), or the rows share at
     least two parts (``near_copy``; one if both have two). Many questions have the text "Which of the following is
@@ -106,7 +106,7 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
 
 
 def look(text: str) -> str:
-    """A short text as it looks: equal for two that differ in Unicode's forms, unseen signs or confusable letters."""
+    """Return a short text as it looks: equal for two of other Unicode forms, unseen signs or confusable letters."""
     return " ".join(composed(text).translate(_CONFUSABLE).translate(_QUOTES).split())
 
 

@@ -28,7 +28,7 @@ class SetFormat(NamedTuple):
 
 
 def set_format(multi: object) -> SetFormat | None:
-    """The format that ``domain.multi`` gives: true, or a mapping of ``separator`` and ``empty``; ``None`` of false.
+    """Return the format that ``domain.multi`` gives: true, or a mapping of ``separator`` and ``empty``; None of false.
 
     Raises:
         ConfigError: it is something else, or one of the two is no text.
@@ -67,7 +67,7 @@ def names_in(value: Any, form: SetFormat) -> list[str]:
 
 
 def listed(text: str) -> list[Any] | None:
-    """The items of a text that is a list in JSON or in Python's writing, as ``['a', 'b']``; ``None`` of another."""
+    """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
         return None
@@ -81,7 +81,7 @@ def listed(text: str) -> list[Any] | None:
 
 
 def nearest_class(name: str, classes: Iterable[str]) -> str:
-    """A hint at the class that is meant: one that differs in case alone, or the nearest; empty without such a one."""
+    """Return a hint at the class that is meant: one that differs in case alone, or the nearest; empty without one."""
     known = list(classes)
     alike = [other for other in known if other.casefold() == name.casefold()]
     found = alike or difflib.get_close_matches(name, known, n=1)
@@ -164,7 +164,7 @@ class LabelSets:
         return "".join(self._line(name, "yes" if name in names else "no") for name in self._words)
 
     def parse(self, completion: str) -> str | None:
-        """The set that a line for each class states, in any order; ``None`` where a class has no line, or two."""
+        """Return the set that a line for each class states, in any order; ``None`` if a class has no line, or two."""
         lines = [look(line) for line in completion.strip().split("\n")]
         if len(lines) != len(self._words):
             return None

@@ -149,7 +149,7 @@ class Math(Domain):
         return f"Problem: {example['problem']}\n{CUE}"
 
     def identity(self, example: Example) -> Identity:
-        r"""The problem without white space, letter case, LaTeX's spacing and sizing, and the final punctuation mark.
+        r"""Return the problem without white space, letter case, LaTeX's spacing and sizing, and the final punctuation.
 
         Every operator, sign and digit stays: ``2+3`` is not ``2-3``, and ``2 3`` is not ``23``.
         """
@@ -195,7 +195,7 @@ class Math(Domain):
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last ``\boxed`` or ``\fbox`` of ``text`` (of nested boxes the outer one), in linear time.
+    r"""Return the content of the last ``\boxed`` or ``\fbox`` of ``text`` (of nested ones the outer), in linear time.
 
     ``None`` if there is no box, or the last one is empty or does not close; ``\boxed 5`` takes the next word.
     """
@@ -222,7 +222,7 @@ def last_box(text: str) -> str | None:
 
 
 def _final(answer: str) -> str:
-    """The answer that a text states in its last box or in words, or is; boxes without words between them are a list.
+    """Return the answer that a text states in its last box or in words, or is; boxes without words between are a list.
 
     Raises:
         RowError: ``bad_value``: it is prose that states none.

@@ -66,7 +66,7 @@ class Mcqa(Domain):
 
     @classmethod
     def traits(cls, options: Mapping[str, object]) -> DomainTraits:
-        """With ``generative``, several lines of at most 512 tokens (the paper gives no limit)."""
+        """Return the traits: with ``generative``, several lines of at most 512 tokens (the paper gives no limit)."""
         if options.get("generative"):
             return DomainTraits(greedy(512, "world_knowledge"), "reasoned")
         return super().traits(options)
@@ -227,7 +227,7 @@ def _checked(row: _ChoiceRow) -> _ChoiceRow:
 
 
 def _listed(raw: JsonView) -> _ChoiceRow:
-    """Reads our format and MMLU's (a list), ARC's and OpenBookQA's (a struct, by label)."""
+    """Read a row in our format or MMLU's (a list), or in ARC's or OpenBookQA's (a struct, by label)."""
     question = _text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]
     struct = isinstance(listed, Mapping)

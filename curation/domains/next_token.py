@@ -53,7 +53,7 @@ class NextToken(Domain):
         return {**example, BEGUN: self._cut(raw, example)[0]}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """The token of the answer before which it is cut; ``None`` if the row has no answer, or one without tokens.
+        """Return the answer's token before which it is cut; ``None`` if the row has no answer, or one without tokens.
 
         Raises:
             RowError: as the other domain's.
@@ -75,7 +75,7 @@ class NextToken(Domain):
         return self._of.prompt(example) + str(example[BEGUN])
 
     def identity(self, example: Example) -> Identity:
-        """The other domain's identity: a puzzle and its text are one question, so that no split knows another's."""
+        """Return the other domain's identity: a puzzle and its text are one question, so no split knows another's."""
         return self._of.identity(example)
 
     def answer(self, label: str, example: Example) -> str:

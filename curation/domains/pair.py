@@ -107,7 +107,7 @@ class AnswerPair(Domain):
                 raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is no part of the prompt: name another")
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """The prompt and the two answers: of a row with ``chosen`` in the order of a hash, else in that of the columns.
+        """Return the prompt and both answers: of a row with ``chosen`` in the order of a hash, else in the columns'.
 
         Raises:
             RowError: ``null_field``, ``not_a_text``; ``same_answers``: the two are equal but for white space; or as the
@@ -134,7 +134,7 @@ class AnswerPair(Domain):
         return label
 
     def _is_ordered(self, raw: Mapping[str, object]) -> bool:
-        """Whether the row's columns say which answer is better: not where they are empty, and the other two are not."""
+        """Return whether the columns say which answer is better: not if they are empty and the other two are not."""
         if not self._ordered or not all(name in raw for name in self._ordered):
             return False
         return _has_any(raw, self._ordered) or not _has_any(raw, self._open)
@@ -167,7 +167,7 @@ class AnswerPair(Domain):
         return tuple(self.answer(label, example) for label in _LETTERS)
 
     def answer(self, label: str, example: Example) -> str:
-        """A space and the letter of the label's answer; or that answer, after a space where the prompt ends in none."""
+        """Return a space and the label's letter; or its answer, after a space where the prompt does not end in one."""
         if self._by == "judge":
             return f" {_LETTERS[label]}"
         return continuation(str(example["question"]), str(example[label]))

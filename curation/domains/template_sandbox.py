@@ -181,7 +181,7 @@ class BoundedEnvironment(SandboxedEnvironment):
         return safe and (not callable(value) or attr in _METHODS)
 
     def wrap_str_format(self, value: object) -> None:
-        """None: ``format`` is no method of the language, as a width makes a text of any length."""
+        """Return None: ``format`` is no method of the language, as a width makes a text of any length."""
 
     def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:
         """Return the result of a method, which costs as many characters as the text or list has whose method it is."""

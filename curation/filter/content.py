@@ -76,7 +76,7 @@ def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
 
 
 def _files(opened: OpenedFilter, cut: str) -> list[Content]:
-    """The data files with the round and the cut that let their rows in; a Lance table once, with its last version."""
+    """Return the data files with the round and cut that let their rows in; a Lance table once, in its last version."""
     found: dict[str, Content] = {}
     for name, stages in opened.described.rounds.items():
         for file in opened.manifest.stages[stages.write.name].outputs["files"]:

@@ -107,7 +107,7 @@ def describe(
     recut: bool,
     first_cut: Settled | None = None,
 ) -> Described:
-    """The stages of a filter over ``rounds``; ``made``: the cut that is recorded, which is kept unless ``recut``.
+    """Return the stages of a filter over ``rounds``; ``made`` is the recorded cut, which is kept unless ``recut``.
 
     With a ``first_cut`` that is on, rows are dropped after their prompt.
 
@@ -167,7 +167,7 @@ def describe(
 
 
 def pooled(rounds: Sequence[Round]) -> list[str]:
-    """The names of the newest rounds that have ``MAX_ROWS`` rows together, or fewer than one round more; newest last.
+    """Return the names of the newest rounds with at most ``MAX_ROWS`` rows together, or of the newest one; newest last.
 
     They are tested together, so that small rounds add up.
     """
@@ -253,7 +253,7 @@ def _looking(
 def _comparing(
     config: FilterConfig, package: TrustPackage, together: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
 ) -> MeasurePoolShift | None:
-    """The stage that compares a round with what the package holds; ``together``: it and the rounds before, by name."""
+    """Return the stage that compares a round with the package; ``together`` has it and the rounds before, by name."""
     sample = package.description.sample
     if not sample.states and not sample.num_texts:
         return None

@@ -108,7 +108,7 @@ def _counted(rounds: Sequence[Round]) -> str:
 
 
 def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
-    """The package of a filter and its teacher as it can be loaded here, if they and the output's place fit each other.
+    """Return a filter's package and its teacher as it can be loaded here, if they and the output's place fit together.
 
     Raises:
         UserError: as :func:`teacher_here`; the output holds other files, or lies in the pool.
@@ -160,7 +160,7 @@ def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
 def open_filter(
     config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, *, recut: bool, guard: lease.Guard
 ) -> OpenedFilter:
-    """The output of a filter, checked against its configuration, with files that are new in the pool as a new round.
+    """Open the output of a filter, checked against its configuration; files that are new in the pool are a new round.
 
     Nothing is written before :meth:`OpenedFilter.save`; ``guard`` is called before anything there is changed for good.
 

@@ -91,7 +91,7 @@ class Scorer:
         self._id_column = id_column
 
     def scored(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
-        """The columns of ``RESULT`` in the order of ``rows``, and the teacher's answers with states, each row once."""
+        """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states, each row once."""
         ids, examples = self._examples(rows)
         if not examples:
             return RESULT.empty_table(), pa.table({})
@@ -147,7 +147,7 @@ def read(domain: Domain, raw: Row) -> Json:
 
 
 def lacking(domain: Domain, columns: Collection[str]) -> list[str]:
-    """The columns that rows lack to be read by a domain: those of the form that lacks the fewest; none if they do."""
+    """Return the columns that rows lack to be read by a domain, in the form that lacks the fewest; none if they fit."""
     forms = [*domain.forms, tuple(domain.columns.names)]
     return min(([name for name in form if name not in columns] for form in forms), key=len)
 

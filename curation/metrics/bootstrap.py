@@ -55,7 +55,7 @@ def _drawn(counts: bytes, seed: int, resamples: int) -> Int64s:
 
 
 def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
-    """The value with the quantiles of the resampled ones as bounds; skips draws in which it is undefined (NaN)."""
+    """Return the value with quantiles of the resampled ones as bounds; skip draws in which it is undefined (NaN)."""
     low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
     return Estimate(value=value, low=float(low), high=float(high), n=n)
 

@@ -76,7 +76,7 @@ def ece(
     weights_N: npt.ArrayLike | None = None,
     cluster_N: Int64s | None = None,
 ) -> Estimate:
-    """The expected calibration error over bins, with an interval for the error of the population over the same bins.
+    """Return the expected calibration error over bins, with an interval for the population's over the same bins.
 
     The estimate is biased upwards, because a bin's gap counts by its size even if it is noise. Both bounds follow from
     how a sum of absolute values varies. The lower bound uses signed noise for bins with a clear gap, and absolute noise
@@ -113,7 +113,7 @@ def brier(
     weights_N: npt.ArrayLike | None = None,
     cluster_N: Int64s | None = None,
 ) -> Estimate:
-    """The Brier score, the mean squared distance of trust from right (1) or wrong (0), with a bootstrap interval."""
+    """Return the Brier score, the mean squared distance of trust from 1 (right) or 0 (wrong), with its interval."""
     trust, correct, weights = _checked(trust_N, correct_N, weights_N)
     if len(trust) == 0:
         return undefined(0)

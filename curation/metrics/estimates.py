@@ -55,7 +55,7 @@ def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflat
 
 
 def over_seeds(values: Sequence[float]) -> SeedEstimate:
-    """The mean of one number over runs that differ only in their seed, with its t interval and standard deviation.
+    """Return the mean of a number over runs that differ only in their seed, with its t interval and standard deviation.
 
     The interval covers other seeds on the same test rows. It does not cover other test rows; each run's own interval
     does. One run has a mean and no spread (NaN); no runs have neither. The caller leaves out, and counts, runs in which

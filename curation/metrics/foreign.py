@@ -161,5 +161,5 @@ def clearest(found: list[Foreign]) -> Foreign:
 
 
 def separable_share(auc: float) -> float:
-    """The share of foreign rows that gives this AUC, if a classifier tells all of them: 2 AUC - 1, at least 0."""
+    """Return the share of foreign rows of this AUC, if a classifier tells all of them: 2 AUC - 1, at least 0."""
     return max(0.0, 2 * auc - 1)

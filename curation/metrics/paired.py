@@ -75,7 +75,7 @@ class Verdict:
 
 
 def recovery(arm: float, base: float, ground_truth: float) -> float | None:
-    """(arm - base) / (ground truth - base) of three accuracies (paper, eq. "Recovery"); None if the two are equal.
+    """Return (arm - base) / (ground truth - base) of accuracies (paper, eq. "Recovery"); None if those two are equal.
 
     1 is full recovery. If ground truth is below base, the ratio is returned unchanged and means little.
     """
@@ -84,7 +84,7 @@ def recovery(arm: float, base: float, ground_truth: float) -> float | None:
 
 
 def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
-    """A recovery with the quantiles of the resampled ones: the arm's gains over the base, divided by ground truth's."""
+    """Return a recovery with quantiles of resampled ones: the arm's gains over the base, divided by ground truth's."""
     ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
     low_R, high_R = np.where(gap_R > 0, ratio_R, -np.inf), np.where(gap_R > 0, ratio_R, np.inf)
     # A quantile between two resamples could lie between a number and infinity.
@@ -111,7 +111,7 @@ def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
 
 
 def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
-    """The verdict on an arm that was tested against ground truth, which gains ``gain`` over the base (in chess: 0).
+    """Return the verdict on an arm tested against ground truth, which gains ``gain`` over the base (in chess: 0).
 
     - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
     - near-lossless: the lower bound of the paired difference lies above -``margin``. The margin is at most half of
@@ -165,7 +165,7 @@ def _earned(
 
 
 def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:
-    """A paired difference with Tango's interval; the counts are out of ``n`` rows, the estimate is for ``num_rows``."""
+    """Return a paired difference with Tango's interval; counts are of ``n`` rows, the estimate is for ``num_rows``."""
     if num_rows == 0:
         return undefined(0)
     low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)

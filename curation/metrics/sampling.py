@@ -8,7 +8,7 @@ from curation.metrics.estimates import CONFIDENCE, Estimate, undefined
 
 
 def share_of_finite(num_right: int, n: int, size: int, *, confidence: float = CONFIDENCE) -> Estimate:
-    """The share of right rows among ``size``, of which ``n`` were drawn, with its exact interval; NaN for no rows.
+    """Return the share of right rows among ``size``, with ``n`` of them drawn, and its exact interval; NaN for no rows.
 
     The interval holds the shares that neither one-sided hypergeometric test rejects at half the level (Konijn,
     "Statistical Theory of Sample Survey Design and Analysis", 1973; Buonaccorsi, The American Statistician 41, 1987).

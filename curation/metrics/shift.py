@@ -196,7 +196,7 @@ def passing_in_words(foreign: Foreign) -> str:
 
 
 def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:
-    """At most ``max_rows`` finite rows, in random order, float32 [N, D]."""
+    """Return at most ``max_rows`` finite rows, in random order, float32 [N, D]."""
     finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))
     return np.asarray(states_ND[rng.permutation(finite)[:max_rows]], dtype=np.float32)
 
@@ -222,7 +222,7 @@ def _scores(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.rando
 
 
 def _features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:
-    """Both parts, standardised by the fitted part and clipped; with ``squares``, their centred squares are appended."""
+    """Return both parts, standardised by the fitted part and clipped; ``squares`` appends their centred squares."""
     mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
     scale_D = np.where(sd_D > 0, sd_D, 1)
     fit, held = (np.clip((part - mean_D) / scale_D, -_CLIP, _CLIP) for part in (fit_FD, held_HD))

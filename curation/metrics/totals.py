@@ -50,7 +50,7 @@ def _untransformed(y: float, skewness: float, n: int) -> float:
 
 
 def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
-    """The sum of ``parts`` over the sum of ``wholes`` of M batches, e.g. seconds a row; n is the number of batches.
+    """Return the sum of ``parts`` over that of ``wholes`` of M batches, e.g. seconds a row; n is the number of batches.
 
     The t interval of the ratio estimator (Cochran, "Sampling Techniques", 1977, section 6.4), its variance from the
     batches' deviations: batch means, which are independent where batches are long. NaN without a batch; one batch has
@@ -95,7 +95,7 @@ def independent(estimates: Iterable[Estimate]) -> Estimate:
 
 
 def widened(estimate: Estimate, share: float) -> Estimate:
-    """The estimate with a further, independent error of at most ``share`` of its value, e.g. of another hour's speed.
+    """Add an independent error of at most ``share`` of its value to an estimate, e.g. that of another hour's speed.
 
     Without an interval of its own it has this one alone.
     """

@@ -233,7 +233,7 @@ def text_of(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
 
 @contextmanager
 def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
-    """Patterns of a ``tokenizer.json`` are a stranger's, and some take ever longer on some texts.
+    """Raise a tokenizer's panic as a ``ModelError``: patterns of a stranger's ``tokenizer.json`` may take ever longer.
 
     The library ends a match after ten million steps back, by a panic, which is no ``Exception``.
     """
@@ -330,7 +330,7 @@ def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
 
 
 def read_configuration(ref: ModelRef) -> Json:
-    """The configuration of a text model, or of the part of a model that reads text, without torch where that can be.
+    """Return the configuration of a text model, or of a model's part that reads text, without torch where that can be.
 
     Raises:
         ModelError: as :func:`configuration_of`.

@@ -94,7 +94,7 @@ def settled_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
 
 @lru_cache(maxsize=64)
 def own_dtype(model: ModelRef) -> str | None:
-    """The type of a checkpoint's weights, as its ``config.json`` says (the base's, of an adapter); None: it does not.
+    """Return the type of a checkpoint's weights by its ``config.json`` (the base's of an adapter); None: it has none.
 
     Raises:
         ModelError: there is no such file that can be read.

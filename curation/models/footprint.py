@@ -274,7 +274,7 @@ def held_in_training(shape: DecoderShape, config: LmStudentConfig, *, dtype: str
 
 
 def _moving(shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int) -> dict[str, float]:
-    """Bytes of what a micro-batch of the longest rows makes, at the larger of its peaks: in the loss or in a layer."""
+    """Return bytes of what a micro-batch of the longest rows makes, at the larger peak: in the loss or in a layer."""
     rows, row_tokens = _micro_batch(config, answer_tokens)
     layer = layer_bytes(shape, dtype, is_trained=config.lora is None)
     logits = rows * min(row_tokens, answer_tokens + 1) * logit_bytes(shape, config, dtype)
@@ -286,7 +286,7 @@ def _moving(shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tok
 
 
 def _accumulates(config: LmStudentConfig) -> bool:
-    """Whether a worker's gradients are the sum of several micro-batches, so that they wait beside activations."""
+    """Return whether a worker sums the gradients of several micro-batches, so that they wait beside activations."""
     rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
     return rows > config.micro_batch_size * config.num_workers
 

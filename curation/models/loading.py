@@ -81,7 +81,7 @@ def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
 
 
 def engine_arguments(ref: ModelRef) -> Json:
-    """The arguments of vLLM's engine that say which files of a model it reads, and that it runs no code unless allowed.
+    """Return the arguments of vLLM's engine: which files of a model it reads, and that it runs no code unless allowed.
 
     Raises:
         ModelError: as :func:`check_files`.
@@ -223,7 +223,7 @@ def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
 
 
 def _other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
-    """How the model that an adapter was made for, where it is a directory here, differs from that of ``config``."""
+    """Return how the model that an adapter was made for, if it is a directory here, differs from that of ``config``."""
     path = Path(made_for) / "config.json"
     given = json.loads(path.read_text()) if path.is_file() else {}
     for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):

@@ -62,7 +62,7 @@ def allowed_code(base: str, revision: str | None) -> str:
 
 
 def code_digest(path: Place) -> str:
-    """The SHA-256 of all Python files in a model's directory, and of those that say which classes to take from them."""
+    """Return the SHA-256 of the Python files in a model's directory, and of those that say which classes to take."""
     digests = [(name, hashlib.sha256(file.read_bytes()).hexdigest()) for name, file in _code_files(path)]
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 

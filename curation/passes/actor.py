@@ -286,7 +286,7 @@ class _Watch:
         threading.Thread(target=self._look, daemon=True).start()
 
     def alive(self) -> None:
-        """The model has answered something."""
+        """Record that the model has answered something."""
         self._last_sign = time.monotonic()
 
     @contextmanager

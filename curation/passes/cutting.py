@@ -63,7 +63,7 @@ class OpenRows:
     """The rows of a table that a pass is to work on, in the table's order: a bit for each row of the table."""
 
     def __init__(self, examples: TableRef, takes: Callable[[Int64s], Bools], done: BitMap64) -> None:
-        """The rows of ``examples`` that ``takes`` (a mask of ids) and that are not ``done``."""
+        """Take the rows of ``examples`` that ``takes`` (a mask of ids) marks and that are not ``done``."""
         self.wanted = 0
         """The number of rows that the pass takes, those that are done included."""
         self.left = 0
@@ -139,5 +139,5 @@ class Cutter:
         self._largest = max(self._largest, rows)
 
     def chunks(self, left: int) -> int:
-        """About how many chunks are left, of so many rows."""
+        """Estimate how many chunks are left, of so many rows."""
         return math.ceil(left / self.rows(left, actors=1, calls=1)) if left else 0

@@ -43,7 +43,7 @@ class RunningPass:
     """A pass that goes through a model's dataset."""
 
     def __init__(self, pass_id: str, queue: Any, left: int, failure: Callable[[], BaseException | None]) -> None:
-        """``left`` rows are to be done, as long as there is no ``failure`` of the dataset."""
+        """Wait for ``left`` rows, as long as there is no ``failure`` of the dataset."""
         self._id, self._queue, self._left, self._failure = pass_id, queue, left, failure
         self._num_taken = 0
         """The number of parts that the work queue has given."""
@@ -93,7 +93,7 @@ class ModelDataset:
     def __init__(
         self, actors: ActorsConfig, *, name: str, num_cpus: float, num_calls: int, hold_cpus: bool = True
     ) -> None:
-        """An actor computes on ``num_cpus``; with ``hold_cpus``, Ray keeps them from others while the actor lives.
+        """Compute on ``num_cpus`` per actor; with ``hold_cpus``, Ray keeps them from others while the actor lives.
 
         Ray's dashboard and metrics show the dataset under ``name``.
         """

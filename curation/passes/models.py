@@ -19,7 +19,7 @@ class Models:
     """Holds at most one model at a time, so that a process never needs memory for two."""
 
     def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
-        """``on_drop`` is called before a model is replaced; it must release every reference to the model."""
+        """Take ``on_drop``, called before a model is replaced; it must release every reference to the model."""
         self.num_starts = 0
         """The number of models loaded so far."""
         self.facts: Mapping[str, float] = MappingProxyType({})

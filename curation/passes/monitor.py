@@ -47,7 +47,7 @@ class Tally:
     """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics."""
 
     def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
-        """``done`` of ``total`` rows are committed."""
+        """Begin with ``done`` of ``total`` rows committed."""
         self.teachers: list[Json] = []
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
@@ -83,7 +83,7 @@ class Tally:
             self._telemetry.forget()
 
     def wrote(self, written: WrittenFragment) -> None:
-        """Rows have come: those of a chunk, where they are the table's."""
+        """Record that rows have come: those of a chunk, where they are the table's."""
         if written.uri != self._uri:
             return
         self.teachers += [written.note["teacher"]] if "teacher" in written.note else []
@@ -101,7 +101,7 @@ class Tally:
             self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
 
     def committed(self, done: CommitRound) -> None:
-        """All that had come is committed."""
+        """Record that all that had come is committed."""
         with self._lock:
             rows = self._done + done.rows.get(self._uri, 0)
             if rows > self._rows:

@@ -30,7 +30,7 @@ class Starts:
     """Why the model did not start, by actor and node, since then."""
 
     def begin(self, actor: str) -> None:
-        """A process of an actor begins the pass.
+        """Record that a process of an actor begins the pass.
 
         Raises:
             RunFailedError: the actor was started too often without getting anything done.
@@ -51,13 +51,13 @@ class Starts:
         self.num[actor] += 1
 
     def refuse(self, actor: str, node: str, why: str) -> None:
-        """The model did not start in an actor's process, which ends."""
+        """Record that the model did not start in an actor's process, which ends."""
         nodes = self.refused.setdefault(actor, {})
         nodes.pop(node, None)  # the last one stands last
         nodes[node] = why
 
     def got_on(self, actor: str) -> None:
-        """An actor's process has done something."""
+        """Record that an actor's process has done something."""
         del self.num[actor]
         self.refused.pop(actor, None)
 

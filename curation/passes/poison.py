@@ -44,7 +44,7 @@ class PoisonSearch:
 
     @classmethod
     def of(cls, num_rows: int) -> Self:
-        """Nothing is known of a chunk of so many rows."""
+        """Return the state of a chunk of so many rows of which nothing is known."""
         return cls(suspect=[list(range(num_rows))])
 
     @property
@@ -53,7 +53,7 @@ class PoisonSearch:
         return self.num_deaths == 0
 
     def begin(self, *, max_row_retries: int, taken_along: bool = False) -> None:
-        """A new attempt; what is under way killed the last one, but where its node or its driver took that along."""
+        """Begin a new attempt; what is under way killed the last one, unless its node or driver took it along."""
         lost, self.under_way = self.under_way, []
         if not lost or taken_along:
             return

@@ -44,7 +44,7 @@ class WorkQueue:
     """The work queue; its methods run one at a time."""
 
     def __init__(self, *, wanted: int, calls: int) -> None:
-        """``wanted`` actors are started at first, each of which works on ``calls`` chunks at once."""
+        """Start with ``wanted`` actors, each of which works on ``calls`` chunks at once."""
         self._wanted, self._calls = wanted, calls
         self._passes: dict[str, OpenPass] = {}
         self._num_calls = 0
@@ -173,7 +173,7 @@ class WorkQueue:
     # What an actor says
 
     async def start(self, actor: str, node: str, pid: int) -> None:
-        """A process of an actor has started."""
+        """Record that a process of an actor has started."""
         known = self._actors.get(actor)
         if known is None:
             self._num_seen += 1
@@ -211,7 +211,7 @@ class WorkQueue:
         return mine.this, mine.jobs
 
     async def unstarted(self, pass_id: str, actor: str, node: str, why: str) -> None:
-        """The model of a pass did not start in an actor's process on a node, and the process ends."""
+        """Record that a pass's model did not start in an actor's process on a node, and that the process ends."""
         if (mine := self._passes.get(pass_id)) is not None:
             mine.starts.refuse(actor, node, why)
 

@@ -17,7 +17,7 @@ UNADAPTED = "the teacher before it was adapted"
 
 
 def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
-    """The signals that are made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
+    """Return the signals made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
     selection = config.selection
     if split == "pool":
         return arms.signals_of(selection.used)
@@ -26,7 +26,7 @@ def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
 
 
 def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, Json]:
-    """The signals that ask the labelling model, which may measure them as it labels, and what their values follow."""
+    """Return the signals that ask the labelling model, which may measure them as it labels, and what they depend on."""
     signals = signals_on(generation.config, split).values()
     return {
         _named(signal): {**_how(generation, signal, split), "stage": _stage(generation, signal, split)}
@@ -36,7 +36,7 @@ def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, Json]:
 
 
 def answering(generation: GenerationSpec, teacher: TeacherUse) -> dict[str, TeacherUse]:
-    """The models that the signals of a generation ask, by role: ``UNADAPTED`` is the teacher before it was adapted."""
+    """Return the models that a generation's signals ask, by role; ``UNADAPTED`` is the teacher before adaptation."""
     before = teacher
     if generation.unadapted != generation.teacher and UNADAPTED in map(
         _role, signals_on(generation.config, "pool").values()

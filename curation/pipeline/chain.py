@@ -92,7 +92,7 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
 
 
 def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stage], dict[str, Table]]:
-    """The stages that deal the splits, and the tables of all splits and of the audit in the order of the splits."""
+    """Return the stages that deal the splits, and the tables of all splits and of the audit, in the splits' order."""
     stages: list[Stage] = []
     made: dict[str, Out] = {}
     for number, (deal, rows) in enumerate(zip(deals.deals, deals.rows, strict=True)):

@@ -74,7 +74,7 @@ class Forecast:
     currency: str | None
 
     def to_json(self) -> Json:
-        """The forecast as a JSON object; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
+        """Return the forecast as JSON; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
         return {
             "stages": [_json(stage) for stage in self.stages],
             "left_out": [item._asdict() for item in self.left_out],

@@ -167,7 +167,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
 
 def share_of(generation: GenerationSpec) -> dict[str, int]:
-    """The ``curation.stages.label.RowShare`` of the pool that a generation labels, as JSON; the same in all chains."""
+    """Return a generation's share of the pool (``curation.stages.label.RowShare``) as JSON, the same in all chains."""
     config = generation.config
     return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
 
@@ -214,7 +214,7 @@ def _labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **re
 
 
 def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
-    """How many labels the judge was asked about, by graded split and ``test-<model>`` (of several runs the first)."""
+    """Return how many labels the judge was asked on, by graded split and ``test-<model>`` (the first of its runs)."""
     found = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
     if any(isinstance(run.stage, Judge) for runs in tests.values() for run in runs):
         found |= {f"test-{name}": runs[0] for name, runs in tests.items()}
@@ -222,7 +222,7 @@ def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dic
 
 
 def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
-    """The projection of the source split's states; ``None`` where states are stored as they are, or not at all."""
+    """Return the projection of the source split's states; ``None`` if states are stored as they are, or not at all."""
     config = generation.config
     if not isinstance(config.teacher.store_states, PcaConfig):
         return None

@@ -58,7 +58,7 @@ class GenerationSpec:
         return f"gen-{self.index}-{self.branch}/{stage}" if self.branch else f"gen-{self.index}/{stage}"
 
     def at(self, split: str | None = None, *, of: str = "") -> Position:
-        """The position of one of its stages: the split whose rows it works on, and what tells it from others there."""
+        """Return the position of one of its stages: the split it works on, and what tells it from others there."""
         return Position(generation=self.index, branch=self.branch, split=split, of=of)
 
     def seed(self, what: str) -> int:

@@ -48,7 +48,7 @@ def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, o
 
 
 def saved(config: RunConfig | FilterConfig) -> Json | None:
-    """The forecast that is kept in the run directory, and in ``changed`` what the configuration has changed since.
+    """Return the forecast kept in the run directory, and in ``changed`` what the configuration has changed since.
 
     Raises:
         RunDirError: the file is not a forecast.

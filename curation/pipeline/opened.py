@@ -99,7 +99,7 @@ class OpenedRun(Opened[RunConfig]):
 
 
 def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> OpenedRun:
-    """The run directory of a configuration, checked against it, and its stages; ``save``: what is new is written.
+    """Open a configuration's run directory, checked against it, and its stages; with ``save``, write what is new.
 
     ``guard`` is called before anything there is changed for good.
 

@@ -27,7 +27,7 @@ from curation.tables import io
 def forecast_run(
     opened: OpenedRun, stages: Sequence[Stage], known: Known, *, num_rows: int | None
 ) -> tuple[Forecast | None, Sequence[LeftOut]]:
-    """A forecast of those of the ``stages`` that ask the run's first teacher, if any, and what else asks a model.
+    """Return a forecast of those ``stages`` that ask the run's first teacher, if any, and what else asks a model.
 
     Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the run
     directory is left as it is.
@@ -83,7 +83,7 @@ def _shots(
     known: Known,
     directory: Place,
 ) -> Callable[[Out], TableRef]:
-    """Finds the table of demonstrations; before it is prepared, one is made of the same rows."""
+    """Return a function that finds the table of demonstrations, or makes one of the same rows if it is not prepared."""
 
     def found(out: Out) -> TableRef:
         try:
@@ -104,7 +104,7 @@ def _shots(
 
 @contextmanager
 def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
-    """A folder that every actor can reach, removed afterwards: beside the run directory, or on this machine alone."""
+    """Yield a folder that every actor can reach, by the run directory or on this machine alone; remove it after."""
     if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
         with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:
             yield place(local)

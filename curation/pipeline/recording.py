@@ -140,7 +140,7 @@ def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRec
 
 
 def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
-    """The generation and the line that need a stage first, by its name; the stage ``prepare`` is no generation's."""
+    """Return the generation and line that need a stage first, by its name; ``prepare`` belongs to no generation."""
     found: dict[str, tuple[int, str]] = {}
     shared = {stage.name for stage in ordered([stage.value() for stage in chain.preparing])}
     for index, fields in enumerate(chain.generations):

@@ -42,7 +42,7 @@ def trained(recipe: Recipe, base: Model | None) -> Recipe:
 
 
 def checkpoint(model: Model | None) -> ModelRef | None:
-    """The checkpoint whose type a model has: of one that the run trains its base; ``None`` of one from scratch."""
+    """Return the checkpoint whose type a model has: its base, if the run trains it; ``None`` for one from scratch."""
     while isinstance(model, Out):
         model = model.stage.base if isinstance(model.stage, Training) else None
     return model
@@ -62,7 +62,7 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
 
 
 def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
-    """The weak teacher that the configuration names, or the reader of given labels; ``None`` for one without weights.
+    """Return the weak teacher that the configuration names, or the reader of given labels; ``None`` without weights.
 
     A server is one without: the reader of its answers is among the helpers.
     """

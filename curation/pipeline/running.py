@@ -178,7 +178,7 @@ def _at_work(
     redo: Sequence[str] = (),
     redo_by: str | None = "curate run {} --redo",
 ) -> Iterator[tuple[OpenedRun, Run]]:
-    """A run directory held and opened (:func:`at_work`).
+    """Yield a run directory, held and opened (:func:`at_work`).
 
     ``searching``: the section ``tune`` is checked before anything is done. ``redo``: stages to do again. ``redo_by``:
     the command that does so, of the run directory, for messages; None where none takes these stages.

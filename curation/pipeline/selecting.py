@@ -133,7 +133,7 @@ def rolling_out(
     unscored: ChoiceInputs,
     limit: Limit | None,
 ) -> RollOut | None:
-    """Where gold arms have their completions from; ``None`` without such arms, or where students learn none.
+    """Return the stage that gives gold arms completions; ``None`` without such arms, or where students learn none.
 
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
     another trust function asks the teacher nothing again.

@@ -37,7 +37,7 @@ class SettledRun(NamedTuple):
 
 
 def settle(config: RunConfig) -> SettledRun:
-    """The configuration with its classes, and for each source the options of its domain that its labelled rows decide.
+    """Return the configuration with its classes, and by source the domain's options that its labelled rows decide.
 
     Of a run directory that has been opened before they are those that it began with.
 

@@ -61,7 +61,7 @@ class StageTimeEstimate(NamedTuple):
 
 
 def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Sequence[StageTime]) -> StageTimeEstimate:
-    """The time of a stage that is left to do, with ``rows`` to do; ``known`` holds what this machine has done."""
+    """Estimate the time of a stage with ``rows`` left to do; ``known`` holds what this machine has done."""
     amount, kind, like = amount_of(stage, rows or 0), stage.kind, like_of(stage)
     alike = [item for item in known if item.like == like]
     if probed is not None:
@@ -106,7 +106,7 @@ def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
 def whole_run(
     stages: Sequence[Stage], seconds: Mapping[str, Estimate], room: Mapping[str, float], most: int | None = None
 ) -> Estimate:
-    """The time of the ordered ``stages`` from start to end, as the run starts them side by side where there is room.
+    """Estimate the time of the ordered ``stages`` from start to end; the run starts them side by side if there is room.
 
     ``seconds``: of those that are left to do. The range has the errors of the stages, which those of a kind share, and
     one that all share; the former count as far as stages do not hide each other.
@@ -126,7 +126,7 @@ def whole_run(
 
 
 def _scaled(known: Iterable[StageTime], amount: float, basis: Basis) -> Estimate:
-    """From what stages took with other amounts of work, those of the nearest amounts."""
+    """Estimate a time from what stages took with other amounts of work, those of the nearest amounts."""
     nearest = sorted(known, key=lambda item: abs(_ratio(amount, item.amount) - 1))[:8]
     found = []
     for item in nearest:
@@ -153,7 +153,7 @@ def _end_of(
     room: Mapping[str, float],
     most: int | None,
 ) -> float:
-    """When the last of the stages ends, by the rules of ``rundir.run``.
+    """Return when the last of the stages ends, by the rules of ``rundir.run``.
 
     Stages that work by one host at once share its speed: together they take as long as one after another.
     """

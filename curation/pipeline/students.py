@@ -71,7 +71,7 @@ def taught(
 
 
 def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, JsonView]:
-    """The students beside those that teach, by name: the fields of ``report.GenerationRecord`` that are their own.
+    """Return the students beside those that teach, by name: their own fields of ``report.GenerationRecord``.
 
     Each is described from the tests of the generation alone, so that none depends on which others there are.
     """

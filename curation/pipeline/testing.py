@@ -65,7 +65,7 @@ def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, studen
 
 
 def _needs_no_weights(backend: str | Out) -> bool:
-    """Whether a backend answers without a model, so that students are asked by another; ``auto`` stands for others."""
+    """Return whether a backend answers without a model, so that another asks the students; ``auto`` does not."""
     return isinstance(backend, str) and not BACKENDS[backend].weights
 
 
@@ -76,7 +76,7 @@ def _identity(answering: TeacherUse) -> str:
 
 
 def taught_domain(config: RunConfig, split: str) -> DomainConfig:
-    """The domain of a split as students answer it: those that learn from pairs by the likelier of two answers."""
+    """Return a split's domain as students answer it: those that learn from pairs by the likelier of two answers."""
     domain = config.domain_of(split)
     return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
 

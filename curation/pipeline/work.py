@@ -130,7 +130,7 @@ def at_work(
     redo: Callable[[AnyOpened], Sequence[str]] = lambda opened: (),
     redo_by: str | None = None,
 ) -> Iterator[tuple[AnyOpened, Run]]:
-    """A directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
+    """Hold and open a directory and, where one of the ``stages`` is to be done, Ray and the cluster's nodes.
 
     Without work Ray is not started and no model is loaded, as both take longer than the look.
 

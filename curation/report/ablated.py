@@ -103,7 +103,7 @@ def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]
 def _line(
     record: AblationRecord, variant: str, where: str, rows_of: Mapping[int, Judged], references: Mapping[int, Judged]
 ) -> Json:
-    """One variant on one set of rows, by seed; ``references`` are those of another variant to compare it with."""
+    """Return one variant on one set of rows, by seed; ``references`` are another variant's, to compare it with."""
     share = record.shares[variant]
     measured = [_measured(rows, share, seed) for seed, rows in rows_of.items()]
     pairs = [_compared(rows_of[seed], others, share, seed) for seed, others in references.items()]
@@ -182,7 +182,7 @@ def _variance(fits: Sequence[JsonView]) -> float | None:
 
 
 def _students(record: AblationRecord) -> list[Json]:
-    """The students: accuracy on the test split, and the paired difference to ground truth of the same variant."""
+    """Return the students' accuracy on the test split, and paired difference to ground truth of the same variant."""
     found = []
     for variant in record.config["variants"]:
         tests = [

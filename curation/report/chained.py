@@ -26,7 +26,7 @@ Tests = dict[str, list[Graded]]
 
 
 def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json | None:
-    """The chains of a run; ``None`` where no generation follows another. ``main``: the main chain's generations."""
+    """Return a run's chains, ``None`` where no generation follows another; ``main``: the main chain's generations."""
     chain = run.chain
     if chain is None or not main:
         return None
@@ -114,7 +114,7 @@ def _lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
 
 
 def _differences(tests: Sequence[Tests], chain: ChainRecord, seed: int) -> list[Json]:
-    """Each chain's students less those beside them and less their teachers, paired by test row, by generation."""
+    """Return each chain's students less those beside and less their teachers, paired by test row, by generation."""
     leading, *others = chain.arms
     found = []
     for index, graded in enumerate(tests):

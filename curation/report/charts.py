@@ -132,7 +132,7 @@ def reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = No
 
 
 def joined(bins: Sequence[JsonView]) -> list[JsonView]:
-    """Bins of trust, neighbours joined until each has ``LEAST_ROWS`` rows, so that few rows are no thicket of bars."""
+    """Join neighbouring bins of trust until each has ``LEAST_ROWS`` rows, so that few rows do not give many bars."""
     found: list[tuple[int, float, float]] = []
     for item in bins:
         num_rows = item["share_right"]["n"]
@@ -251,7 +251,7 @@ def risk_chart(curves: JsonView, name: str) -> str:
 
 
 def _top(curves: JsonView, bounds: Sequence[float]) -> float:
-    """The top of the axis: just above all noise, alpha and the lowest bound; bounds from few rows may lie outside."""
+    """Return the top of the axis: just above noise, alpha and the lowest bound; bounds from few rows may be outside."""
     noises: list[float] = [
         point[field]["value"]
         for point in curves["points"]
@@ -321,7 +321,7 @@ def bins_chart(
 
 
 def _chance(axes: "Axes", chance: float | None) -> None:
-    """The line that a uniform guess reaches."""
+    """Draw the line that a uniform guess reaches."""
     if chance is not None:
         axes.axhline(chance, color="#444444", linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
 
@@ -385,7 +385,7 @@ def _thousands(axes: "Axes") -> None:
 
 
 def svg(figure: "Figure", name: str) -> str:
-    """The figure as one ``<svg>`` element: every id starts with ``name``; no metadata, no size except the view box."""
+    """Return the figure as one ``<svg>`` element: ids start with ``name``; no metadata, no size except the view box."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)

@@ -138,7 +138,7 @@ def _chosen(selection: TableRef, names: tuple[str, ...]) -> tuple[Int64s, Int64s
 
 
 def _errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:
-    """The labelled rows that the teacher gave the class, the right ones, and the class that most others are of."""
+    """Count the rows that the teacher gave the class, and the right ones; name the class that most others are of."""
     of_C = confusion_CT[:, place].copy()
     num_rows, right = int(of_C.sum()), int(of_C[place])
     of_C[place] = 0

@@ -250,7 +250,7 @@ def _pooled(first: str, second: str, parts: Sequence[_RunGeneration]) -> metrics
 
 
 def _gain(name: str, parts: Sequence[_RunGeneration]) -> float:
-    """The gain of ground truth over the base on the pooled rows; each run has the weight of its number of rows."""
+    """Return ground truth's gain over the base on the pooled rows; each run has the weight of its number of rows."""
     gains = [
         (against["n"], _of(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"])
         for part in parts

@@ -52,7 +52,7 @@ def domain_of(config: JsonView) -> DomainConfig:
 
 
 def way(config: JsonView, section: str) -> str:
-    """How a run's ``teacher`` or ``evaluation`` asks for answers, in words; options of a domain are scored anyhow."""
+    """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are scored anyhow."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
     domain = domain_of(config)
     scored = domain.name not in DOMAINS or traits_of(domain.name, domain.options).answering == "scored"

@@ -77,7 +77,7 @@ def compare(members: Sequence[Member]) -> Json:
 
 
 def differing(configs: Sequence[Mapping[str, object]]) -> list[Json]:
-    """The keys at which configurations differ, with each one's value; a list is one value, a missing key ``None``."""
+    """Return keys at which configurations differ, with their values; a list is one value, a missing key ``None``."""
     leaves = [_leaves({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
     keys = dict.fromkeys(key for found in leaves for key in found)
     values = {key: [found.get(key) for found in leaves] for key in keys}
@@ -122,7 +122,7 @@ def _line(
     model: str | None = None,
     asked: str | None = None,
 ) -> Json:
-    """A measure of each run; with ``asked``, a section of the configuration, only runs that ask alike are compared."""
+    """Return a measure of each run; compare only runs whose section ``asked`` of the configuration asks alike."""
     values = [take(run) for run in runs]
     first = values[0]
     differences: list[Json | None] = [None]

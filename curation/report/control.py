@@ -26,7 +26,7 @@ FEW_ROWS = 50
 def control(
     examples: TableRef, domain: Domain, held: Judged, function: str, share: float, *, seed: int, confidence: float
 ) -> Control | None:
-    """The control of a trust function; ``None`` where labels are no closed set, or fewer than ``FEW_ROWS`` are known.
+    """Return a trust function's control; ``None`` where labels are no closed set, or fewer than ``FEW_ROWS`` are known.
 
     Args:
         examples: the labelled rows with their gold labels.

@@ -66,7 +66,7 @@ class LabelFrequencies:
         return float(np.exp(-(share_G * np.log(share_G)).sum()))
 
     def to_json(self) -> Json:
-        """Their number, perplexity, and the share of the most frequent one."""
+        """Return the numbers of rows and labels, the perplexity, and the share of the most frequent label."""
         num_rows = int(self.count_G.sum())
         return {
             "num_rows": num_rows,
@@ -111,7 +111,7 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
 
 
 def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
-    """The labels of a table's parsed rows, and their trust under a function of which the table has the columns."""
+    """Return the labels of a table's parsed rows, and their trust under a function whose columns the table has."""
     features = [] if function is None else get_trust(function, 0).features
     columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *features])}
     parsed = "label IS NOT NULL" if filter is None else f"({filter}) AND label IS NOT NULL"

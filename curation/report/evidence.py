@@ -348,7 +348,7 @@ def foreseen(
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """The first share less the second, of different rows; the interval follows from both (MOVER, Newcombe 1998)."""
+    """Return the first share less the second, of different rows; the interval is by MOVER (Newcombe 1998)."""
     value = first.value - second.value
     low = value - math.hypot(first.value - first.low, second.high - second.value)
     high = value + math.hypot(first.high - first.value, second.value - second.low)

@@ -73,7 +73,7 @@ def write_ablation(ablation: JsonView, directory: Place) -> tuple[Place, Place]:
 
 
 def render(report: JsonView) -> str:
-    """The page as text; it refers to no external resource, and the same report gives the same text in one time zone."""
+    """Return the page as text; it needs no external resource, and a report always gives one text in a time zone."""
     figures = [_figures(generation) for generation in report["generations"]]
     return (
         _environment()

@@ -34,7 +34,7 @@ def one_class(evidence: Evidence) -> Finding | None:
 
 
 def collapsed(evidence: Evidence) -> Finding | None:
-    """A selection of other classes than the pool's teaches other shares; of one class alone :func:`one_class` tells."""
+    """Warn of a selection that teaches other class shares than the pool's; :func:`one_class` tells of a single one."""
     found = evidence.classes
     few = evidence.num_selected < FEW_OF_A_CLASS
     if found is None or few or found.excess <= COLLAPSE or one_class(evidence) is not None:
@@ -74,7 +74,7 @@ def spread(evidence: Evidence) -> str:
 
 
 def short_options(evidence: Evidence) -> Finding | None:
-    """Both have to hold: what is chosen is shorter than what is right, and the score by length is right more often."""
+    """Warn where the chosen options are shorter than the right ones, and the score by length is right more often."""
     found = evidence.option_lengths
     if found is None or found.shorter.low <= 0 or found.gain.low <= 0:
         return None
@@ -87,7 +87,7 @@ def short_options(evidence: Evidence) -> Finding | None:
 
 
 def cap(evidence: Evidence) -> float:
-    """The most rows of one label, as a share, where every label that the teacher gave could have as many twice over."""
+    """Return the most rows of one label, as a share: twice an even part of the labels that the teacher gave."""
     given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
     return max(0.01, round(min(0.6, 2 / given), 2))
 
@@ -103,7 +103,7 @@ def unreadable(evidence: Evidence) -> Finding | None:
 
 
 def never_seen(evidence: Evidence) -> Finding | None:
-    """Nothing tells how well trust ranks labels that no labelled row has."""
+    """Warn of labels that no labelled row has, as nothing tells how well trust ranks them."""
     found = evidence.unseen
     if found is None or found.num_rows <= max(UNSEEN, found.expected) * found.num_read:
         return None

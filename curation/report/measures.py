@@ -92,7 +92,7 @@ def _of(judged: Judged, seed: int) -> dict[str, Any]:
 
 
 def regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
-    """One labelled set under one trust function: share right, AUC, ECE, Brier score, purity of its first rows."""
+    """Return a labelled set's share right, AUC, ECE, Brier score and first rows' purity under one trust function."""
     judged = rows.of(function)
     return {
         "n": len(rows),

@@ -173,13 +173,13 @@ def _funnel(record: GenerationRecord, tables: JsonView) -> Json:
 
 
 def _always(run: RunInputs) -> list[str]:
-    """The free signals that the report measures whatever they are; none where no model gave log-probabilities."""
+    """Return the free signals that the report always measures; none where no model gave log-probabilities."""
     teacher = run.config.get("teacher", {})
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
 
 
 def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json | None:
-    """The rows that a check passed, and how many of an arm's selection are among them; ``None``: none was checked.
+    """Return the rows that a check passed, and how many of an arm's selection are among them; ``None``: none checked.
 
     The rows that pass rank before those that were not checked; how many of them are selected is not known where other
     rules decide, too.

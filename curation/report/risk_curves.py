@@ -106,7 +106,7 @@ class _Passes:
     """Rows that may not be selected, as those may not whose label could not be read."""
 
     def mapped(self, function: Callable[[Iterable[Batch]], Any]) -> Iterator[Any]:
-        """``function`` of ids and raw scores (NaN for a row that may not be selected), for each part of the rows."""
+        """Return ``function`` of ids and raw scores (NaN: a row that may not be selected) for each part of the rows."""
         return scans.mapped(self.labels, lambda fragments: function(pair[:2] for pair in self._batches(fragments)))
 
     def least_trust(self, thresholds: Sequence[float]) -> dict[float, float]:
@@ -117,7 +117,7 @@ class _Passes:
         return dict(zip(threshold_G.tolist(), least_G.tolist(), strict=True))
 
     def _least(self, threshold_G: Float64s, fragments: Sequence[int] | None) -> Float64s:
-        """The least trust between each threshold and the next, below the first one at the start, float64 [G + 1]."""
+        """Return the least trust between each threshold and the next, at the start below the first, float64 [G + 1]."""
         least = np.full(len(threshold_G) + 1, np.inf)
         for _, raw_B, trust_B in self._batches(fragments):
             may_M = np.flatnonzero(~np.isnan(raw_B))

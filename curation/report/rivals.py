@@ -126,7 +126,7 @@ def what_trust_is(kind: str | None, choice: Mapping[str, object] | None) -> str:
 
 
 def who_won(name: str, where: str, num_rows: int, found: Json) -> str:
-    """Whether a trust function or the best free signal ranks better, in a sentence; ``found`` is of the trust table."""
+    """Return in a sentence whether a trust function or the best free signal ranks better, as the trust table says."""
     signal, auc, purity = in_words(found["signal"]), found["auc"], found["purity"]
     rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
     by = f"purity of the first {found['num_top']:,} {_points(purity)}"

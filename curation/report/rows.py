@@ -139,7 +139,7 @@ def free_signals(labels: TableRef) -> tuple[str, ...]:
 
 
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
-    """The graded rows of scored labels, with the scores of those trust functions whose columns the labels have."""
+    """Return the graded rows of scored labels, with the scores of trust functions whose columns the labels have."""
     graded = read_grades(grades)
     present = io.open_table(labels).schema.names
     read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
@@ -163,7 +163,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 
 def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
-    """The same without free signals that say nothing: equal, or null, on all parsed rows; functions of arms stay."""
+    """Drop free signals that say nothing: equal, or null, on all parsed rows; functions of arms stay."""
     raws = {name: score.raw_N[judged.parsed_N] for name, score in judged.scores.items()}
     scores = {
         name: judged.scores[name]

@@ -94,7 +94,7 @@ def _shuffled(ids: Sequence[int], num: int, rng: np.random.Generator) -> list[in
 
 
 def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
-    """The set, and the ids of its most trusted wrong rows; a large pool, which is counted and not held, has none."""
+    """Return the set, and the ids of its most trusted wrong rows; a large pool, counted and not held, has none."""
     for where in ("pool", "validation"):
         rows = measured.get(where)
         if isinstance(rows, InMemory) and function in rows.judged.scores:

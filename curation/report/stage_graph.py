@@ -9,7 +9,7 @@ COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
 def stage_graph(stages: Sequence[JsonView], name: str) -> str:
-    """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
+    """Draw ``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
     columns: dict[int, list[JsonView]] = {}
     for stage in stages:
         columns.setdefault(stage["step"], []).append(stage)

@@ -35,7 +35,7 @@ def with_students(
 
 
 def learned_nothing(evidence: Evidence) -> Finding | None:
-    """Where ground truth is not above its base by more than its interval, no arm's student says anything."""
+    """Warn where ground truth is not above its base by more than its interval: no arm's student says anything."""
     student = evidence.gold_student
     if student is None or student.gain.low > 0:
         return None

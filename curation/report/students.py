@@ -80,7 +80,7 @@ WORDS = {GIVEN: "labels made elsewhere"}
 
 
 def model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
-    """A model as JSON, with a short ``name``: the last two parts of its path or hub id, or what answers without one.
+    """Return a model as JSON, with a short ``name``: its path's or hub id's last two parts, or what answers instead.
 
     ``teacher``: that section of the configuration, for a teacher without weights, and labels that a model only reads.
     """
@@ -93,6 +93,6 @@ def model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
 
 
 def _trained(training: Mapping[str, object] | None) -> Json:
-    """The training of an arm's student: its rows, the rows dropped in training, its epochs; None without a student."""
+    """Return the training of an arm's student: its rows, those dropped in training, its epochs; None without one."""
     names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
     return {name: None if training is None else training[field] for name, field in names.items()}

@@ -30,7 +30,7 @@ def read_tests(tests: Mapping[str, Sequence[TableRef]]) -> dict[str, list[Graded
 
 
 def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
-    """A model's accuracy with its interval; with several runs the mean, its interval over rows, and each run's value.
+    """Return a model's accuracy with its interval; of several runs the mean, its interval over rows, and each value.
 
     ``None`` if it was not tested.
     """
@@ -57,7 +57,7 @@ def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE)
 
 
 def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
-    """The results of an arm's student: accuracy, recovery, verdict, paired tests; with several runs by rows' means.
+    """Return the results of an arm's student: accuracy, recovery, verdict, paired tests; several runs by rows' means.
 
     ``nothing``: why there is nothing to recover (:func:`nothing_to_recover`), the same for all arms.
     """
@@ -89,7 +89,7 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | N
 
 
 def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Tests, *, seed: int) -> Json | None:
-    """The gap of the method's student to ground truth, in two parts by a student of the same rows with gold labels.
+    """Return the gap of the method's student to ground truth, split by a student of the same rows with gold labels.
 
     ``choice`` is ground truth minus that student: what the choice of rows costs. ``labels`` is that student minus the
     method's: what its wrong labels cost. They add up to ``gap``, all on the same test rows. ``withheld`` says why there
@@ -112,7 +112,7 @@ def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Test
 
 
 def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
-    """The differences of two models on the test rows that both answered in all their runs; ``None`` if one is missing.
+    """Return the differences of two models on test rows that both answered in all runs; ``None`` if one is missing.
 
     A difference is the first's mean over its runs minus the second's, row by row.
     """
@@ -129,7 +129,7 @@ def common_rows(tests: Tests, *names: str) -> Int64s:
 
 
 def compared(test: metrics.Comparison) -> Json | None:
-    """A paired test as JSON, first minus second; ``None`` for no rows. Counts rows only if each model has one run."""
+    """Return a paired test as JSON, first minus second; ``None`` for no rows. It counts rows if each has one run."""
     if not test.difference.n:
         return None
     paired: Json = test.to_json()
@@ -152,7 +152,7 @@ def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
 
 
 def nothing_to_recover(tests: Tests, seed: int) -> str | None:
-    """The reason to withhold recoveries: the interval of ground truth less base reaches zero; ``None`` without one."""
+    """Return why recoveries are withheld: the interval of ground truth less base reaches zero; else ``None``."""
     rows = differences(tests, GROUND_TRUTH, BASE)
     gain = None if rows is None else compared(metrics.compare_rows(rows, seed=seed))
     if gain is None or gain["low"] > 0:
@@ -171,7 +171,7 @@ def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
 
 
 def by_row(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
-    """Each model's grades [N, J] on the rows that all of them answered in all their runs, and the rows' clusters.
+    """Return each model's grades [N, J] on the rows that all of them answered in all runs, and the rows' clusters.
 
     Ids are unique and ascending.
     """

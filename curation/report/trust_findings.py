@@ -72,7 +72,7 @@ def better_signal(evidence: Evidence) -> Rival | None:
 
 
 def not_useful(evidence: Evidence) -> Finding | None:
-    """The upper end of the interval has to reach one half; the purity has to be shown to be above the other rows'.
+    """Warn unless the interval of the purity reaches one half, and the purity is shown to be above the other rows'.
 
     Gold labels of the pool tell of the selection before people do, and people before validation. Only gold labels tell
     what the rows are worth that were not selected.

@@ -64,7 +64,7 @@ def evidence(
     selected: Mapping[str, pa.Table],
     num_pool: int,
 ) -> Evidence | None:
-    """The evidence of the verdict on the method's arm, or else on the first that ranks; ``None`` without such an arm.
+    """Return the evidence on the method's arm, or else on the first that ranks; ``None`` without such an arm.
 
     Selections are given by arm (``curation.report.rows.selected_rows``).
     """
@@ -253,7 +253,7 @@ def regimes(
     measured: Mapping[str, GradedSet],
     num_pool: int,
 ) -> tuple[list[Json], list[Json]]:
-    """The reference trust function on the parsed rows of every labelled set, one line per set, and means by regime.
+    """Return the reference trust function on each labelled set's parsed rows, one line per set, and means by regime.
 
     The function is fitted on one set and evaluated on many. The mean over the sets of a regime is unweighted, as in the
     paper's tables, and covers only sets in which the number is defined.

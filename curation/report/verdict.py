@@ -114,7 +114,7 @@ def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: 
 
 
 def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
-    """The gravest verdict of a chain's generations, of equal ones the last; each generation rests on those before."""
+    """Return the gravest verdict of a chain's generations, of equal ones the last; each rests on those before."""
     given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
     if not given:
         return None

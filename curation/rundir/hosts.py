@@ -41,7 +41,7 @@ class Hosts:
     """The hosts of a run, or of several in turn; each is started when a stage first needs it."""
 
     def __init__(self, *, hold_cpus: bool = True, outlive_runs: bool = False) -> None:
-        """``hold_cpus``: Ray keeps a host's CPUs from other tasks, so an idle host is closed where they are needed.
+        """Take ``hold_cpus``: Ray keeps a host's CPUs from other tasks, so an idle host is closed if they are needed.
 
         On a single machine the run alone decides what runs side by side, so idle hosts can stay. ``outlive_runs``: a
         host that no coming stage of the run needs may serve the next run, and stays.

@@ -20,7 +20,7 @@ class Load(NamedTuple):
 
 
 def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
-    """Whether a cluster with so much in all has room for a load beside others; one that takes all of it fits alone."""
+    """Return whether a cluster with so much in all has room for a load beside others; one that takes all fits alone."""
     with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
     others = [other for other in beside if other not in with_it]
     return all(

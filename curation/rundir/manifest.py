@@ -64,7 +64,7 @@ class StageRecord:
 
 
 def record_in(folder: Place) -> Place | None:
-    """Where the manifest of a run directory or of a filter's output is; None: the folder is neither."""
+    """Return where the manifest of a run directory or of a filter's output is; None: the folder is neither."""
     return next((found for found in (folder, folder / WORK) if (found / "manifest.json").is_file()), None)
 
 

@@ -57,7 +57,7 @@ class Task:
 
     @contextmanager
     def hosted(self, start: Callable[[], HostProcess], *, max_idle_seconds: float) -> Iterator[Any]:
-        """Yields the stage's host: one that runs already where there is one, else what ``start`` gives."""
+        """Yield the stage's host: one that runs already where there is one, else what ``start`` gives."""
         assert self.stage.host is not None, "the stage names its host"
         with self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start) as held:
             yield held
@@ -73,7 +73,7 @@ class Task:
 
     @contextmanager
     def progress(self) -> Iterator[Update]:
-        """Yields a function that receives progress updates, for a bar and, at intervals, for the event log."""
+        """Yield a function that receives progress updates, for a bar and, at intervals, for the event log."""
         journal = ProgressJournal()
         with progress(self.name) as shown:
 
@@ -133,7 +133,7 @@ class Run:
         timing: Timing = Timing(),  # noqa: B008 (it is never changed)
         lease: Lease | None = None,
     ) -> None:
-        """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
+        """Run at most ``max_stages`` at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
         ``hosts``: where its stages find their hosts; whoever made it closes it. ``redo``: the command that does the
         stage whose name follows it again; None where there is none. ``lease``: what the run works under; where it is

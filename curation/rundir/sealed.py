@@ -47,7 +47,7 @@ class Listing:
     """The files below a directory: looked up one by one, or listed at once in an object store."""
 
     def __init__(self, home: Place, folders: Iterable[str] = ("",)) -> None:
-        """``folders``: what is listed in an object store."""
+        """List the ``folders`` if ``home`` is in an object store."""
         self._home = home
         self._objects: dict[str, StoredObject] = {}
         for folder in dict.fromkeys(folders) if isinstance(home, Remote) else ():

@@ -53,7 +53,7 @@ class ReferenceScores(Protocol):
         """Return the trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
 
     def ordered(self, floor: float | None = None) -> Streamed:
-        """The raw scores, of rows that score at least the ``floor``, as order statistics, which hold no score."""
+        """Return the raw scores of rows that score at least the ``floor`` as order statistics, which hold no score."""
 
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows with at least this trust; counted batch by batch."""
@@ -185,7 +185,7 @@ class Threshold:
 
 
 def rows_a_label(limit: float, n: int) -> int:
-    """How many rows ``selection.max_per_label`` allows with the same label: a number, or a share of n rounded down.
+    """Return how many rows with one label ``selection.max_per_label`` allows: a number, or a share of n rounded down.
 
     A share that is less than one row allows one.
     """

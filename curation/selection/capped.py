@@ -61,12 +61,12 @@ class Capped:
 
 
 def is_capped(budget: Mapping[str, object]) -> bool:
-    """Whether arms under a recorded budget take other rows than the top: a cap or places by class leave some out."""
+    """Return whether arms of a recorded budget take other rows than the top: a cap or places by class omit some."""
     return budget.get("max_per_label") is not None or budget.get("quota") is not None
 
 
 def labels_apart(row_ids_N: Int64s) -> Labels:
-    """For rows without a label: each counts by itself, so that no cap holds for them; above all labels."""
+    """Return a label for each row without one, above all labels: each counts by itself, so that no cap holds."""
     return row_ids_N.astype(np.uint64) | _OWN
 
 

@@ -121,7 +121,7 @@ class FirstCut:
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
 
     def tokens_saved(self, num_dropped: int, num_passed: int) -> Estimate:
-        """The tokens that the teacher was spared on a pool: those of answers, less those of prompts that are fed twice.
+        """Estimate the tokens that the teacher saves on a pool: those of answers, less those of prompts fed twice.
 
         The answers of dropped rows are not known: their mean is that of the held-out rows that are dropped, with a
         prediction interval (Student's t) for the mean of ``num_dropped`` further rows; NaN for fewer than two of them.
@@ -222,7 +222,7 @@ def first_cut(
 
 
 def _num_selected(rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float) -> tuple[int, Int64s]:
-    """How many of the held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
+    """Return how many held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
 
     A threshold selects a known number; of a share of the pool, how many rows are held out is chance.
     """
@@ -257,7 +257,7 @@ def still_pays(num_asked: int, num_dropped: int, break_even: float) -> bool:
 
 
 def _tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
-    """The largest of K first scores below which, with confidence 1 - delta, at most ``loss`` of their kind are."""
+    """Return the largest of K first scores below which at most ``loss`` of their kind are, at confidence 1 - delta."""
     rank = tolerance_rank(len(first_K), loss, delta)
     return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
 
@@ -279,7 +279,7 @@ def _least_selected(loss: float, delta: float) -> int:
 
 
 def _needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
-    """About how many held-out rows have ``least`` selected ones; None if none of these rows is selected."""
+    """Return about how many held-out rows have ``least`` selected ones; None if none of these rows is selected."""
     num_rows = len(rows.first_M)
     if not num_selected:
         return None

@@ -90,7 +90,7 @@ def label_probabilities(confusion_CT: Int64s) -> Float64s:
 
 
 def _most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
-    """The most probable shares [C]: the labelled rows' own shares count as one row a class beside all of them."""
+    """Return the most probable shares [C]: the labelled rows' own shares count as one row a class beside all rows."""
     probability_CT, num_labelled = label_probabilities(confusion_CT), confusion_CT.sum()
     num_classes = len(confusion_CT)
     prior_C: Float64s = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)

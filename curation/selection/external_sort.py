@@ -23,12 +23,12 @@ Records = npt.NDArray[np.void]
 
 
 def ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int64s]:
-    """The ids of some rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN."""
+    """Yield the ids of rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN."""
     return sorted_by((ids_B, score_B, hash64(ids_B, seed)) for ids_B, score_B in batches)
 
 
 def sorted_by(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int64s]:
-    """Some numbers in the order of their rows' ranks, in parts.
+    """Yield some numbers in the order of their rows' ranks, in parts.
 
     ``batches`` are the numbers, the scores, of one type and none NaN, and the hashes of the row ids [B].
     """

@@ -133,7 +133,7 @@ def _region(rows: ScoredRows, ranked: bool) -> tuple[Int64s, float | None]:
 
 
 def _strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
-    """The stratum of each row of the region: quantiles of the score of the selected rows, then of those below."""
+    """Return each row's stratum in the region: quantiles of the selected rows' score, then of those below."""
     bins = int(np.clip((num - round(UNIFORM_SHARE * num)) // (2 * FEWEST), 1, MOST_STRATA))
     raw_R, selected_R = rows.raw_N[region_R], rows.selected_N[region_R]
     order = np.lexsort((hash64(rows.row_ids_N[region_R], derive(seed, "audit ties")), -raw_R))

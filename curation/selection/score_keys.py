@@ -11,7 +11,7 @@ Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 
 def keys(score_N: Floats) -> Unsigned:
-    """The keys of float32 (uint32) or float64 scores (uint64), [N]; -0.0 has that of 0.0, NaN lies outside the rest."""
+    """Return the keys of float32 (uint32) or float64 scores (uint64), [N]; -0.0 has that of 0.0, NaN is outside."""
     unsigned: Any = np.uint32 if score_N.dtype == np.float32 else np.uint64
     bits_N = (score_N + 0.0).view(unsigned)
     sign = unsigned(8 * score_N.dtype.itemsize - 1)

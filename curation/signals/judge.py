@@ -48,7 +48,7 @@ class JudgeVerdict(SignalMethod):
     name = "judge"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The row's prompt, its gold label (``gold`` of the example) and the weak label, or the completion's end.
+        """Return the row's prompt, its gold label (``gold`` of the example) and weak label, or the completion's end.
 
         None where nothing was written.
         """
@@ -92,7 +92,7 @@ class ChosenVerdict(SignalMethod):
         return [Request(row_id=row_id, prompt=question, options=self._check.options(question))]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """The softmax of both words' log-probabilities at the word for right, in [0, 1]; None where they have none."""
+        """Return the softmax of both words' log-probabilities at the word for right, in [0, 1]; None without them."""
         logprobs = answers[0].option_logprobs
         if logprobs is None or any(one is None or math.isnan(one) for one in logprobs):
             return None

@@ -55,7 +55,7 @@ def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
 
 
 def find(path: str) -> tuple[list[FoundFile], bool]:
-    """The visible files at a path, in a folder or matching a glob, sorted; and whether the path itself names one file.
+    """Return the visible files at a path, in a folder or matching a glob, sorted; and whether the path names one file.
 
     A directory that ends in ``.lance`` counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
 
@@ -94,7 +94,7 @@ def stamp(path: str) -> tuple[int, str]:
 
 
 def content_digest(path: str, size: int) -> str:
-    """A digest of the bytes of a file: of all where it is small, else of its head, its tail and blocks between them.
+    """Return a digest of the bytes of a file: of all if it is small, else of its head, tail and blocks between them.
 
     Raises:
         OSError, pa.ArrowException: the file cannot be read.
@@ -151,7 +151,7 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
 
 
 def _is_quoted(fs: pafs.FileSystem, path: str) -> bool:
-    """Whether names stand in a path as in a URL, ``%20`` for a space: pyarrow decodes its URLs, fsspec does not."""
+    """Return whether a path has names as in a URL, ``%20`` for a space: pyarrow decodes its URLs, fsspec does not."""
     return "://" in path and not isinstance(fs, pafs.PyFileSystem)
 
 

@@ -204,7 +204,7 @@ def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
 
 
 def _viewless(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with plain texts and bytes in place of Arrow's views, for which many functions of Arrow are missing."""
+    """Return the batch with plain texts and bytes for Arrow's views, for which many functions of Arrow are missing."""
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema)

@@ -40,7 +40,7 @@ csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a 
 
 
 def records(path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN) -> Iterator[tuple[int, bytes]]:
-    """The records of a file from a byte on, without blank ones: where each starts, and its bytes; of JSON its values.
+    """Yield the records of a file from a byte on, without blank ones: each start, and the bytes; of JSON its values.
 
     ``number`` is that of the first record; a CSV file's header is record 0.
 
@@ -290,7 +290,7 @@ def _depth(value: object) -> int:
 
 
 def _fault(record: str, delimiter: str) -> int:
-    """Where a CSV record first departs from the rules of RFC 4180."""
+    """Return where a CSV record first departs from the rules of RFC 4180."""
     at, sign = 0, re.escape(delimiter)
     pattern = re.compile(rf'(?:"(?:[^"]|"")*"|[^"{sign}\r\n]*)(?:{sign}|\r?\n\Z|\Z)')
     while (field := pattern.match(record, at)) and field.end() > at:

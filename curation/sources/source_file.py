@@ -90,7 +90,7 @@ class SourceFile:
 
     @classmethod
     def with_contents(cls, files: Iterable[Mapping[str, object]], contents: Sequence[str]) -> list[Self]:
-        """The files of :meth:`to_json` with their digests, in the same order; without any, ``contents`` is empty."""
+        """Return the files of :meth:`to_json` with their digests, in the same order; ``contents`` is empty without."""
         return [
             cls.from_json({**file, "content": content})
             for file, content in zip(files, contents or repeat(""), strict=False)

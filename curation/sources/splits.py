@@ -80,7 +80,7 @@ class Permutation:
     seed: int
 
     def __call__(self, positions_N: Int64s) -> Int64s:
-        """Where each position goes, int64 [N], each in [0, size)."""
+        """Return where each position goes, int64 [N], each in [0, size)."""
         moved_N = self._network(np.asarray(positions_N, dtype=np.int64))
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
             moved_N[outside] = self._network(moved_N[outside])

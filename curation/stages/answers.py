@@ -208,9 +208,9 @@ class RecordedTeacher:
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """Nothing: it is not started."""
+        """Return an empty key: no engine is started."""
         return {}
 
     def asked(self, config: AskConfig) -> Self:
-        """Itself."""
+        """Return itself: the answers are there."""
         return self

@@ -81,7 +81,7 @@ class TeacherUse(Inputs):
         return self.engine.model_copy(update={"backend": self.backend})
 
     def asked(self, decoding: DecodingConfig, *, again: int = 0) -> AskConfig:
-        """How the model is asked, with its backend and the decoding; a server ``again`` what it has answered before."""
+        """Return how to ask the model, with its backend and decoding; a server ``again`` what it answered before."""
         asked, server = self.ask.model_copy(update={"backend": self.backend, "decoding": decoding}), self.ask.endpoint
         if server is None or not again:
             return asked

@@ -26,13 +26,13 @@ _TOKENS = {ORDER_PROMPT_TOKENS: "num_prompt_tokens", ORDER_OUTPUT_TOKENS: "num_o
 
 
 def other_order(domain: Domain) -> OtherOrder | None:
-    """The function from a label and an example to both as the other order has them; ``None``: one order is asked."""
+    """Return the function from a label and an example to both in the other order; ``None``: one order is asked."""
     found: OtherOrder | None = getattr(domain, "other_order", None)
     return found if getattr(domain, "both_orders", False) else None
 
 
 def added_numbers(domain: Domain) -> tuple[str, ...]:
-    """The columns of a labels table that follow from the domain: given numbers, and those of the second order."""
+    """Return the columns of labels that follow from the domain: given numbers, and those of the second order."""
     return (*given_numbers(domain), *(() if other_order(domain) is None else ORDER_COLUMNS))
 
 

@@ -81,7 +81,7 @@ def resolve(
     classes: Sequence[str] | None = None,
     seed: int,
 ) -> ComputedBudget:
-    """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
+    """Return the budget over the pool's scored ``labels``; ``measured`` is a ``fit_purity``'s split (``purity_split``).
 
     Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
     them; all count the rows of a question in ``repeats`` once. Rows whose label is not among ``seen`` rank last. A

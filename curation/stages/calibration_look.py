@@ -21,7 +21,7 @@ CLEAR = 0.05
 
 
 def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) -> pa.Table:
-    """The examples after those without content, where the domain has such and its options are scored by their sums."""
+    """Put examples without content before the others, if the domain has such and scores options by their sums."""
     if decoding.normalise_options or decoding.constrained == "stepwise" or not domain.blanks:
         return examples
     rows = [{"row_id": FIRST_BLANK + place, **blank} for place, blank in enumerate(domain.blanks)]

@@ -63,7 +63,7 @@ class SourceChunk:
 
 
 def table_schema(domain: Domain, name: str, *, clustered: bool = False, kept: Sequence[pa.Field] = ()) -> pa.Schema:
-    """The schema of a split's table, with ``kept`` columns, or the audit table's; ``clustered``: with the clusters."""
+    """Return a split's table schema with ``kept`` columns, or the audit table's; ``clustered``: with the clusters."""
     if name == AUDIT:
         return schemas.AUDIT
     return schemas.examples(pa.schema([*domain.columns, *kept]), gold=name != POOL, clustered=clustered)
@@ -168,7 +168,7 @@ def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool
 def _solution(
     domain: Domain, raw: Mapping[str, object], example: Mapping[str, object], gold: str
 ) -> tuple[str | None, str]:
-    """A row's worked solution, if it parses as the gold label; else the reason why an existing one is not used."""
+    """Return a row's worked solution, if it parses as the gold label; else why an existing one is not used."""
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
         return None, problem

@@ -42,7 +42,7 @@ MEND_ADDED = (
 
 
 def refuses(kept: str, other: str, mode: str) -> bool:
-    """Whether a question in both splits ends the run: not of source and pool, where the pool's row is dropped."""
+    """Return whether a question in both splits ends the run: not of source and pool, which drops the pool's row."""
     return mode == "refuse" and not harmless(kept, other) and (kept, other) != ("source", "pool")
 
 

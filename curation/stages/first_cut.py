@@ -52,7 +52,7 @@ class PromptGate:
     """Scores prompts in a process (``curation.teachers.Gate``), and remembers the scores until they are written."""
 
     def __init__(self, cut: FirstCutRule, kept: Sequence[str]) -> None:
-        """``kept`` names the teacher's states.
+        """Take the rule of a first ``cut``; ``kept`` names the teacher's states.
 
         Raises:
             ConfigError: the function reads what is not known after the prompt, or what the teacher does not keep.
@@ -159,7 +159,7 @@ def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *
 
 
 def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[[Int64s], Bools]) -> HeldOut:
-    """Both scores, and the tokens, of the labelled rows that ``takes`` (a mask of row ids), for ``cascade.first_cut``.
+    """Return both scores and the tokens of the labelled rows that ``takes`` marks by id, for ``cascade.first_cut``.
 
     They are to be rows on which neither function was fitted: ``curation.trust.parts`` says which part of the source a
     row is in. A row whose label could not be read is never selected by the full pass.

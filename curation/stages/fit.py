@@ -102,7 +102,7 @@ class FitTrust(Stage):
 
 
 def closed_in(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
-    """The labels of labelled rows, where they are a closed set and trust reads a state of the prompt; else None."""
+    """Return the labels of labelled rows, if they are a closed set and trust reads a state of the prompt; else None."""
     if not any(map(is_of_prompt, states)) or (names := get_domain(domain).closed_labels()) is None:
         return None
     return LabelledClasses(names=names, examples=examples)
@@ -123,7 +123,7 @@ def check_settings(config: TrustConfig) -> None:
 
 
 def summary(trust: TrustRef) -> Json:
-    """How a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None`` where there was none)."""
+    """Return how a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None``: there was none)."""
     description = saved.described(trust)
     fit = description["fit"]
     return {

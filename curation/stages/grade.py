@@ -87,7 +87,7 @@ def grade(
     *,
     progress: Update | None = None,
 ) -> TableRef:
-    """The table of grades (schema ``schemas.GRADES``) of rows that were labelled without error and have a gold label.
+    """Write the table of grades (schema ``schemas.GRADES``) of rows labelled without error that have a gold label.
 
     An interrupted stage starts again: nothing here costs a model's pass.
     """
@@ -128,7 +128,7 @@ def _calls(labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainC
 def _grade(
     tables: tuple[TableRef, TableRef, TableRef], offsets: tuple[Int64s, Int64s, Int64s], domain: DomainConfig
 ) -> pa.Table:
-    """Grades of the rows with both an answer and a gold label, in their order; the rows lie there in each table."""
+    """Grade the rows with an answer and a gold label, in their order; ``offsets`` are their places in each table."""
     (labels, gold, examples), (in_labels_M, in_gold_M, in_examples_M) = tables, offsets
     weak, right = io.take_offsets(labels, in_labels_M, _columns(labels)), io.take_offsets(gold, in_gold_M, ["gold"])
     both = pa.array(schemas.are_answered(weak) & right["gold"].is_valid().to_numpy())

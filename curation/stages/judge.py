@@ -114,7 +114,7 @@ def problem_of(error: str | None) -> str:
 
 
 def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """The grades with a judge's verdicts in their place (schema ``schemas.SIGNAL``: right above 1/2, null: none).
+    """Write grades with a judge's verdicts in their place (schema ``schemas.SIGNAL``: right above 1/2, null: none).
 
     Rows that it was not asked about, which have no label, are wrong.
     """
@@ -134,7 +134,7 @@ def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
+    """Write grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1: right)."""
     accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
 
     def judged(batch: pa.RecordBatch) -> Json:

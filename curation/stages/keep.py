@@ -104,7 +104,7 @@ def _rows(
 
 
 def _joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int64s) -> Iterator[pa.Table]:
-    """The rows of a selection by rank, each with its kept columns; ``order_M``: the kept row of each sorted id."""
+    """Yield a selection's rows by rank, each with its kept columns; ``order_M``: the kept row of each sorted id."""
     for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS):
         rows = pa.table(batch.cast(schemas.SELECTION))
         ids_M = rows["row_id"].to_numpy()

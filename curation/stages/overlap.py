@@ -43,7 +43,7 @@ def rank(split: str) -> int:
 
 
 def harmless(one: str, other: str) -> bool:
-    """Whether a question may be in both splits: models and trust are measured on both, and trained on neither."""
+    """Return whether a question may be in both splits: models and trust are measured on both, trained on neither."""
     return one.startswith(_HELD_OUT) and other.startswith(_HELD_OUT)
 
 
@@ -200,7 +200,7 @@ class Digests:
     """Digests of the parts that two identities may share, 16 bytes each; those of different domains differ."""
 
     def __init__(self, domain: str, identity: Identity) -> None:
-        """``domain``: its name."""
+        """Digest an ``identity`` of the ``domain`` of this name."""
         self._text = _digest(f"{domain}\n{identity.text}".encode())
         self._parts = [_digest(part.encode()) for part in identity.parts]
         self._unique = sorted(set(self._parts))
@@ -246,7 +246,7 @@ def _known(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
 
 
 def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
-    """All first halves, ascending, and those that two splits share; ``sizes`` is the number of arrays per split."""
+    """Return all first halves, ascending, and those that splits share; ``sizes``: the number of arrays per split."""
     given = iter(highs)
     splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
     all_K = np.sort(np.concatenate(splits))
@@ -255,7 +255,7 @@ def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
 
 
 def _matched(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
-    """The entries of the rows that have a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
+    """Return the entries of rows with a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
 
     The hashes of the rows' questions go into buckets by their value.
     """

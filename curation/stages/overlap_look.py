@@ -63,7 +63,7 @@ def look(
 def _questions(
     config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
 ) -> Iterator[tuple[str, int, JsonView, Digests]]:
-    """The healthy rows of a source that have an identity: split, number in it from 1, the example, and its digests."""
+    """Yield a source's healthy rows with an identity: split, number in it from 1, the example, and its digests."""
     assignment = assignment_of(config, source, items, taken)
     names, numbers = list(assignment.counts), Counter[str]()
     position = 0

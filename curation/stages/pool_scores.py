@@ -100,7 +100,7 @@ class PoolScores:
         return get_trust(self.trust, self.seed, unread_last=self.unread_last)
 
     def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:
-        """Their raw scores or, with ``trust``, their trust in [0, 1], in the table's own order.
+        """Yield their ids with raw scores or, with ``trust``, trust in [0, 1], in the table's own order.
 
         With ``fragments`` only the rows of these.
 
@@ -185,7 +185,7 @@ class PoolScores:
                 yield ids_B[place_M], raw_B[place_M]
 
     def capped(self, keys: LabelKeys, n: int, cap: int, seed: int) -> Capped:
-        """The n best rows, or fewer, of which at most ``cap`` have the same key (:mod:`curation.selection.capped`)."""
+        """Return the n best rows, or fewer, at most ``cap`` of them with one key (:mod:`curation.selection.capped`)."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
             return walked(scores._keyed(keys.reader(), fragments), n, cap, seed)
@@ -254,7 +254,7 @@ class PoolScores:
             yield ids_B, score_B, partial(at, ids_B, batch.column("label"))
 
     def candidates(self) -> Candidates:
-        """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
+        """Return all rows, for rules that need them at once: 12 bytes a row of the pool, for a moment twice that."""
         ids_N, raw_N = _stacked(self.mapped(_stacked))
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
@@ -292,7 +292,7 @@ def behind(score_N: Scores) -> Scores:
 
 @lru_cache(maxsize=8)
 def sorted_ids(ref: TableRef | None, filter: str | None = None) -> Int64s:
-    """The ids of the rows of a table that match an SQL ``filter``, ascending, int64 [M]; empty without a table."""
+    """Return the ids of a table's rows that match an SQL ``filter``, ascending, int64 [M]; empty without a table."""
     if ref is None:
         return np.zeros(0, dtype=np.int64)
     return np.sort(io.read(ref, columns=["row_id"], filter=filter)["row_id"].to_numpy())

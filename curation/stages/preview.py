@@ -57,7 +57,7 @@ class Looked:
 def preview(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, Looked]:
-    """Some rows of each split, or all of a small source, read as ``prepare`` will read them.
+    """Return some rows of each split, or all of a small source, read as ``prepare`` will read them.
 
     ``taken``: the rows of each split that was dealt before the others.
 
@@ -91,7 +91,7 @@ def preview(
 
 
 def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -> Looked:
-    """Some rows of a filter's pool, or all of a small one, read as its first stage will read them.
+    """Return some rows of a filter's pool, or all of a small one, read as its first stage will read them.
 
     Raises:
         SourceError: a file cannot be read.
@@ -168,7 +168,7 @@ def commonest(writings: Counter[str]) -> str:
 
 
 def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
-    """A line on the rows that cannot be used, if any; refused where they are more than the ``limit`` of a ``key``."""
+    """Yield a line on unusable rows, if any; refuse them where they are more than the ``limit`` of a ``key``."""
     if not (num_bad := sum(looked.errors.values())):
         return
     share = proportion(num_bad, looked.rows)
@@ -211,7 +211,7 @@ class _Watched(Json):
 
 
 def _sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
-    """The columns in which the domain looked for a gold label, and that the row's file has not, with the nearest."""
+    """Return the columns that the domain looked in for a gold label and the row's file lacks, with the nearest."""
     if kind not in ("no_gold", "domain_failed"):
         return ""
     watched, form = _Watched(raw), {column for form in domain.forms for column in form}

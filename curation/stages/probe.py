@@ -141,7 +141,7 @@ ORDER_TOKENS = {"prompt": ORDER_PROMPT_TOKENS, "output": ORDER_OUTPUT_TOKENS}
 
 
 def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
-    """The pass of a few rows, if the time is limited, and passes of more, until they say enough or the time is spent.
+    """Run a pass of a few rows, if time is limited, and passes of more, until they say enough or the time is spent.
 
     Examples without content are in all of them.
     """
@@ -222,7 +222,7 @@ def affordable(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
 
 
 def warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
-    """Seconds that the chunks which actors had first took beyond the ``pace`` (seconds a row): imports, caches."""
+    """Return the seconds that actors' first chunks took beyond the ``pace`` (seconds a row): imports, caches."""
     seen: Counter[str] = Counter()
     extra = 0.0
     for chunk in chunks:
@@ -259,7 +259,7 @@ def _tokens(
 
 
 def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
-    """Bytes of a row without its states, and of a fragment with them: from fragments of the sample and of half of it.
+    """Return bytes of a row without states, and of a fragment with them: by fragments of the sample and half of it.
 
     Rows differ by their texts.
     """
@@ -286,5 +286,5 @@ def chunk_rows(num_rows: int, most: int) -> int:
 
 
 def num_actors(num_rows: int, most: int, room: int) -> int:
-    """How many actors a probe starts: as many as there is room for, as they may slow each other, up to ``most``."""
+    """Return how many actors a probe starts: as many as fit, as they may slow each other, up to ``most``."""
     return max(1, min(most, room, NUM_CHUNKS // LEAST_CHUNKS, num_rows))

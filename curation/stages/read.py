@@ -130,7 +130,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
 
     def _joined(self, bought: pa.Table, read: pa.Table) -> pa.Table:
-        """The answers that were read with their states, in the order of ``read``; null where one could not be read."""
+        """Return the answers that were read with their states, in the order of ``read``; null if one is unreadable."""
         order = pc.index_in(read["row_id"], value_set=bought["row_id"].combine_chunks())
         bought, is_read = bought.take(order), read["error"].is_null()
         columns = {name: bought[name] for name in bought.column_names}

@@ -297,7 +297,7 @@ def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
 
 
 def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int) -> dict[str, Any]:
-    """The fields of an arm's ``Selection`` about its format; of ``num_unread`` rows its signal could not be read."""
+    """Return an arm's ``Selection`` fields on its format; ``num_unread``: rows whose signal could not be read."""
     source = job.texts.source
     notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
     if source == "label":

@@ -108,7 +108,7 @@ class MeasureSelectedShift(Stage):
 
 
 def foreign_to_json(foreign: Foreign) -> Json:
-    """The share of foreign rows that pass a cut, with a ``warning`` in words if it is shown (``Foreign.is_shown``)."""
+    """Return the foreign rows' share that passes a cut, with a ``warning`` if it is shown (``Foreign.is_shown``)."""
     return {**foreign.to_json(), "warning": passing_in_words(foreign) if foreign.is_shown else None}
 
 
@@ -136,12 +136,12 @@ def compare(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int
 
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:
-    """The states of the sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
+    """Return the states of sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
     return states_in(sample_rows(ref, states, seed), states)
 
 
 def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequence[str] = ()) -> pa.Table:
-    """The sampled rows that have all of these states, ascending by row id: their states and ``further`` columns."""
+    """Return the sampled rows that have all these states, ascending by row id: their states and ``further`` columns."""
     columns = [input_column(state) for state in states]
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0

@@ -57,7 +57,7 @@ class VerifyCounts:
 
 
 def task_rows(num: int, batch_rows: int) -> int:
-    """Rows of a task that runs a program on ``num`` rows: a batch, or several where there were too many tasks."""
+    """Return how many of ``num`` rows a task runs a program on: a batch, or several if there were too many tasks."""
     return batch_rows * max(1, math.ceil(num / (MOST_TASKS * batch_rows)))
 
 

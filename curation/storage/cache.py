@@ -23,7 +23,7 @@ def cache() -> Path:
 
 @contextmanager
 def scratch(target: Place) -> Iterator[Path]:
-    """A temporary local path of the same name; for a local target, the target itself."""
+    """Yield a temporary local path of the same name; for a local target, the target itself."""
     if not isinstance(target, Remote):
         yield target
         return
@@ -33,7 +33,7 @@ def scratch(target: Place) -> Iterator[Path]:
 
 @contextmanager
 def staged(target: Place) -> Iterator[Path]:
-    """A local path for a file or a folder, uploaded to ``target`` when the context ends without an error.
+    """Yield a local path for a file or a folder; upload it to ``target`` when the context ends without an error.
 
     A local target is that path itself. In an object store, the upload replaces everything in a folder of that name. A
     reader with a reference never uses a half-written folder, because the reference has its digest.

@@ -127,5 +127,5 @@ def _content(path: Place, size: int) -> str:
 
 
 def evenly_spaced(size: int, number: int, length: int) -> list[int]:
-    """Where ``number`` stretches of ``length`` bytes start that reach from the first byte of a file to its last."""
+    """Return where ``number`` stretches of ``length`` bytes start that reach from a file's first byte to its last."""
     return [(size - length) * part // (number - 1) for part in range(number)]

@@ -45,7 +45,7 @@ Guard = Callable[[], None]
 
 
 def unguarded() -> None:
-    """The guard of what no run directory is around: anything may be changed."""
+    """Guard nothing: no run directory is around it, so anything may be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +286,7 @@ class Lease:
                 self._until, self._expires = begun + self._seconds, now + self._seconds
 
     def _is_late(self) -> bool:
-        """Whether a holder is late by the steady clock, which stands still in a paused machine, or by the other one."""
+        """Return whether a holder is late by the steady clock, which stops in a paused machine, or by the other one."""
         return _steady() >= self._until or time.time() >= self._expires
 
     def _text(self, expires: float) -> str:
@@ -314,7 +314,7 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
 
 
 def holder(directory: Place) -> Holder | None:
-    """Who has a run directory, as far as the clocks of two hosts agree; None where nobody has."""
+    """Return who has a run directory, as far as the clocks of two hosts agree; None where nobody has."""
     found = register_of(directory / "lease").read()
     record = None if found is None else Holder.parse(found.text, directory)
     return None if record is None or record.has_ended() or record.is_out_of_date() else record
@@ -338,7 +338,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in ticks since the boot; "" where it is a zombie, None where that cannot be read."""
+    """Return when a process started, in ticks since the boot; "" of a zombie, None where that cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -128,11 +128,11 @@ class Remote:
         return self._at(self._path.with_suffix(suffix))
 
     def absolute(self) -> Self:
-        """Itself: a URL is always absolute."""
+        """Return itself: a URL is always absolute."""
         return self
 
     def resolve(self) -> Self:
-        """Itself: there are no links."""
+        """Return itself: there are no links."""
         return self
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
@@ -225,7 +225,7 @@ class Remote:
         yield from (self / name for name in (*folders, *objects))
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """The walk of ``os.walk``: folder, names of its folders (the caller may change them) and of its objects."""
+        """Yield as ``os.walk`` does: a folder, names of its folders (the caller may change them) and its objects."""
         with _errors(self):
             listed = obstore.list_with_delimiter(self.store, f"{self.key}/")
         folders = [PurePosixPath(prefix).name for prefix in listed["common_prefixes"]]
@@ -362,7 +362,7 @@ def _errors(asked: object) -> Iterator[None]:
 
 
 def brief(error: Exception) -> str:
-    """The message of a store's error without its dump and the answer's XML, of which code and message are left."""
+    """Return a store's error message without its dump; of the XML in an answer only code and message are left."""
     text = " ".join(str(error).partition("Debug source:")[0].split())
     return _XML.sub(lambda found: f"{found['code']}: {found['message']}", text)
 

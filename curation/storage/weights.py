@@ -145,7 +145,7 @@ def _tensors(path: Place, size: int) -> set[str]:
 
 
 def _span(name: str, entry: object) -> tuple[int, int]:
-    """Where a tensor begins and ends in the data, checked against its type and shape."""
+    """Return where a tensor begins and ends in the data, checked against its type and shape."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(stop)]}:
             pass

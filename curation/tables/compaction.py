@@ -45,7 +45,7 @@ BATCH_BYTES = 16 << 20
 
 
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
-    """The same rows in fragments of ``fragment_mb`` MiB or a little more; ``ref`` where that gains little, or failed.
+    """Rewrite rows in fragments of ``fragment_mb`` MiB or a little more; return ``ref`` if it gains little, or fails.
 
     Raises:
         CommitError: the lease on the run directory was lost, another driver added rows in between, or a file of the

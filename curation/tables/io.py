@@ -75,7 +75,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """Writes like :func:`write_batches`, ``FRAGMENT_ROWS`` rows at a time; an error in ``parts`` is raised as it is."""
+    """Write like :func:`write_batches`, ``FRAGMENT_ROWS`` rows at a time; raise an error in ``parts`` as it is."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
     held: list[pa.Table] = []
@@ -129,7 +129,7 @@ def num_dropped(ref: TableRef) -> int:
 
 
 def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows with the given ids, each once, in the order of ``row_ids_N``; the id column is scanned in batches.
+    """Return the rows with the given ids, each once, in the order of ``row_ids_N``; scan the id column in batches.
 
     Raises:
         CommitError: an id is not in the table.
@@ -162,7 +162,7 @@ class Lookup:
     """
 
     def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
-        """``runs``: those of the table, if they were read already (:func:`finder`)."""
+        """Take ``runs`` of the table, if they were read already (:func:`finder`)."""
         self._ref = ref
         parts = [np.zeros((3, 0), dtype=np.int64), *(_runs(ref) if runs is None else runs)]
         start_R, offset_R, size_R = np.concatenate(parts, axis=1)
@@ -191,7 +191,7 @@ class Lookup:
         return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
 
     def offsets(self, row_ids_N: "Int64s") -> "Int64s":
-        """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
+        """Return each id's position in the table, int64 [N], for :func:`take_offsets`; -1 for an id not in it."""
         if not self.num_runs:
             return np.full(len(row_ids_N), -1, dtype=np.int64)
         run_N = np.maximum(np.searchsorted(self._start_R, row_ids_N, side="right") - 1, 0)
@@ -200,7 +200,7 @@ class Lookup:
 
 
 def finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
-    """:func:`offsets` for repeated calls in bounded memory: by a :class:`Lookup`, or a scan a call if it were large."""
+    """Return :func:`offsets` for many calls in bounded memory: a :class:`Lookup`, or a scan a call if it were large."""
     num_runs, runs = 0, []
     for runs_3R in _runs(ref):
         num_runs += runs_3R.shape[1]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 def values(column: pa.ChunkedArray) -> list[str]:
-    """Each value of a column as ``json.dumps`` writes it; dates and the like as texts, NaN and infinity as null."""
+    """Return a column's values as ``json.dumps`` writes them; dates and the like as texts, NaN and infinity as null."""
     kind = column.type
     if pa.types.is_string(kind):
         encode: Callable[[Any], str] = encode_basestring_ascii

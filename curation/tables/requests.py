@@ -27,7 +27,7 @@ def file_puts(num_bytes: float) -> float:
 
 
 def of_pass(*, chunks: float, commits: float, num_bytes: float) -> Requests:
-    """The requests of a pass that writes ``num_bytes`` in so many fragments, one a chunk, with so many commits."""
+    """Return the requests of a pass that writes ``num_bytes`` in fragments, one a chunk, with so many commits."""
     if not chunks:
         return Requests(0.0, 0.0)
     puts = PUTS_AT_FIRST + chunks * file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits

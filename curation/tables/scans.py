@@ -51,7 +51,7 @@ def batches(
 
 
 def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
-    """``function(None)`` or, of a large table, ``function(fragments)`` for the fragments of each task, in their order.
+    """Yield ``function(None)`` or, of a large table, ``function(fragments)`` of each task's fragments, in their order.
 
     Raises:
         UserError: as the function raised it.

@@ -80,7 +80,7 @@ _TYPES = {
 
 
 def input_column(name: str) -> str:
-    """The column of an input of a trust function: a state, a number (:func:`is_number`), or ``TOKEN_LOGPROBS``."""
+    """Return the column of a trust function's input: a state, a number (:func:`is_number`), or ``TOKEN_LOGPROBS``."""
     return name if name == TOKEN_LOGPROBS or is_number(name) else state_column(name)
 
 
@@ -166,7 +166,7 @@ def labels(
     num_token_logprobs: int = 0,
     added: Sequence[str] = (),
 ) -> pa.Schema:
-    """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed).
+    """Return the schema of labels: :func:`completions` and ``label``, which the domain reads from it (null: unparsed).
 
     ``added`` numbers that follow from the domain: those that came with labels made elsewhere
     (``curation.label_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
@@ -216,7 +216,7 @@ def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
 
 
 def projected_states(schema: pa.Schema, size: int) -> pa.Schema:
-    """A labels table with ``state_pca`` instead of its states: the projection of the concatenated states, same type.
+    """Return a labels schema with ``state_pca`` for its states: the projection of them concatenated, in their type.
 
     It is null if a state is null or the type cannot hold the projection.
     """
@@ -231,7 +231,7 @@ def is_state(column: str) -> bool:
 
 
 def raw_column(function: str) -> str:
-    """The column of a fitted trust function's raw score, by which rows are ranked (a float32 sigmoid saturates at 1).
+    """Return the column of a fitted trust function's raw score, which ranks rows (a float32 sigmoid saturates at 1).
 
     Added to the labels table, like :func:`trust_column` and the signals, as a new version; null for error rows.
     """

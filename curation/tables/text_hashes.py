@@ -16,7 +16,7 @@ NO_TEXT = np.uint64(1 << BITS)
 
 
 def hashed(text_N: pa.Array) -> Uint64s:
-    """A hash of each text, ``NO_TEXT`` for a null, uint64 [N]; each distinct text of the array is hashed once."""
+    """Return a hash of each text, ``NO_TEXT`` for a null, uint64 [N]; hash each distinct text of the array once."""
     coded = text_N.dictionary_encode()
     texts: list[str] = coded.dictionary.to_pylist()
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)

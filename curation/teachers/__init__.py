@@ -116,7 +116,7 @@ class BaseTeacher:
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """Nothing is started."""
+        """Return an empty key: nothing is started."""
         return {}
 
     @staticmethod

@@ -128,7 +128,7 @@ def count_clipped(completions: pa.Table) -> int:
 
 
 def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
-    """States by name, hidden_ND, out of those by position and rank, whose layers (``layers_of``) stand side by side."""
+    """Return states by name, hidden_ND, of those by position and rank, with layers (``layers_of``) side by side."""
     layers = layers_of(names)
     parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
     return {
@@ -168,7 +168,7 @@ def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -
 def prompt_batch(
     row_ids: Sequence[int], num_prompt_tokens: Sequence[int], states: Mapping[str, Array], state_dtype: str
 ) -> pa.RecordBatch:
-    """A batch for a gate of N rows: row id, tokens of the prompt, and states at its last one as they would be stored.
+    """Return a batch for a gate of N rows: row id, tokens of the prompt, its last one's states as they would be stored.
 
     ``states`` maps a name to float32 hidden_ND. A state that holds an infinity or NaN is null.
     """
@@ -183,14 +183,14 @@ def prompt_batch(
 
 
 def prompt_states(wide_ND: Array, kept: Sequence[str], wanted: Sequence[str]) -> dict[str, Array]:
-    """The ``wanted`` states of the last prompt token, out of the layers of all that are ``kept``, side by side."""
+    """Return the ``wanted`` states of the last prompt token, out of the layers of all ``kept`` ones, side by side."""
     layers = layers_of(kept)
     parts = np.split(wide_ND, len(layers), axis=1)
     return {name: parts[layers.index(parse(name).layer)] for name in wanted}
 
 
 def dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """A batch of rows that a gate stopped: everything null but the row id and the tokens of prompt and answer (0).
+    """Return a batch of rows that a gate stopped: null but for the row id and the tokens of prompt and answer (0).
 
     ``num_prompt_tokens`` are by row id; ``config`` and ``state_size`` as for :func:`error_batch`.
     """
@@ -238,7 +238,7 @@ def _set(columns: Mapping[str, Array], row: int, name: str, least: float, first:
 
 
 def of_options(scores: Sequence[float], given: int | None = None) -> dict[str, float]:
-    """How sure the choice among options with these scores is, by the column's name; NaN where there is no margin.
+    """Return how sure the choice among options with these scores is, by column name; NaN where there is no margin.
 
     Of the option at the place ``given``, which came with its row, in place of the likeliest one: its margin is below
     zero where another one is likelier.

@@ -204,7 +204,7 @@ class Decoder:
         return row.num_content is not None and row.num_content <= num_steps
 
     def _piece(self, token: int) -> str:
-        """The piece that a token adds to a text: at a text's very beginning some tokenizers leave out a space."""
+        """Return the piece that a token adds to a text; at a text's very beginning some tokenizers omit a space."""
         if token not in self._piece_texts:
             self._piece_texts[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._piece_texts[token]

@@ -199,7 +199,7 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
 
 
 def _letters(text: bytes) -> bytes:
-    """The ASCII letters and digits: what tokens and text share, however a server writes spaces and other bytes."""
+    """Return the ASCII letters and digits, which tokens and text share however a server writes spaces and bytes."""
     return re.sub(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]", b"", text)
 
 
@@ -283,7 +283,7 @@ def _number(value: Any) -> float:
 
 
 def _own(text: str, tokens: list[Token] | None, reason: object, field: str | None) -> tuple[str, Sequence[Token]]:
-    """The answer within the text, and its tokens: those that hold it, without what a stop token or string took."""
+    """Return the answer within the text, and the tokens that hold it, without what a stop token or string took."""
     if field is None:
         return text, [] if tokens is None else _holding(text, tokens, reason)
     try:

@@ -97,7 +97,7 @@ class EvenPace:
         return begin - now
 
     def correct(self, amount: float) -> None:
-        """An earlier amount was larger by so much, or smaller."""
+        """Correct an earlier amount that was larger by so much, or smaller."""
         self._free += amount * self._seconds
 
 

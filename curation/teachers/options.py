@@ -199,7 +199,7 @@ def _states(
     config: AskConfig,
     prompt_BD: torch.Tensor,
 ) -> dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    """The states asked for, by position and rank of the option, layers side by side; zeros where a row has no option.
+    """Return the states asked for, by position and rank of the option, layers side by side; zeros without an option.
 
     ``answers`` are the tokens of each row's options by their likelihood.
     """
@@ -248,7 +248,7 @@ def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, to
 
 @torch.inference_mode()
 def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> pa.RecordBatch:
-    """A batch of ``schemas.completions`` of requests with an ``answer``; their prompts and answers fit one batch.
+    """Return a batch of ``schemas.completions`` for requests with an ``answer``; prompts and answers fit one batch.
 
     The answers came with the rows, and are fed once after their prompts, teacher-forced. They get what an answer of the
     model's own gets: log-probabilities, margins and entropies of their tokens, by the distribution before each, and

@@ -176,7 +176,7 @@ class ScriptedTeacher(BaseTeacher):
         )
 
     def _in_pairs(self, request: Request, number: int, mean: float) -> AnsweredRow:
-        """The row whose answers ``number`` draws, a bit a question, each likelier by 1 to 2 than the other one."""
+        """Return the row whose answers ``number`` draws, a bit a question, each likelier by 1 to 2 than the other."""
         options, gap = request.options or (), 1 + math.exp(mean)
         yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
         scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
@@ -209,7 +209,7 @@ class ScriptedTeacher(BaseTeacher):
 
 
 def _above(request: Request, choice: int) -> int:
-    """The option that is chosen where that at ``choice`` is likelier by 1 than each other one, less the baselines."""
+    """Return the option chosen if that at ``choice`` is likelier by 1 than each other one, less the baselines."""
     if request.baselines is None or request.is_drawn:
         return choice
     return ranked(above([float(place == choice) for place in range(len(request.baselines))], request.baselines))[0]
@@ -218,7 +218,7 @@ def _above(request: Request, choice: int) -> int:
 def _scores(
     request: Request, choice: int, mean: float, num_words: int, *, normalise: bool
 ) -> tuple[list[float] | None, list[float] | None]:
-    """The log-probabilities of a request's options, and the scores by which the option at ``choice`` is chosen."""
+    """Return log-probabilities of a request's options, and the scores by which that at ``choice`` is chosen."""
     if request.options is None or request.is_drawn:
         return None, None
     others = [float(place != choice) for place in range(len(request.options))]

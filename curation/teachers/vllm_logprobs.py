@@ -36,7 +36,7 @@ class Positions:
     """K positions of a step, those of a slot ascending, and where they are kept; the device gets all in one copy."""
 
     def __init__(self, entry_K5: Any, ring: int, num_first: int, ahead: Sequence[int], device: torch.device) -> None:
-        """Each entry is token of the step, slot, position, number of prompt tokens, and the token that follows or -1.
+        """Take K entries: token of the step, slot, position, number of prompt tokens, and the next token or -1.
 
         ``ahead``: kept apart are the positions so many after the first one of the answer.
         """
@@ -57,7 +57,7 @@ class Logprobs:
     """Log-probabilities of the answers in the slots of a tap."""
 
     def __init__(self, ring: int, num_first: int, device: torch.device) -> None:
-        """``num_first``: how many first log-probabilities are kept, one at least."""
+        """Keep ``num_first`` first log-probabilities, one at least."""
         self._ring, self.num_first = ring, max(1, num_first)
         self._sum_S3 = torch.zeros((0, 3), device=device)
         self._first_SK3 = torch.zeros((0, self.num_first, 3), device=device)

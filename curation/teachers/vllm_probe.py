@@ -20,7 +20,7 @@ from curation.teachers.vllm_versions import TESTED, gives_layers, missing_fields
 
 
 def answer() -> None:
-    """The work of the probe's process: print its finding as the last line."""
+    """Print the finding of the probe, as the last line of its process."""
     question = json.loads(sys.argv[1])
     model = None if question["model"] is None else ModelRef.from_json(question["model"])
     found = _examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])

@@ -116,7 +116,7 @@ class EngineRow:
 
 
 def ring_of(config: AskConfig) -> int:
-    """Tokens of an answer's end whose states the tap keeps until it is known which of them a stop string cuts off."""
+    """Return how many last tokens of an answer the tap keeps states of, until it knows which a stop string cuts."""
     return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
 
 

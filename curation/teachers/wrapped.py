@@ -31,7 +31,7 @@ class Wrapped:
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """Nothing: it is started already."""
+        """Return an empty key: it is started already."""
         return {}
 
     def asked(self, config: AskConfig) -> Self:

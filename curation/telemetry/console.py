@@ -60,7 +60,7 @@ def _interval(seconds: float) -> float:
 
 @contextmanager
 def progress(name: str) -> Iterator[Update]:
-    """Yields a function that receives progress updates and shows them: as a bar, or as lines in a file or pipe."""
+    """Yield a function that receives progress updates and shows them: as a bar, or as lines in a file or pipe."""
     with _bar(name) if sys.stderr.isatty() else _lines(name) as update:
         yield update
 

@@ -85,7 +85,7 @@ class Work:
         return ", ".join(text)
 
     def words(self) -> str:
-        """In words, for a page of its own."""
+        """Return in words how the work stands, for a page of its own."""
         counts = {"pending": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         others = [f"{count:,} {state}" for state, count in counts.items() if count]
         text = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
@@ -143,7 +143,7 @@ class Standing:
 
 
 def speed(rows_per_second: float) -> str:
-    """A speed as a number in words: below 10 rows/s with two digits, since a slow model is not one of 0 rows/s."""
+    """Return a speed in words: below 10 rows/s with two digits, since a slow model is not one of 0 rows/s."""
     return f"{rows_per_second:,.0f}" if rows_per_second >= 9.95 else f"{rows_per_second:.2g}"
 
 
@@ -202,7 +202,7 @@ class ProgressJournal:
         self._is_finished = False
 
     def fields(self, standing: Standing, now: float) -> Json | None:
-        """The event's fields; None if the last event is too recent. The first and the last update always give one."""
+        """Return the event's fields; None soon after the last event. The first and the last update always give one."""
         self._pace.add(now, standing.reached)
         self._begun = now if self._begun is None else self._begun
         was_finished, self._is_finished = self._is_finished, standing.rows >= standing.total

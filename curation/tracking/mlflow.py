@@ -20,7 +20,7 @@ _FOREIGN = re.compile(r"[^\w.\- :/]")
 
 
 def valid_name(text: str) -> str:
-    """The text where MLflow takes it as a name; else one like it, with a digest that keeps different texts apart.
+    """Return the text if MLflow takes it as a name; else one like it, with a digest that keeps different texts apart.
 
     MLflow refuses long names, all but letters, digits and a few signs, and what is no normal relative path.
     """

@@ -56,7 +56,7 @@ class BoostedTrees(StateTrust):
         return self._size
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row, float32 [N]: the baseline and a leaf's value of each tree, added in their order."""
+        """Return the logit of each row, float32 [N]: the baseline and a leaf's value of each tree, added in order."""
         logit_N = np.full(len(hidden_ND), self._baseline)
         for start in range(0, len(hidden_ND), SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
@@ -117,7 +117,7 @@ class BoostedTrees(StateTrust):
         return self._weights
 
     def description(self) -> Json:
-        """Adds the numbers of a row."""
+        """Add the numbers of a row to the description."""
         return {**super().description(), "size": self._size}
 
     @classmethod

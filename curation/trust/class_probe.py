@@ -30,7 +30,7 @@ class ClassProbe:
     def __init__(
         self, classes: Sequence[str], spans: Sequence[tuple[int, int]], weights: Mapping[str, Tensor], sharpness: float
     ) -> None:
-        """``spans``: first and end place, among a row's states side by side, of those that it reads, ascending.
+        """Take ``spans``: first and end place, among a row's states side by side, of those that it reads, ascending.
 
         ``weights``: ``weight_CD``, which reads what is left of those after ``centre_D`` is taken from them, and
         ``bias_C``, in float64. ``sharpness``: the inverse temperature.
@@ -78,6 +78,6 @@ def log_odds(logit_NC: Float64s, class_N: Float64s) -> Float64s:
 
 
 def places(values: pa.Array, classes: Sequence[str]) -> Float64s:
-    """The place of each value among the classes, float64 [N]; NaN for a null, and for a value that is none of them."""
+    """Return the place of each value among the classes, float64 [N]; NaN for a null or a value that is none of them."""
     found = pc.index_in(values.cast(pa.string()), value_set=pa.array(classes, pa.string()))
     return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -56,7 +56,7 @@ class DeepEnsemble(StateTrust):
         return {f"{m}.{name}": tensor for m, net in enumerate(self.nets) for name, tensor in net.state_dict().items()}
 
     def description(self) -> Json:
-        """Adds the networks' architecture and their number."""
+        """Add the networks' architecture and their number to the description."""
         shape = {"architecture": asdict(self.nets[0].architecture), "num_members": len(self.nets)}
         return {**super().description(), **shape}
 

@@ -23,13 +23,13 @@ class FoldedInput:
     """An affine map of the columns of a row, as they are stored."""
 
     def __init__(self, weight_WD: Tensor, bias_W: Tensor, centre_D: Tensor, dtype: torch.dtype) -> None:
-        """``weight_WD`` reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
+        """Take ``weight_WD``, which reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
         self._weight_WD, self._bias_W, self._centre_D = weight_WD.to(dtype), bias_W.float(), centre_D.float()
         self._dtype = dtype
         self._parts: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
-        """The map of the rows, float32 [B, W]; each column has its rows' numbers, [B, D] in any floating type."""
+        """Map the rows to float32 [B, W]; each column has its rows' numbers, [B, D] in any floating type."""
         sizes = [column.shape[1] for column in columns]
         if [len(centre_D) for _, centre_D in self._parts] != sizes:
             parts = zip(*(torch.split(both, sizes, dim=-1) for both in (self._weight_WD, self._centre_D)), strict=True)

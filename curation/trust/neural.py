@@ -77,7 +77,7 @@ class NetTrust(StateTrust, Generic[Net]):
         return self.net.state_dict()
 
     def description(self) -> Json:
-        """Adds the network's architecture."""
+        """Add the network's architecture to the description."""
         return {**super().description(), "architecture": asdict(self.net.architecture)}
 
     @classmethod

@@ -35,7 +35,7 @@ def candidates(config: TrustConfig) -> str:
 
 
 def used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
-    """Whether ``source_share`` takes each row, bool [N], by a seeded hash of its question that is not its part's."""
+    """Return whether ``source_share`` takes each row, bool [N], by a seeded hash of its question, not its part's."""
     unit_N = hash_unit(question_N, derive(seed, "source share"))
     return unit_N < config.source_share
 

@@ -36,7 +36,7 @@ class Projection:
         return tuple(state_column(state) for state in self.states)
 
     def project(self, labels: pa.RecordBatch) -> pa.FixedSizeListArray:
-        """The projection of each row in the type of its states; null if a state is null or the type is too narrow."""
+        """Project each row in the type of its states; null if a state is null or the type is too narrow."""
         states = read_states(labels, self.features)
         dtype = states.columns[0].dtype
         projected_NK = torch.empty(labels.num_rows, self.size, dtype=dtype)
@@ -70,7 +70,7 @@ class Projection:
 
 @lru_cache(maxsize=4)
 def load_projection(ref: ProjectionRef) -> Projection:
-    """Loads once per worker process, not once per batch."""
+    """Load a projection once per worker process, not once per batch."""
     return Projection.load(ref)
 
 

@@ -130,7 +130,7 @@ class Probes:
     """Linear probes of states side by side, in the order of ``names``."""
 
     def __init__(self, names: Sequence[str], weight_MD: Tensor, bias_M: Tensor, centre_D: Tensor) -> None:
-        """``weight_MD`` reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
+        """Take ``weight_MD``, which reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
         self.names, self.weight_MD, self.bias_M, self.centre_D = tuple(names), weight_MD, bias_M, centre_D
         self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
 
@@ -188,7 +188,7 @@ class StackedTrust(StateTrust):
         return self.networks.size - size + width
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row of all inputs side by side, float32 [N], as of rows whose label is no known class."""
+        """Return each row's logit from all inputs side by side, float32 [N], as if its label were no known class."""
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
         return self._logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
 
@@ -280,7 +280,7 @@ class StackedTrust(StateTrust):
         return found
 
     def description(self) -> Json:
-        """Adds the combination's columns, the probes' names and what the networks and the class probe are made of."""
+        """Add the combination's columns, the probes' names, and what networks and class probe are made of."""
         return {
             **super().description(),
             "columns": self.combination.names,

@@ -86,14 +86,14 @@ class StateTrust(ABC):
     @classmethod
     @abstractmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, object]) -> Self:
-        """The trust function of these weights and this description, neither calibrated nor behind a projection."""
+        """Make the trust function of these weights and description, neither calibrated nor behind a projection."""
 
     def raw(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row of inputs side by side as they are stored, float32 [N]."""
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
-        """The score of :meth:`raw` for rows of a fit, whose numbers of the answers, NaN for null, stand apart."""
+        """Return the score of :meth:`raw` for rows of a fit; their answers' numbers, NaN for null, stand apart."""
         return self.raw(hidden_ND)
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
@@ -110,7 +110,7 @@ class StateTrust(ABC):
         return other
 
     def behind(self, pca: PrincipalComponents | None) -> Self:
-        """This trust function, which was fitted on projected states, with the projection that gives them."""
+        """Return this trust function, fitted on projected states, with the projection that gives them."""
         if pca is None:
             return self
         self.pca = pca
@@ -137,7 +137,7 @@ class StateTrust(ABC):
         return raw_N
 
     def source_score(self, labels: pa.RecordBatch) -> Scores:
-        """The score of :meth:`raw_score` for the source split: rows of the fit have their held-out score, or NaN."""
+        """Return :meth:`raw_score` for the source split: rows of the fit have their held-out score, or NaN."""
         raw_N = self.raw_score(labels)
         if self.held_out is not None and len(self.held_out.row_ids_N):
             row_ids_N = labels.column("row_id").to_numpy()
@@ -180,7 +180,7 @@ class StateTrust(ABC):
         return trust
 
     def noted(self, **notes: object) -> Self:
-        """This trust function, with notes on record of how its fit went."""
+        """Return this trust function, with notes on record of how its fit went."""
         self.fit = {**self.fit, **notes}
         return self
 

@@ -69,7 +69,7 @@ def _versions() -> Finding:
 
 
 def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Finding:
-    """The verdict on the offset of each node's clock from ours; each value is (offset, its error), in seconds."""
+    """Return the verdict on each clock's offset from ours; each value is a node's (offset, its error), in seconds."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
         finding = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
@@ -81,7 +81,7 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Finding:
 
 
 def _offset(node_id: str) -> tuple[float, float]:
-    """The offset of a node's clock from ours and its error: from the fastest of some rounds, and half its duration."""
+    """Measure a node's clock offset from ours, in the fastest of some rounds, and its error, half that round's time."""
     asked = nodes.task(_time(), node_id)
     rounds = []
     for _ in range(ROUNDS):

@@ -138,7 +138,7 @@ def shared_memory_verdict(free: int, memory: int) -> Finding:
 
 
 def gpu(asked: float) -> Finding:
-    """Whether torch sees the GPUs and computes on them, and whether there are as many as the configuration asks for."""
+    """Check that torch sees the GPUs and computes on them, and that there are as many as the configuration asks for."""
     if not torch.cuda.is_available():
         there = Path("/dev/nvidia0").exists()
         finding = f"torch {torch.__version__} does not see the installed GPU" if there else "none"

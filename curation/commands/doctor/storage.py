@@ -65,7 +65,7 @@ def tables(directory: Place) -> Finding:
 
 @contextmanager
 def scratch(directory: Place) -> Iterator[Place]:
-    """A temporary folder in a directory, or in the nearest existing one above it; removed at the end."""
+    """Yield a temporary folder in a directory, or in the nearest existing one above it; remove it at the end."""
     inside = directory if isinstance(directory, Remote) else existing(directory)
     folder = inside / f".doctor-{uuid.uuid4().hex}"
     folder.mkdir()

@@ -50,7 +50,7 @@ def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
 
 
 def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
-    """The check of vLLM that a configuration needs; without one, whether vLLM runs on this machine's hardware."""
+    """Return the check of vLLM that a configuration needs; without one, whether vLLM runs on this hardware."""
     from curation import models
 
     if config is None:

@@ -159,7 +159,7 @@ def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) 
 
 
 def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
-    """The row's score by a trust function, and how many of the scored rows have a higher one; ``None`` without it."""
+    """Return the row's score by a trust function, and its place among the scored rows; ``None`` without a score."""
     trust = get_trust(function, 0)
     present = io.open_table(labels).schema.names
     if not set(trust.features) <= set(present):

@@ -44,7 +44,7 @@ class RecordedRun:
         return cls(place=place, config=config, manifest=manifest)
 
     def stage(self, generation: int, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """The record of the main chain's stage on a split, of the first class that is done; ``None``: of none."""
+        """Return the main chain's record of a stage on a split, of the first class that is done; ``None`` if none."""
         return self.manifest.find(Position(generation=generation, split=split, of=of), *classes)
 
     def has_labels(self, generation: int) -> bool:

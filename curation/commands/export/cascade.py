@@ -99,7 +99,7 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
 
 
 def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
-    """The split, and its rows: of the calibration split, if its states were stored, else those that no fit has seen."""
+    """Return the split and its rows: the calibration split, if its states were stored, else rows no fit has seen."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and is_of(fit, labelled):
@@ -112,7 +112,7 @@ def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut
 
 
 def _setting(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
-    """Which source rows set the threshold: those with a held-out score, of many about ``HELD_OUT`` of all rows."""
+    """Return the function that masks source rows for the threshold: held-out ones, if many ``HELD_OUT`` of all."""
     function, ids_N = load_fitted(fit.trust), _answered_ids(labels)
     num_held_out = int(has_held_out_score(function, ids_N).sum())
     share = HELD_OUT * len(ids_N) / max(num_held_out, 1)

@@ -59,7 +59,7 @@ class ExportFolder:
 
 @contextmanager
 def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[ExportFolder]:
-    """A local folder that becomes ``target`` when the context ends; after an error nothing is left there.
+    """Yield a local folder that becomes ``target`` when the context ends; after an error nothing is left there.
 
     In an object store the file ``marker`` is written last: a folder that has it is complete. ``force`` replaces an
     earlier export of this kind, and nothing else.
@@ -105,7 +105,7 @@ def _taken(target: Place, marker: str, *, force: bool) -> bool:
 
 @contextmanager
 def _beside(target: Place) -> Iterator[Path]:
-    """A path on the same file system, or for an object store in a temporary folder; it is removed in any case."""
+    """Yield a path on the same file system, or for an object store in a temporary folder; remove it in any case."""
     if isinstance(target, Remote):
         with tempfile.TemporaryDirectory(prefix="curation-") as directory:
             yield Path(directory) / "export"
@@ -176,7 +176,7 @@ def replace_base(model: ModelRef, output: Place) -> ModelRef:
 
 
 def _merge(model: ModelRef, path: Path) -> None:
-    """The adapter merged into the base in float32, in the type of the base's own weights."""
+    """Save the model with the adapter merged into the base in float32, in the type of the base's own weights."""
     dtype = getattr(configuration_of(model), "dtype", None) or torch.float32
     merged: Any = load_model(model)
     merged.to(dtype).save_pretrained(path)

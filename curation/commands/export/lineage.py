@@ -137,7 +137,7 @@ def _selection(student: Student, selected: JsonView, own: Json | None) -> Json:
 
 
 def verified(student: Student) -> Json | None:
-    """The rows that a check (``selection.verify``) was run on and dropped; ``None`` where none was for this arm."""
+    """Return how many rows ``selection.verify`` checked, passed and dropped; ``None`` where this arm has no check."""
     kind = verifying_stage(student.config)
     found = None if kind is None else student.of_generation("pool", kind)
     if found is None or not is_verified(ARMS[student.arm], student.config.selection):

@@ -73,7 +73,7 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
 
 
 def reference_of(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
-    """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
+    """Return the states of a sample of source rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
 
     Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``. Without
     states, the hashed words of a sample of the source's questions.
@@ -158,7 +158,7 @@ def is_of(fit: Fit, labelled: StageRecord) -> bool:
 
 
 def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None) -> GradedScores:
-    """The graded rows to ``keep`` that count as independent draws, by row id; NaN scores without a readable label."""
+    """Return the graded rows to ``keep`` that are independent draws, by row id; NaN scores without a readable label."""
     graded = read_grades(grades)
     table = io.open_table(labels)
     stored = [schemas.raw_column(name), schemas.trust_column(name)]

@@ -104,7 +104,7 @@ def _unused(signs: Sequence[str], names: Iterable[str]) -> str:
 
 
 def _come_again(sample: list[Any], form: SetFormat) -> bool:
-    """Whether most labels of the cells that hold several stand in other sets too, as parts of a name would not."""
+    """Return whether most labels of cells that hold several are in other sets too, as parts of a name would not be."""
     sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     joint = set()
     for value in sample:

@@ -44,7 +44,7 @@ class TableFiles:
         return sum(row.get(column) is not None for row in self.sample) / max(1, len(self.sample))
 
     def counts(self, column: str) -> Counter[str]:
-        """The values of a column as texts, with how often each occurs, in all rows or until there are too many of them.
+        """Count the values of a column, as texts, in all rows or until there are too many different values.
 
         Missing ones are left out.
         """

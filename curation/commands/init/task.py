@@ -262,7 +262,7 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
 
 
 def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]) -> tuple[str, str, LabelColumn | None]:
-    """The domain of texts with an answer: classes, or numbers and formulas; the labels where a row has several."""
+    """Return the domain of texts with an answer (classes, or numbers and formulas), why, and any label-set column."""
     counts = roles.labelled.counts(roles.answer)
     num_rows = sum(counts.values())
     numbers = sum(num for value, num in counts.items() if _NUMBER.fullmatch(value)) / max(1, num_rows)

@@ -94,7 +94,7 @@ def list_tables(directory: Place) -> list[FoundTable]:
 
 
 def _unfinished(directory: Place) -> Iterator[tuple[str, str]]:
-    """The tables in the folders of stages, as ``STAGE/TABLE``: of several folders of a stage those of the newest."""
+    """Yield the tables in stages' folders as ``STAGE/TABLE``, with their URIs: of several folders the newest one's."""
     newest: dict[str, tuple[float, str]] = {}
     for path in _on_disk(directory):
         inside = os.path.relpath(str(path.parent), str(directory))
@@ -107,7 +107,7 @@ def _unfinished(directory: Place) -> Iterator[tuple[str, str]]:
 
 
 def _written(table: Place) -> float:
-    """When a table was written last, seconds since 1970."""
+    """Return when a table was written last, in seconds since 1970."""
     if isinstance(table, Remote):
         return max((entry.modified for entry in (table / _VERSIONS).entries()), default=0.0)
     return (table / _VERSIONS).stat().st_mtime

@@ -56,7 +56,7 @@ def size(num_bytes: int) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """The cells of all rows in columns, each as wide as its longest cell; each row is one line of the terminal."""
+    """Return each row as a line of the terminal, with its cells in columns as wide as their longest cell."""
     rows = [tuple(map(escaped, row)) for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
     return [

@@ -13,7 +13,7 @@ DEFAULT_NUM = 200
 
 
 def home_of(run: Place, folder: str | None) -> Path:
-    """Where the reviews of a run are kept: ``<run>/review`` unless a folder is given.
+    """Return where the reviews of a run are kept: ``<run>/review`` unless a folder is given.
 
     Raises:
         ReviewError: there is no such run, or it is in an object store, where no line can be appended, and no folder is

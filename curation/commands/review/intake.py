@@ -91,7 +91,7 @@ def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: s
 
 
 def read_csv(path: Path, person: str) -> list[Given]:
-    """The rows of a CSV file with the columns ``row_id``, ``verdict`` and, if there are several people, ``person``.
+    """Return the rows of a CSV file with the columns ``row_id``, ``verdict`` and, with several people, ``person``.
 
     Raises:
         ReviewError: its header is another.

@@ -88,7 +88,7 @@ def judge(review: Review, standing: Standing) -> ReviewedRows:
 
 
 def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
-    """The common answer of several people on a row: who is unsure has no say; right against wrong is disputed."""
+    """Return the common answer of several people on a row: unsure ones have no say; right against wrong is disputed."""
     said = {entry.verdict for entry in verdicts.values()}
     if {"right", "wrong"} <= said:
         return "disputed"

@@ -117,7 +117,7 @@ def standing_of(entries: Iterable[VerdictLine]) -> Standing:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """The log, open for appending, locked against other processes."""
+    """Open the log for appending and lock it against other processes; yield its file descriptor."""
     is_new = not path.exists()
     with open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:  # its end unlocks it
         fcntl.flock(file, fcntl.LOCK_EX)

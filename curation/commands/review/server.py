@@ -160,7 +160,7 @@ def serve(review: Review, port: int, person: str, say: Callable[[str], None]) ->
         """Logs no request: each line would show the token."""
 
         def log(self, type: str, message: str, *args: object) -> None:
-            """Nothing."""
+            """Do nothing, as each line would show the token."""
 
     _require_free(port)
     server = make_server(HOST, port, app, threaded=True, request_handler=Quiet)

@@ -245,7 +245,7 @@ def _joined(parts: list[ScoredRows]) -> ScoredRows:
 
 
 def _scores(origin: Origin) -> Iterator[ScoredRows]:
-    """The rows with a label and a score, batch by batch; ``selected_N``: whether they pass a filter's threshold."""
+    """Yield the rows with a label and a score, by batch; ``selected_N``: whether they pass a filter's threshold."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
     columns = list(dict.fromkeys(["row_id", *function.features, *further]))

@@ -300,7 +300,7 @@ def _path() -> str:
 
 
 def _ending(code: int) -> str:
-    """An exit code in words; of a process that a signal ended it is 128 and the signal's number, or minus that."""
+    """Return an exit code in words; of a process that a signal ended it is 128 and its number, or minus that."""
     number = -code if code < 0 else code - 128
     try:
         return f"signal {signal.Signals(number).name}"

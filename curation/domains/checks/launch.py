@@ -203,7 +203,7 @@ def too_many(table: str | None, first: int, most: int) -> bool:
 
 
 def start(limits: Limits, command: list[str], others: int, niceness: int, is_alone: bool) -> None:
-    """The command's process: in a process table of its own the second one, for whose end the first one waits."""
+    """Run the command here or, in a process table of its own, in a second process for whose end this one waits."""
     call("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if limits["sandbox"]:
         has_root = is_alone and enter_root(limits)

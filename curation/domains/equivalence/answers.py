@@ -20,7 +20,7 @@ Atom = Callable[[str, str], bool]
 
 
 def same(gold: str, label: str, *, atom: Atom) -> bool:
-    """Whether two answers are equivalent; ``atom`` decides on expressions that differ in text and are no plain numbers.
+    """Return whether two answers are equivalent; ``atom`` decides on expressions that differ and are no plain numbers.
 
     Raises:
         Exploded: an answer is too long or too deep, or a list has too many items.

@@ -84,7 +84,7 @@ def _scaled(found: re.Match[str]) -> str:
 
 
 def _rebuilt(tokens: list[str]) -> str:
-    """The text of ``tokens``, read from the right, so that a command's arguments are complete when it is reached."""
+    """Rebuild the text of ``tokens`` from the right, so that a command's arguments are complete when it is reached."""
     right: list[str] = []  # what follows, the nearest last; a group in braces is one entry
 
     def skip() -> None:
@@ -135,7 +135,7 @@ def _fraction(repeating: re.Match[str]) -> str:
 
 
 def closes(text: str) -> bool:
-    r"""Whether ``text`` closes a bracket that opened before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
+    r"""Return whether ``text`` closes a bracket opened before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
     return any(depth < 0 for _, depth in depths_in(text))
 
 

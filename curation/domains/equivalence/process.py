@@ -126,7 +126,7 @@ def _ask(gold: str, label: str, timeout: float) -> bool | None:
 
 
 def _forget() -> None:
-    """A forked child must not use its parent's pipe, nor wait for a thread that it does not have."""
+    """Keep a forked child from its parent's pipe, and from waiting for a thread that it does not have."""
     global _helper, _lock
     _helper, _lock = None, threading.Lock()
 

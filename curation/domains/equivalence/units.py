@@ -121,7 +121,7 @@ def without_unit(text: str) -> MeasuredAnswer:
 
 
 def counted(text: str) -> MeasuredAnswer | None:
-    """The number of an answer that counts things, as ``12 apples``, or has a unit of one letter; ``None`` of another.
+    """Return the number of an answer that counts things, as ``12 apples``, or has a one-letter unit; else ``None``.
 
     ``text`` is in canonical spelling.
     """

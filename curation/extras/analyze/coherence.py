@@ -126,7 +126,7 @@ def coherence(batches: Batches, size: int) -> Coherence:
 
 
 def difference(arm: Coherence, other: Coherence) -> Json:
-    """The mean top-k energy of one arm minus another's: for k = ``SHOWN`` and as the mean over all k, as JSON."""
+    """Return one arm's mean top-k energy minus another's: for k = ``SHOWN`` and as the mean over all k, as JSON."""
     at = min(SHOWN, len(arm.energy_k), len(other.energy_k)) - 1
     most = min(len(arm.energy_k), len(other.energy_k))
     means = [energies_k[..., :most].mean(axis=-1) for energies_k in (arm.energy_k, other.energy_k)]
@@ -159,7 +159,7 @@ def energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
 
 
 def _without(batches: Batches, total_DD: Floats, group: int, most: int) -> tuple[Floats, Floats]:
-    """Without a group of rows: the mean energies of the others, and the shares of the total in each direction."""
+    """Return the mean energies of the rows outside a group, and the share of their total in each direction."""
     left_DD = total_DD.copy()
     for ids_N, gradient_ND in _kept(batches):
         out_MD = gradient_ND[_groups(ids_N) == group]

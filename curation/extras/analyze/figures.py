@@ -48,7 +48,7 @@ def gaps_chart(arms: Mapping[str, JsonView], name: str) -> str:
 
 
 def energies_chart(arms: Mapping[str, JsonView], name: str) -> str:
-    """The mean top-k energy of a row against k, a line an arm, with 95 % bands (of many arms, only the method's)."""
+    """Draw a row's mean top-k energy against k, a line an arm, with 95 % bands (of many arms, only the method's)."""
     with drawing():
         figure, axes = figure_of()
         for index, (arm, found) in enumerate(arms.items()):

@@ -83,7 +83,7 @@ class ValueMoves(Stage):
 
 
 def _differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> tuple[Int64s, Json]:
-    """The rows of an arm that the engine is asked about, a draw of at most ``rows``, and counts of the arm's rows.
+    """Return an arm's rows that the engine is asked about, a draw of at most ``rows``, and counts of the arm's rows.
 
     Their weak label is a move, and not the gold one.
     """
@@ -106,7 +106,7 @@ def _differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -
 def advantages(
     job: ValueMoves, uri: str, *, guard: Guard = unguarded, progress: Update | None = None
 ) -> tuple[TableRef, Json]:
-    """The table (schema ``ADVANTAGES``) of all arms' rows together, and what is found of each arm as JSON.
+    """Write the table (schema ``ADVANTAGES``) of all arms' rows together; return it and each arm's findings.
 
     Raises:
         ConfigError: the engine is not there, or is none.

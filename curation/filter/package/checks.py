@@ -68,7 +68,7 @@ def _shown(domain: DomainConfig) -> str:
 
 
 def digests_of(model: ModelRef) -> dict[str, str]:
-    """``model_digest`` of ``base`` and ``adapter``, of those that are folders; a hub id is known by its commit."""
+    """Return ``model_digest`` of ``base`` and ``adapter``, if they are folders; a hub id is known by its commit."""
     parts = {"base": model.base, "adapter": model.adapter}
     folders = {name: place(path) for name, path in parts.items() if path is not None}
     return {name: model_digest(folder) for name, folder in folders.items() if folder.is_dir()}

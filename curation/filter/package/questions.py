@@ -28,7 +28,7 @@ def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tu
 
 
 def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
-    """The difference that this version of a domain makes of the stored questions; ``None`` if it is all the same."""
+    """Return how this version of a domain reads a stored question differently; ``None`` if it is all the same."""
     for number, question in enumerate(questions):
         now: JsonView = {
             "prompt": attempt(domain.prompt, question.example),
@@ -56,7 +56,7 @@ def _text(value: object) -> str:
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Both texts around the place where they first differ."""
+    """Return both texts around the place where they first differ."""
     place = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
     start = max(0, (min(len(one), len(other)) if place is None else place) - SHOWN // 3)
     cut = [text[start : start + SHOWN] for text in (one, other)]

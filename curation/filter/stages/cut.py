@@ -226,7 +226,7 @@ def decide(
 
 
 def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
-    """How many rows ``keep.n`` or ``keep.share`` asks for; both numbers with dropped rows, ``of`` says of what."""
+    """Return how many rows ``keep`` asks for; both numbers include dropped rows, ``of`` says in messages of what."""
     wanted = keep.n or rows_in(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(

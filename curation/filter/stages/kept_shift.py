@@ -167,7 +167,7 @@ class Rows(NamedTuple):
     """The scores by which they are cut, NaN without a label; None: there are none."""
 
     def only(self, kept_N: Bools) -> "Rows":
-        """These rows alone."""
+        """Return the rows where ``kept_N`` is set."""
         return Rows(*(None if part is None else part[kept_N] for part in self))
 
 

@@ -51,7 +51,7 @@ def start_share(problem: Problem) -> float:
 
 
 def _starts(problem: Problem, share_G: Floats, num_rows_S: Int64s) -> Int64s:
-    """Where the sequence starts for these numbers of calibration rows. It depends only on them, alpha and delta.
+    """Return where the sequence starts for these numbers of calibration rows; only they, alpha and delta decide it.
 
     The start is at ``FIRST_SHARE``, or at the cut that is expected to hold enough rows to certify it in spite of one
     error. A stricter cut would often hold too few rows to be certified even without an error.
@@ -73,7 +73,7 @@ def rows_with_one_error(alpha: float, delta: float) -> int:
 
 
 def _needed_for_sequence(problem: Problem, candidates: CandidateCuts, share_G: Floats) -> tuple[int | None, str]:
-    """How many rows of the same noise would have passed the start of the sequence, which depends on their number."""
+    """Return how many rows of this noise would pass the sequence's start, which depends on their number; and why."""
     num_rows = problem.rows.num_rows
     rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
     start_S = _starts(problem, share_G, rows_S)

@@ -22,7 +22,7 @@ def hoeffding_bonferroni(problem: Problem) -> RuleResult:
 
 
 def bonferroni_level(problem: Problem) -> float:
-    """Each candidate's part of delta. There is a candidate per distinct score, or per calibration row (``top_k``)."""
+    """Return each candidate's part of delta; there is one per distinct score, or per calibration row (``top_k``)."""
     num_candidates = len(distinct(problem.rows.score_M)) if problem.kind == "threshold" else problem.rows.num_rows
     return problem.delta / max(num_candidates, 1)
 
@@ -55,7 +55,7 @@ def hoeffding_split(problem: Problem) -> RuleResult:
 
 
 def deciding_half(problem: Problem) -> RankedRows:
-    """The half of the calibration rows whose bound decides: the testing half, unless the other proposes no cut."""
+    """Return the half of calibration rows whose bound decides: the testing one, unless the other proposes no cut."""
     choose, check = halves(problem)
     return check if _proposed(problem, choose).certified else choose
 

@@ -46,7 +46,7 @@ class RankedRows(NamedTuple):
         return CandidateCuts(threshold_G, kept_G, self.wrong_M[kept_G])
 
     def prefix_ends(self, share_G: Floats) -> Floats:
-        """The score of the last row of each prefix of these shares; skips prefixes that end at an unscored row."""
+        """Return the last row's score of each prefix of these shares; skip prefixes that end at an unscored row."""
         last_G = ranks(share_G, self.num_rows) - 1
         return self.score_M[last_G[last_G < len(self.score_M)]]
 
