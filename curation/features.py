@@ -21,17 +21,17 @@ _FOUND: Registry["Feature"]
 class Feature:
     """The parts of a feature; code is named as ``module:name``, and is imported when a run needs it.
 
-    Functions for stages take a :class:`curation.pipeline.extending.Point`, and return outputs of stages by name.
+    Functions for stages take ``curation.pipeline.extending.FeatureInputs``, and return outputs of stages by name.
     """
 
     section: str
-    """Its section of the configuration, a ``curation.config.base.Section``."""
+    """The class of its section of the configuration, a ``curation.config.base.Section``."""
     title: str = ""
     """The heading of its part of the report."""
     is_on: bool = False
     """Whether it is on in a run whose configuration leaves its key out, with the section's defaults."""
     needs: tuple[str, ...] = ()
-    """What a run must have (``curation.config.capabilities``)."""
+    """Names of what a run must have, of ``curation.config.limits.CAPABILITIES``."""
     columns: str | None = None
     """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by the column of the scored labels
     that they become. An arm ranks by such a column with one line, ``curation.arms.Column``."""

@@ -28,7 +28,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         "labelled rows of the pool's own distribution: add splits.calibration",
     ),
 }
-"""What parts of a run need of its other parts: whether it is there, and in words what it is and how to get it."""
+"""Needs of parts of a run, by name: whether the run has it, and in words what it is and how to get it."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that read the numbers of the labels table by themselves, where there are no states."""
 SCORING = ("auto", "transformers", "vllm", "scripted")

@@ -17,8 +17,8 @@ Outs = Mapping[str, Mapping[str, Out]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """What a feature's stages of a generation are described from."""
+class FeatureInputs:
+    """Inputs from which a feature's stages of a generation are described."""
 
     section: Any
     """The feature's section of the configuration."""
@@ -49,7 +49,7 @@ def _outputs(
 ) -> dict[str, dict[str, Out]]:
     found = {}
     for name, feature, section in active(generation.config, part):
-        point = Point(
+        inputs = FeatureInputs(
             section=section,
             config=generation.config,
             tables=generation.tables,
@@ -57,7 +57,7 @@ def _outputs(
             generation=generation,
             split=split,
         )
-        found[name] = dict(code(getattr(feature, part))(point))
+        found[name] = dict(code(getattr(feature, part))(inputs))
     return found
 
 
@@ -67,7 +67,9 @@ def describe_analysis(
     """Return the outputs of the analysis of a finished run: an item a generation, by feature and name."""
     return [
         {
-            name: dict(code(str(feature.analysis))(Point(section=section, config=config, tables=tables, record=record)))
+            name: dict(
+                code(str(feature.analysis))(FeatureInputs(section=section, config=config, tables=tables, record=record))
+            )
             for name, feature, section in active(config, "analysis")
         }
         for record in generations

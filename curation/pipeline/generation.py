@@ -125,7 +125,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     if first is not None and base is not None:
         shallow = taught(tested, teacher, first, config.chain.arms, prefix="shallow-")
 
-    record = {
+    record: dict[str, Any] = {
         "index": generation.index,
         "teacher": generation.teacher,
         "student_base": base,

@@ -38,7 +38,10 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     counts, overlap = _prepared(opened.chain, known)
     generations = _generations(
         [
-            {**fields, "analysis": {name: done for name, out in outs.items() if (done := _of_done(out, known))}}
+            {
+                **fields,
+                "analysis": {name: known_outs for name, out in outs.items() if (known_outs := _of_done(out, known))},
+            }
             for fields, outs in zip(opened.chain.generations, analyses, strict=True)
         ],
         known,

@@ -12,19 +12,19 @@ from curation.extras.analyze.uci import find_engine
 from curation.extras.analyze.value_moves import ValueMoves
 from curation.hashing import derive
 from curation.models.dtypes import HALF_TRAINING, taken
-from curation.pipeline.extending import Point
+from curation.pipeline.extending import FeatureInputs
 from curation.pipeline.roles import checkpoint
 from curation.rundir.graph import Out
 
 
-def describe(point: Point) -> dict[str, Out]:
+def describe(inputs: FeatureInputs) -> dict[str, Out]:
     """Return the outputs of a generation's analysis: ``advantages`` and ``coherence``."""
-    section, config, outs = point.section, point.config, dict[str, Out]()
+    section, config, outs = inputs.section, inputs.config, dict[str, Out]()
     is_valued = config.splits.audit and position_of(get_domain(config.domain_of("pool"))) is not None
     if section.engine is not None and is_valued:
-        outs["advantages"] = _advantages(point, section.engine)
-    if section.gradients is not None and point.record["student_base"] is not None:
-        outs["coherence"] = _coherence(point, section.gradients)
+        outs["advantages"] = _advantages(inputs, section.engine)
+    if section.gradients is not None and inputs.record["student_base"] is not None:
+        outs["coherence"] = _coherence(inputs, section.gradients)
     return outs
 
 
@@ -56,15 +56,15 @@ def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
     yield from left_out
 
 
-def _advantages(point: Point, engine: EngineConfig) -> Out:
-    config, record = point.config, point.record
+def _advantages(inputs: FeatureInputs, engine: EngineConfig) -> Out:
+    config, record = inputs.config, inputs.record
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
     stage = ValueMoves(
         name=f"gen-{record['index']}/advantages",
         digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in tables.items()},
         grades=record["grades"]["pool"],
-        examples=point.tables["pool"],
-        audit=point.tables["audit"],
+        examples=inputs.tables["pool"],
+        audit=inputs.tables["audit"],
         domain=config.domain_of("pool"),
         engine=engine,
         seed=derive(config.seed, "advantages"),
@@ -74,8 +74,8 @@ def _advantages(point: Point, engine: EngineConfig) -> Out:
     return stage.out("found")
 
 
-def _coherence(point: Point, gradients: GradientsConfig) -> Out:
-    record, recipe, seed = point.record, point.config.student, derive(point.config.seed, "gradients")
+def _coherence(inputs: FeatureInputs, gradients: GradientsConfig) -> Out:
+    record, recipe, seed = inputs.record, inputs.config.student, derive(inputs.config.seed, "gradients")
     dtype = taken(gradients.dtype, checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING)
     gradients = gradients.model_copy(update={"dtype": dtype})
     stages = {

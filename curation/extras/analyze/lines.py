@@ -1,4 +1,4 @@
-"""What ``curate analyze`` prints: the engine's findings and the gradients', a line an arm."""
+"""Lines that ``curate analyze`` prints: the engine's findings and the gradients', a line an arm."""
 
 from collections.abc import Iterator
 

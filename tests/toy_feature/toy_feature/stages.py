@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.json_types import Json, JsonView
-from curation.pipeline.extending import Point
+from curation.pipeline.extending import FeatureInputs
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Out, Stage
 from curation.rundir.run import Task
@@ -50,23 +50,23 @@ class CountCharacters(Stage):
         return Done(outputs=self.Made(characters=found), rows=sum(map(len, tables.values())))
 
 
-def columns(point: Point) -> dict[str, Out]:
+def columns(inputs: FeatureInputs) -> dict[str, Out]:
     """Return the column ``brevity`` of a split."""
-    generation, split = point.generation, point.split
+    generation, split = inputs.generation, inputs.split
     stage = MeasureBrevity(
         name=generation.name(f"brevity-{split}"),
         at=generation.at(split),
-        labels=point.record["labels"][split],
-        longest=point.section.longest,
+        labels=inputs.record["labels"][split],
+        longest=inputs.section.longest,
         num_rows=generation.sizes[split],
     )
     return {"brevity": stage.out("table")}
 
 
-def selected(point: Point) -> dict[str, Out]:
+def selected(inputs: FeatureInputs) -> dict[str, Out]:
     """Return the characters that each arm has selected."""
-    tables = {arm: table.or_none for arm, table in point.record["selections"].items()}
-    stage = CountCharacters(name=point.generation.name("characters"), at=point.generation.at("pool"), selected=tables)
+    tables = {arm: table.or_none for arm, table in inputs.record["selections"].items()}
+    stage = CountCharacters(name=inputs.generation.name("characters"), at=inputs.generation.at("pool"), selected=tables)
     return {"characters": stage.value("characters")}
 
 
