@@ -44,7 +44,7 @@ test-vllm: $(VLLM_INSTALLED)
 ## MLflow and W&B, which the tests do without where they are not installed.
 test-tracking: $(INSTALLED)
 	$(INSTALL) --editable ".[mlflow,wandb]"
-	$(BIN)/python -m pytest tests/curation/tracking
+	$(BIN)/python -m pytest tests/curation/extras/test_tracking.py
 
 ## Report, docs and the page for people who judge rows, in headless Chromium (.ci/browser installs it where it can be had).
 test-browser: $(BROWSER_INSTALLED)

@@ -12,7 +12,7 @@ from typing import Any
 
 from curation.registry import Registry, code, installed, instance_of
 
-OURS = {"analyze": "curation.extras.analyze:ANALYZE"}
+OURS = {"analyze": "curation.extras.analyze:ANALYZE", "tracking": "curation.extras.tracking:TRACKING"}
 """Features of this package by name, each as ``module:NAME``."""
 _FOUND: Registry["Feature"]
 
@@ -32,6 +32,8 @@ class Feature:
     """Whether it is on in a run whose configuration leaves its key out, with the section's defaults."""
     needs: tuple[str, ...] = ()
     """Names of what a run must have, of ``curation.config.limits.CAPABILITIES``."""
+    require: str | None = None
+    """A function of the section that refuses a run before it begins, where this machine lacks something."""
     columns: str | None = None
     """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by the column of the scored labels
     that they become. An arm ranks by such a column with one line, ``curation.arms.Column``."""
@@ -51,6 +53,9 @@ class Feature:
     """A function from the numbers and a prefix of ids to SVG by name."""
     lines: str | None = None
     """A function from the numbers to lines for the terminal."""
+    publish: str | None = None
+    """A function of the section, the report's content and the run directory, called when the report is written: it
+    yields a sentence on each thing that failed, which does not fail the run."""
 
 
 _FOUND = Registry("feature", {}, instance_of(Feature))

@@ -16,8 +16,8 @@ from curation.commands.plan import make_plan
 from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
+from curation.extras.tracking.entry import entry_of
 from curation.refs import TableRef
-from curation.tracking.entry import entry_of
 
 pytestmark = pytest.mark.whole_run
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from curation import models, tracking
+from curation import models
 from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.resolved import resolved, warnings
@@ -11,6 +11,7 @@ from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
 from curation.models.dtypes import settle_cpus
+from curation.pipeline import extending
 from curation.pipeline.footprints import memory_lines
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import deals_of, described
@@ -42,7 +43,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     Raises:
         UserError: something is wrong; the message is the same as from `curate run`.
     """
-    tracking.require(config.tracking)
+    extending.require(config)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
     config, doubts = settle(config)

@@ -20,7 +20,6 @@ from curation.config.teacher import (
     PcaConfig,
     TeacherConfig,
 )
-from curation.config.tracking import MlflowConfig, TrackingConfig, WandbConfig
 from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
 
@@ -35,7 +34,6 @@ __all__ = [
     "JudgeConfig",
     "LmStudentConfig",
     "LoraConfig",
-    "MlflowConfig",
     "ModelConfig",
     "PcaConfig",
     "PricesConfig",
@@ -52,9 +50,7 @@ __all__ = [
     "SplitConfig",
     "StudentConfig",
     "TeacherConfig",
-    "TrackingConfig",
     "TrainSection",
     "TrustConfig",
     "TuneConfig",
-    "WandbConfig",
 ]

@@ -26,7 +26,6 @@ from curation.config.prices import PricesConfig
 from curation.config.selection import GOLD_ARMS, SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import PcaConfig, TeacherConfig
-from curation.config.tracking import TrackingConfig
 from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
 from curation.features import sections
@@ -78,7 +77,6 @@ class CoreConfig(RowsConfig):
     ray: RayConfig = RayConfig()
     prices: PricesConfig | None = None
     """For ``curate plan`` and the report to say what labelling costs in money."""
-    tracking: TrackingConfig = TrackingConfig()
     report_rows: Annotated[int, Field(ge=0, le=100)] = 5
     """Rows of each kind (selected, rejected, confidently wrong, unparsed) whose texts the report shows; 0: no texts."""
 

@@ -11,6 +11,7 @@ from curation.json_types import JsonView
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.registry import code
 from curation.rundir.graph import Out, Table
+from curation.storage.paths import Place
 
 Outs = Mapping[str, Mapping[str, Out]]
 """Outputs of a feature's stages by name, by feature."""
@@ -32,6 +33,22 @@ class FeatureInputs:
     """Names, positions, seeds and sizes of the generation's stages; None over a finished run."""
     split: str | None = None
     """The split whose labels get columns."""
+
+
+def require(config: RunConfig) -> None:
+    """Refuse a run where this machine lacks what its features need.
+
+    Raises:
+        ConfigError: names the key, and the mend.
+    """
+    for _, feature, section in active(config, "require"):
+        code(str(feature.require))(section)
+
+
+def publish(config: RunConfig, report: JsonView, directory: Place) -> Iterator[str]:
+    """Let features publish a finished run's report; yield a sentence on each thing that failed."""
+    for _, feature, section in active(config, "publish"):
+        yield from code(str(feature.publish))(section, report, directory)
 
 
 def columns(generation: GenerationSpec, split: str, labels: Mapping[str, Out]) -> dict[str, dict[str, Out]]:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
-from curation import report, tracking
+from curation import report
 from curation.cluster.versions import versions
 from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
@@ -54,7 +54,7 @@ def run_chain(
     this one is refused or, with ``wait``, begins when that one has ended. ``redo`` names stages to do again, with all
     that depends on them.
     """
-    tracking.require(config.tracking)
+    extending.require(config)
     with _at_work(config, wait=wait, redo=redo) as (opened, run):
         known = run.do(opened.stages)
         record = record_of(opened, known, config_path, command)
@@ -64,11 +64,9 @@ def run_chain(
         if (verdict := content["verdict"]) is not None:  # a gauge for as long as this driver lives
             level = (USE, CARE, STOP).index(verdict["level"])
             Telemetry(run=opened.name, stage="driver").set(metrics.VERDICT, level)
-        if config.tracking.given():
-            files = {name: (run.directory / name).read_text() for name in ("report.html", "report.json")}
-            for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
-                run.manifest.event("untracked", error=problem)
-                say(problem)
+        for problem in extending.publish(config, content, run.directory):
+            run.manifest.event("unpublished", error=problem)
+            say(problem)
         return content
 
 

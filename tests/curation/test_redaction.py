@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.hostile_case import write_config
-from curation import tracking
 from curation.cli import main
-from curation.config import TrackingConfig
 from curation.config.load import load_config
 from curation.errors import ConfigError
+from curation.extras.tracking import publish as tracking
+from curation.extras.tracking.config import TrackingConfig
 from curation.pipeline.opened import open_run
 from curation.redaction import redacted, redacted_in, secrets_in
 from curation.rundir.manifest import Manifest

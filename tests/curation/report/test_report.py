@@ -20,6 +20,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from curation.arms import ARMS
 from curation.domains.chess import Chess
+from curation.extras.tracking.entry import entry_of
 from curation.hashing import derive, hash_unit
 from curation.metrics import recovery_of_runs
 from curation.refs import ModelRef, TableRef, TrustRef
@@ -30,7 +31,6 @@ from curation.report.html import render
 from curation.report.rows import UNPARSED, arm_order, judge
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
-from curation.tracking import entry_of
 
 SEED = 3
 NUM_POOL, NUM_SOURCE, NUM_TEST, N = 400, 300, 250, 120

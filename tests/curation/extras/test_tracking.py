@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from curation import tracking
-from curation.config import MlflowConfig, RunConfig, TrackingConfig
+from curation.config import RunConfig
 from curation.errors import ConfigError
+from curation.extras.tracking import publish as tracking
+from curation.extras.tracking.config import MlflowConfig, TrackingConfig
+from curation.extras.tracking.entry import TrackedRun
 from curation.pipeline.running import run_chain
 from curation.report.trained import training_chart, trainings
-from curation.tracking import TrackedRun
 
 ENTRY = TrackedRun(
     id="0123456789abcdef",
@@ -108,7 +109,7 @@ HOSTILE_ENTRY = replace(
 
 
 def test_hostile_texts_become_different_names_that_mlflow_takes():
-    from curation.tracking.mlflow import MAX_NAME, valid_name
+    from curation.extras.tracking.mlflow import MAX_NAME, valid_name
 
     names = [valid_name(text) for text in HOSTILE]
     assert (
@@ -195,8 +196,8 @@ def test_a_tracker_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
 @needs("wandb")
 def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     script = (
-        "import json; from curation import tracking; from curation.config import TrackingConfig, WandbConfig;"
-        "from curation.tracking import TrackedRun; from test_tracking import ENTRY;"
+        "import json; from curation.extras.tracking import publish as tracking;"
+        "from curation.extras.tracking.config import TrackingConfig, WandbConfig; from test_tracking import ENTRY;"
         "config = TrackingConfig(wandb=WandbConfig(project='ours', mode='offline'));"
         "print(json.dumps(list(tracking.publish(config, ENTRY))))"
     )
@@ -285,4 +286,4 @@ def test_a_whole_run_is_tracked_and_a_dead_server_does_not_fail_it(
     gone = TrackingConfig(mlflow=MlflowConfig(uri="http://127.0.0.1:9"))
     assert run_chain(config.model_copy(update={"tracking": gone}))["arms"] == content["arms"]
     last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
-    assert last["event"] == "untracked" and "tracking.mlflow failed" in last["error"]
+    assert last["event"] == "unpublished" and "tracking.mlflow failed" in last["error"]

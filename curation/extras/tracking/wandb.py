@@ -5,8 +5,8 @@ The history has a row for each step at which a student was measured; a row holds
 
 from collections import defaultdict
 
-from curation.config import WandbConfig
-from curation.tracking.entry import TrackedRun
+from curation.extras.tracking.config import WandbConfig
+from curation.extras.tracking.entry import TrackedRun
 
 
 class WandbTracker:

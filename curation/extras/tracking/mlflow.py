@@ -4,9 +4,9 @@ import posixpath
 import re
 import time
 
-from curation.config import MlflowConfig
+from curation.extras.tracking.config import MlflowConfig
+from curation.extras.tracking.entry import TrackedRun
 from curation.refs import fingerprint
-from curation.tracking.entry import TrackedRun
 
 ID_TAG = "curation.id"
 NUM_PARAMS, NUM_METRICS = 100, 900

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol, cast
 
-from curation.config import TrackingConfig
 from curation.errors import ConfigError
 from curation.escaping import message
+from curation.extras.tracking.config import TrackingConfig
+from curation.extras.tracking.entry import TrackedRun, entry_of
+from curation.json_types import JsonView
 from curation.redaction import HIDDEN
-from curation.tracking.entry import TrackedRun, entry_of
-
-__all__ = ["TrackedRun", "entry_of", "publish", "require"]
+from curation.storage.paths import Place
 
 TRACKERS = {
-    "mlflow": "curation.tracking.mlflow:MlflowTracker",
-    "wandb": "curation.tracking.wandb:WandbTracker",
+    "mlflow": "curation.extras.tracking.mlflow:MlflowTracker",
+    "wandb": "curation.extras.tracking.wandb:WandbTracker",
 }
 SECONDS = 120.0
 """Time limit of a tracker; some clients retry an unreachable server for ever."""
@@ -52,6 +52,13 @@ def require(config: TrackingConfig) -> None:
                 f'tracking.{name}: the package {name} is not installed; pip install "trust-curation[{name}]", '
                 "or leave the key out"
             )
+
+
+def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -> Iterator[str]:
+    """Let each tracker write the report of the run in a directory; yield a sentence for each one that failed."""
+    if config.given():
+        files = {name: (directory / name).read_text() for name in ("report.html", "report.json")}
+        yield from publish(config, entry_of(report, str(directory), files))
 
 
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
