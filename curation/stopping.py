@@ -41,7 +41,7 @@ _own = _Own()
 
 
 def check() -> None:
-    """Return unless the work of this thread is to end.
+    """Raise ``Stopped`` if the work of this thread is to end.
 
     Raises:
         Stopped: it is, and this was not raised before. Threads that nothing stops never raise.

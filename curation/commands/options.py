@@ -38,7 +38,7 @@ Overrides = tuple[str, ...]
 
 
 def of_run(config: str, overrides: Overrides) -> tuple[str, Overrides]:
-    """Return a run directory stands for the configuration of its last run."""
+    """Return configuration and overrides; a run directory stands for the configuration of its last run."""
     if not place(config).is_dir():
         return config, overrides
     return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")

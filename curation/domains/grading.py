@@ -25,7 +25,7 @@ class Graded:
     correct_N: Bools
     """Unparsed labels are wrong."""
     question_N: Int64s
-    """Equal for rows that ask the same question; of a row whose question is not known, its own id."""
+    """Return a number that rows share which ask the same question; of an unknown question the row's id."""
     cluster_N: Int64s | None = None
     """The cluster of each row (``curation.sources.splits``), with a row's question where it is one of its own. None:
     ``splits.group`` is not set."""

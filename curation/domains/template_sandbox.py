@@ -176,7 +176,7 @@ class BoundedEnvironment(SandboxedEnvironment):
         self.globals = {"range": _range}
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Return data may be read; of methods only the named ones."""
+        """Return whether a template may read an attribute: data, and of methods the named ones."""
         safe = super().is_safe_attribute(obj, attr, value)
         return safe and (not callable(value) or attr in _METHODS)
 

@@ -98,7 +98,7 @@ class StageAsk:
 
     @property
     def question(self) -> str:
-        """Equal for stages whose rows are asked the same, so that one sample stands for all of them."""
+        """Return a value that stages share whose rows are asked the same: one sample stands for all of them."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         apart = {"shots", "stage", "seed"}

@@ -70,7 +70,7 @@ def _needs_no_weights(backend: str | Out) -> bool:
 
 
 def _identity(answering: TeacherUse) -> str:
-    """Equal for models that are asked the same way; of two backends to be settled, for those settled alike."""
+    """Return a value that models share which are asked the same way, by backends that are settled alike."""
     backend = answering.backend if isinstance(answering.backend, str) else answering.backend.stage.inputs
     return fingerprint(plain(with_outs({**answering.inputs, "backend": backend}, str), {}))
 

@@ -15,7 +15,7 @@ REPEATED = 0.2
 
 
 def one_label(evidence: Evidence) -> Finding | None:
-    """Return a teacher that gave one label to all rows tells nothing by it."""
+    """Find whether the teacher gave one label to all rows, which tells nothing."""
     found = evidence.labels
     if found is None or found.num_given != 1 or found.num_labelled < FEW_OF_A_CLASS:
         return None
@@ -23,7 +23,7 @@ def one_label(evidence: Evidence) -> Finding | None:
 
 
 def one_class(evidence: Evidence) -> Finding | None:
-    """Return a selection of one label, of several that were given, teaches that label."""
+    """Find whether a selection has one label of several that were given: it teaches that label."""
     found = evidence.labels
     if found is None or found.num_given < 2 or found.num_selected != 1 or evidence.num_selected < FEW_OF_A_CLASS:
         return None
@@ -93,7 +93,7 @@ def cap(evidence: Evidence) -> float:
 
 
 def unreadable(evidence: Evidence) -> Finding | None:
-    """Return labels that cannot be read count as wrong, and arms that rank select none of them."""
+    """Find whether many labels cannot be read: they count as wrong, and arms that rank select none of them."""
     found = evidence.unread
     if found is None or found.num_unread <= UNREAD * found.num_rows:
         return None
@@ -114,7 +114,7 @@ def never_seen(evidence: Evidence) -> Finding | None:
 
 
 def copied(evidence: Evidence) -> Finding | None:
-    """Return selected copies teach one question, and count as rows."""
+    """Find whether many selected rows are copies, which teach one question and count as rows."""
     found = evidence.selected_repeats
     if found is None or found.share <= REPEATED:
         return None
@@ -125,7 +125,7 @@ def copied(evidence: Evidence) -> Finding | None:
 
 
 def nearly_copied(evidence: Evidence) -> Finding | None:
-    """Return near-copies of one row are as right or wrong as that row."""
+    """Find whether many selected rows are near-copies of one row, and as right or wrong as that row."""
     found = evidence.near
     if found is None or not found.is_more_than_expected:
         return None
@@ -140,7 +140,7 @@ def nearly_copied(evidence: Evidence) -> Finding | None:
 
 
 def repeats(evidence: Evidence) -> Finding | None:
-    """Return copies of a question tell nothing new."""
+    """Find whether many rows are copies of a question, which tell nothing new."""
     found = evidence.repeats
     if found is None or found.share <= REPEATED:
         return None

@@ -18,12 +18,12 @@ WIDE_AUC = 0.2
 
 
 def nothing_selected(evidence: Evidence) -> Finding | None:
-    """Return a run that selected no row."""
+    """Find whether the run selected no row."""
     return None if evidence.num_selected else (STOP, "nothing was selected")
 
 
 def no_signal(evidence: Evidence) -> Finding | None:
-    """Return validation decides; where the pool's rows are known to be ranked well, validation is only too small."""
+    """Find whether validation shows no ranking; where the pool is known to be ranked well, it is only too small."""
     if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
         return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {number(auc)})"
     ranked = evidence.pool is not None and evidence.pool.auc is not None
@@ -35,7 +35,7 @@ def no_signal(evidence: Evidence) -> Finding | None:
 
 
 def at_chance(evidence: Evidence) -> Finding | None:
-    """Return a teacher that is not shown to be better than a uniform guess."""
+    """Find whether the teacher is not shown to be better than a uniform guess."""
     teacher, chance = evidence.teacher, evidence.chance
     if teacher is None or chance is None or teacher.low > chance:
         return None
@@ -47,7 +47,7 @@ def at_chance(evidence: Evidence) -> Finding | None:
 
 
 def free_signal(evidence: Evidence) -> Finding | None:
-    """Return the intervals hold for all free signals together (``curation.report.rivals.rivals_of``)."""
+    """Find whether a free signal ranks better; intervals hold for all together (``rivals.rivals_of``)."""
     found = better_signal(evidence)
     if found is None:
         return None
@@ -104,7 +104,7 @@ def not_useful(evidence: Evidence) -> Finding | None:
 
 
 def few_rows(evidence: Evidence) -> Finding | None:
-    """Return fewer rows outside the fit than tell, unless people checked the selection."""
+    """Find whether too few rows are outside the fit, unless people checked the selection."""
     if _checked(evidence):
         return None
     known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]
@@ -125,7 +125,7 @@ def few_rows(evidence: Evidence) -> Finding | None:
 
 
 def worse_than_a_constant(evidence: Evidence) -> Finding | None:
-    """Trust whose Brier score is above that of the best constant."""
+    """Find whether the Brier score of trust is above that of the best constant."""
     for where, quality in sets_of(evidence):
         if quality.brier_excess.low > 0:
             return CARE, (
@@ -157,7 +157,7 @@ def promises_too_much(evidence: Evidence) -> Finding | None:
 
 
 def purity_falls(evidence: Evidence) -> Finding | None:
-    """Return a selection that is less pure than validation's rows were."""
+    """Find whether the selection is less pure than validation's rows were."""
     if evidence.validation is None:
         return None
     if evidence.pool is not None:
@@ -179,7 +179,7 @@ def purity_falls(evidence: Evidence) -> Finding | None:
 
 
 def shifted(evidence: Evidence) -> Finding | None:
-    """Only where neither gold labels nor people tell of the pool; elsewhere purity and calibration there decide."""
+    """Find whether pool and labelled rows differ, where neither gold labels nor people tell of the pool."""
     if evidence.pool is not None or _checked(evidence) or evidence.shift is None:
         return None
     drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop
@@ -203,7 +203,7 @@ def shifted(evidence: Evidence) -> Finding | None:
 
 
 def of_groups(evidence: Evidence) -> Finding | None:
-    """Return rows of other groups may be other rows; gold labels of the pool and people tell of them."""
+    """Find whether the pool may have other groups of rows, of which neither gold labels nor people tell."""
     if evidence.pool is not None or _checked(evidence) or not evidence.groups:
         return None
     return CARE, "; ".join(found.words for found in evidence.groups) + ", and no checked row says whether that matters"

@@ -123,7 +123,7 @@ def gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
 
 
 def _praise(evidence: Evidence) -> str:
-    """Return reasons for a run without a finding."""
+    """Return in words what speaks for a run that has no finding."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(sets_of(evidence)))
     praised = (
         f"trust puts right labels first (AUC {number(auc)} on {rows:,} parsed {where} rows)"

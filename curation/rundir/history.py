@@ -32,7 +32,7 @@ class StageTime:
     kind: str
     """The stage's kind: ``Stage.kind``."""
     like: str
-    """Equal for stages of a kind that work with the same model and the same recipe."""
+    """Return a value that stages of a kind share which work with the same model and recipe."""
     amount: float
     """How much it had to do: rows, times epochs where it trains."""
     seconds: float

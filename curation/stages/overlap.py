@@ -206,18 +206,18 @@ class Digests:
         self._unique = sorted(set(self._parts))
 
     def near(self) -> list[bytes]:
-        """Return rows that share one of these are near-copies or closer: this is the rule ``same_question``."""
+        """Return keys of which near-copies share one at least: this is the rule ``same_question``."""
         sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
         kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
         alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
         return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
 
     def permuted(self) -> bytes:
-        """Return rows with equal ones have the same text and set of options."""
+        """Return a key that rows with the same text and set of options share."""
         return _digest(self._text + b"permuted" + b"".join(self._unique))
 
     def same(self) -> bytes:
-        """Return rows with equal ones have the same text and options, in one order."""
+        """Return a key that rows with the same text and the same options in one order share."""
         return _digest(self._text + b"same" + b"".join(self._parts))
 
 

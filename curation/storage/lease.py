@@ -104,7 +104,7 @@ class LeaseClaim:
     owner: str
 
     def require(self) -> None:
-        """Return unless another driver has the directory; return too where the register cannot be read.
+        """Refuse to go on where another driver has the directory; do nothing where the register cannot be read.
 
         Raises:
             CommitError: another one has it.

@@ -70,7 +70,7 @@ def _values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
 
 
 def of_share(raw_N: Scores) -> Scores:
-    """Return a share is its own trust; clips values that rounding put outside [0, 1]."""
+    """Return shares as they are, as trust; values that rounding put outside [0, 1] are clipped."""
     return np.clip(raw_N, np.float32(0), np.float32(1))
 
 

@@ -26,17 +26,17 @@ class Finding(NamedTuple):
 
 
 def ok(finding: str) -> Finding:
-    """Return the check passed."""
+    """Return a finding of a check that passed."""
     return Finding("ok", finding, "")
 
 
 def warn(finding: str, fix: str) -> Finding:
-    """Return a run can start, but may be slow or end early."""
+    """Return a finding with which a run can start, but may be slow or end early."""
     return Finding("warn", finding, fix)
 
 
 def fail(finding: str, fix: str) -> Finding:
-    """Return a run cannot start, or would be wrong."""
+    """Return a finding with which a run cannot start, or would be wrong."""
     return Finding("fail", finding, fix)
 
 

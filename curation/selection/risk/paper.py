@@ -12,12 +12,12 @@ NUM_COARSE = 100
 
 
 def hoeffding(problem: Problem) -> RuleResult:
-    """Return every observed score is a candidate, tested at the full delta."""
+    """Test every observed score as a candidate, at the full delta."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), problem.delta)
 
 
 def hoeffding_bonferroni(problem: Problem) -> RuleResult:
-    """Return every observed score is a candidate; delta is split over all of them."""
+    """Test every observed score as a candidate; delta is split over all of them."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), bonferroni_level(problem))
 
 
@@ -28,7 +28,7 @@ def bonferroni_level(problem: Problem) -> float:
 
 
 def hoeffding_grid(problem: Problem) -> RuleResult:
-    """Return the candidates of a coarse grid; delta is split over them."""
+    """Test the candidates of a coarse grid; delta is split over them."""
     thresholds_G, level = coarse_grid(problem)
     return _most_inclusive(problem, problem.rows.at(thresholds_G), level)
 
@@ -42,7 +42,7 @@ def coarse_grid(problem: Problem) -> tuple[Floats, float]:
 
 
 def hoeffding_split(problem: Problem) -> RuleResult:
-    """Return one half of the calibration rows chooses a cut; the other half tests only this cut."""
+    """Choose a cut on one half of the calibration rows, and test this cut alone on the other half."""
     choose, check = halves(problem)
     proposed = _proposed(problem, choose)
     if proposed.place is None or not proposed.certified:
