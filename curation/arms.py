@@ -255,12 +255,6 @@ class Arm:
         return self.gold or "accuracy" in self.rule.reads
 
 
-def _arm(path: str, found: object) -> Arm:
-    if isinstance(found, Trust):
-        return Arm(words=found.words, trust=path)
-    return instance_of(Arm)(path, found)
-
-
 class _Arms(Registry[Arm]):
     def find(self, name: str) -> Arm:
         arm, at, rule = name.partition("@")
@@ -287,7 +281,9 @@ ARMS: Registry[Arm] = _Arms(
         REFERENCE_GOLD: Arm(words="trust, gold labels", trust=REFERENCE_ARM, gold=True),
         "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
     },
-    _arm,
+    lambda path, found: (
+        Arm(words=found.words, trust=path) if isinstance(found, Trust) else instance_of(Arm)(path, found)
+    ),
     groups=("curation.arms", *TRUST.groups),
 )
 """Arms by name."""

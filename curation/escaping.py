@@ -23,7 +23,8 @@ LONGEST = 1_000
 
 def escaped(text: str, *, page: bool = False) -> str:
     """Return the text on one line, without characters that act; of a ``page`` the line ends and tabs stay."""
-    return (_ACTING_IN_PAGE if page else _ACTING).sub(_code, text)
+    acting = _ACTING_IN_PAGE if page else _ACTING
+    return acting.sub(lambda at: f"\\u{ord(at[0]):04x}" if at[0] < "\U00010000" else f"\\U{ord(at[0]):08x}", text)
 
 
 def quoted(text: str, most: int = 60) -> str:
@@ -53,8 +54,3 @@ def logger_of(name: str) -> logging.Logger:
 def _escape(record: logging.LogRecord) -> bool:
     record.msg, record.args = escaped(record.getMessage(), page=True), ()
     return True
-
-
-def _code(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -66,7 +66,9 @@ def sender() -> Callable[[], None] | None:
     ``None`` if nothing in the working directory would hide a module from workers.
     """
     folder = os.path.abspath(os.curdir)
-    if not _hidden(folder):
+    paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
+    names = {path.name.removesuffix(".py") for path in paths}
+    if not any(name.isidentifier() and _is_elsewhere(name, Path(folder)) for name in names):
         return None
     behind = folder not in map(os.path.abspath, sys.path)
 
@@ -78,13 +80,6 @@ def sender() -> Callable[[], None] | None:
         namesakes.claim()
 
     return receive
-
-
-def _hidden(folder: str) -> list[str]:
-    """Return the modules in a folder that this process finds in another place."""
-    paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
-    names = {path.name.removesuffix(".py") for path in paths}
-    return sorted(name for name in names if name.isidentifier() and _is_elsewhere(name, Path(folder)))
 
 
 def _is_elsewhere(name: str, folder: Path) -> bool:

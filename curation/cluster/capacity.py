@@ -206,27 +206,27 @@ def check_accelerators(asked: Sequence[Need]) -> None:
     Raises:
         ConfigError: a name that is none of Ray's.
     """
-    for need in asked:
-        for name in (name.removeprefix(ACCELERATOR) for name in need.resources if name.startswith(ACCELERATOR)):
-            known = _accelerators()
-            if name not in known and not NVIDIA_TYPE.fullmatch(name):
-                by_letters = {re.sub("[^a-z0-9]|nvidia|tesla", "", of.lower()): of for of in known}
-                plain = re.sub("[^a-z0-9]|nvidia|tesla", "", name.lower())
-                near = difflib.get_close_matches(plain, by_letters, n=1)
-                raise ConfigError(
-                    f"{need.key}.accelerator_type: {name!r} is no name that Ray gives to accelerators"
-                    f"{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
-                    f"{', '.join(known)}; of other NVIDIA cards the model, such as H200)"
-                )
-
-
-def _accelerators() -> list[str]:
-    """Return Ray's names of accelerators, sorted."""
+    types = [
+        (need.key, name.removeprefix(ACCELERATOR))
+        for need in asked
+        for name in need.resources
+        if name.startswith(ACCELERATOR)
+    ]
+    if not types:
+        return
     from ray.util.accelerators import accelerators
 
-    return sorted(
-        {name for key, name in vars(accelerators).items() if not key.startswith("_") and isinstance(name, str)}
-    )
+    known = sorted({of for key, of in vars(accelerators).items() if not key.startswith("_") and isinstance(of, str)})
+    for key, name in types:
+        if name not in known and not NVIDIA_TYPE.fullmatch(name):
+            by_letters = {re.sub("[^a-z0-9]|nvidia|tesla", "", of.lower()): of for of in known}
+            plain = re.sub("[^a-z0-9]|nvidia|tesla", "", name.lower())
+            near = difflib.get_close_matches(plain, by_letters, n=1)
+            raise ConfigError(
+                f"{key}.accelerator_type: {name!r} is no name that Ray gives to accelerators"
+                f"{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
+                f"{', '.join(known)}; of other NVIDIA cards the model, such as H200)"
+            )
 
 
 def check_room(asked: Sequence[Need]) -> str | None:

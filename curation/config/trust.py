@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from curation.arms import PAPER_TRUST, TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
@@ -30,11 +30,9 @@ Number = Literal[LabelNumber, "token_logprobs", "order_agreement"]
 """``schemas.completions`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
 
 
-def _given_too(value: object, handler: ValidatorFunctionWrapHandler) -> Any:
-    return value if isinstance(value, str) and is_given(value) else handler(value)
-
-
-AnyNumber = Annotated[Number, WrapValidator(_given_too)]
+AnyNumber = Annotated[
+    Number, WrapValidator(lambda value, other: value if isinstance(value, str) and is_given(value) else other(value))
+]
 """A number of every labels table, or one that came with labels made elsewhere (``given_<column>``)."""
 
 

@@ -268,7 +268,8 @@ class Domain:
         Raises:
             UserError: nothing can be graded; it ends the stage.
         """
-        return [_verdict(self, label, gold) for label, gold in zip(labels, golds, strict=True)]
+        found = (attempt(self.is_correct, label, gold) for label, gold in zip(labels, golds, strict=True))
+        return [RowError(problem) if problem else bool(right) for right, problem in found]
 
     def difficulty(self, example: Example) -> float | None:
         """Return the difficulty on the domain's own scale, larger is harder; ``None``, as by default, if unknown."""
@@ -280,11 +281,6 @@ class Domain:
         By default one token per printable ASCII character, and the line end.
         """
         return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
-
-
-def _verdict(domain: Domain, label: str | None, gold: str) -> bool | RowError:
-    right, problem = attempt(domain.is_correct, label, gold)
-    return RowError(problem) if problem else bool(right)
 
 
 def get_domain(config: DomainConfig) -> Domain:

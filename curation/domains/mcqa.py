@@ -157,7 +157,9 @@ class Mcqa(Domain):
 
     def _row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
         if not self._choices:
-            return _checked(_published(raw))
+            return _checked(
+                _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
+            )
         texts = [_text(raw, name) for name in self._choices]
         return _checked(_ChoiceRow(_text(raw, self._question_in), texts, None, raw.get(self._answer_in)))
 
@@ -210,10 +212,6 @@ class _ChoiceRow(NamedTuple):
     keys: list[str] | None
     """The name of each option, of which ``key`` is one; ``None`` where the file decides how answers name them."""
     key: Any
-
-
-def _published(raw: Mapping[str, object]) -> _ChoiceRow:
-    return _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
 
 
 def _checked(row: _ChoiceRow) -> _ChoiceRow:

@@ -110,8 +110,12 @@ def _goal(
 ) -> Goal:
     """Return the goal of the first cut: what is asked, else what the labels that are there were made for."""
     keep = config.keep
-    kind, value = ("trust", keep.threshold) if keep.threshold is not None else ("share", _share(config, num_rows))
-    assert value is not None, "the configuration refuses other rules"
+    kind, value = "trust", keep.threshold
+    if value is None:
+        kind, value = "share", keep.share if keep.n is None else keep.n / max(1, num_rows)
+        assert value is not None, "the configuration refuses other rules"
+        if value >= 1:
+            raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
     if asked.keep is not None:
         if kind == "share" and value > asked.keep:
             raise ConfigError(
@@ -131,12 +135,3 @@ def _goal(
         value = before[kind]
     loss, confidence = asked.loss or packaged.loss, asked.confidence or packaged.confidence
     return {kind: value, "loss": loss, "confidence": confidence}
-
-
-def _share(config: FilterConfig, num_rows: int) -> float:
-    keep = config.keep
-    found = keep.share if keep.n is None else keep.n / max(1, num_rows)
-    assert found is not None, "n or share"
-    if found >= 1:
-        raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
-    return found

@@ -83,11 +83,8 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
                 remove(path)
             else:
                 path.unlink(missing_ok=True)
-            _remove_empty(path.parent, home / DATA)
-
-
-def _remove_empty(folder: Place, data: Place) -> None:
-    """Remove the folders of partitions that no file is left in; an object store has none."""
-    while isinstance(folder, Path) and folder != data and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+            folder = path.parent
+            # folders of partitions that no file is left in; an object store has none
+            while isinstance(folder, Path) and folder != home / DATA and not any(folder.iterdir()):
+                folder.rmdir()
+                folder = folder.parent

@@ -28,7 +28,9 @@ class Estimate:
     def to_json(self) -> dict[str, float | int | None]:
         """Return the estimate as a JSON object; ``null`` for values that are not finite."""
         numbers: dict[str, float | int] = {**asdict(self), "n": int(self.n)}
-        return {name: x if isinstance(x, int) else _finite(x) for name, x in numbers.items()}
+        return {
+            name: x if isinstance(x, int) else float(x) if math.isfinite(x) else None for name, x in numbers.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,3 @@ def over_seeds(values: Sequence[float]) -> SeedEstimate:
 def undefined(n: int) -> Estimate:
     """Return an undefined estimate over ``n`` rows."""
     return Estimate(value=math.nan, low=math.nan, high=math.nan, n=n)
-
-
-def _finite(x: float) -> float | None:
-    return float(x) if math.isfinite(x) else None

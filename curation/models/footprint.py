@@ -6,7 +6,7 @@ transformers (norms, projections, attention without a matrix of scores, gated fe
 and the kernels' buffers are not in them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -130,18 +130,17 @@ class DecoderShape:
 
     def lora_parameters(self, lora: LoraConfig) -> int:
         """Return parameters of an adapter on the modules that it names, in all layers."""
-        named = self.linears if lora.targets == "all-linear" else _named(self.linears, lora.targets)
-        return self.num_hidden_layers * lora.rank * sum(sum(self.linears[name]) for name in named)
+        sizes = self.linears
+        if lora.targets != "all-linear":
+            named = {each.rpartition(".")[2] for each in lora.targets}
+            sizes = {name: size for name, size in sizes.items() if name in named}
+        return self.num_hidden_layers * lora.rank * sum(map(sum, sizes.values()))
 
     def cache_bytes(self, num_tokens: int, dtype: str) -> int:
         """Return bytes of the keys and values of a row."""
         seen = num_tokens if self.window is None else min(num_tokens, self.window)
         slots = (self.num_hidden_layers - self.num_windowed) * num_tokens + self.num_windowed * seen
         return 2 * self.key_width * slots * BYTES[dtype]
-
-
-def _named(linears: Collection[str], targets: Collection[str]) -> list[str]:
-    return [name for name in linears if any(name == each.rpartition(".")[2] for each in targets)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,14 +260,17 @@ def held_in_training(shape: DecoderShape, config: LmStudentConfig, *, dtype: str
     trained = parameters if config.lora is None else shape.lora_parameters(config.lora)
     frozen = 0 if config.lora is None else parameters * BYTES[dtype]
     cast = dtype != "float32" and config.lora is None and shards == 1  # autocast keeps its copies for the backward pass
+    compares = config.method == "dpo" or (isinstance(config, GrpoConfig) and config.kl > 0)  # with a frozen base
+    root = shape.embedding_parameters * (1 if shape.tie_word_embeddings else 2)
     return {
         "weights": (frozen + trained * FULL) / shards,
         "cast weights": trained * BYTES[dtype] if cast else 0,
         "gradients": trained * FULL / shards,
         "buckets": trained * FULL if config.num_workers > 1 and shards == 1 else 0,
         "optimizer": 2 * trained * FULL / shards,
-        "reference": _reference_bytes(config, parameters, dtype) / shards,
-        "gathered": 0 if shards == 1 else _gathered(shape, dtype),
+        "reference": (parameters * BYTES[dtype] if compares and config.lora is None else 0) / shards,
+        # The largest unit that FSDP gathers, and the next layer, which it gathers meanwhile.
+        "gathered": 0 if shards == 1 else (root + 2 * shape.layer_parameters) * BYTES[dtype],
         "CUDA": CONTEXT if on_gpu else 0,
     }
 
@@ -289,18 +291,6 @@ def _accumulates(config: LmStudentConfig) -> bool:
     """Return whether a worker sums the gradients of several micro-batches, so that they wait beside activations."""
     rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
     return rows > config.micro_batch_size * config.num_workers
-
-
-def _reference_bytes(config: LmStudentConfig, parameters: int, dtype: str) -> float:
-    """Return bytes of a frozen copy of the base that a method compares with, where all weights are trained."""
-    compares = config.method == "dpo" or (isinstance(config, GrpoConfig) and config.kl > 0)
-    return parameters * BYTES[dtype] if compares and config.lora is None else 0
-
-
-def _gathered(shape: DecoderShape, dtype: str) -> float:
-    """Return bytes of the largest unit that FSDP gathers, and of the next layer, which it gathers meanwhile."""
-    root = shape.embedding_parameters * (1 if shape.tie_word_embeddings else 2)
-    return (root + 2 * shape.layer_parameters) * BYTES[dtype]
 
 
 def _micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from curation.commands.doctor import smoke, storage, teacher
 from curation.commands.doctor.finding import Finding, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
 from curation.heavy import ray
-from curation.json_types import JsonView
 from curation.storage.paths import Place, write_atomically
 
 MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
@@ -50,7 +49,11 @@ def _join(settings: RayConfig, stack: ExitStack) -> Finding:
     stack.enter_context(local_or_cluster(settings, same_versions=False))
     seconds = time.monotonic() - start
     living = nodes.living()
-    kinds = Counter(_resources_of(node) for node in living)
+    kinds = Counter(
+        f"{has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs, {has.get('object_store_memory', 0) / 2**30:.1f} GiB "
+        "object store"
+        for has in (node["Resources"] for node in living)
+    )
     finding = "; ".join(f"{number} with {resources}" for resources, number in kinds.most_common())
     address = capacity.address_of(settings)
     what = "starts on this machine" if address == capacity.LOCAL else f"{address} answers"
@@ -82,7 +85,13 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Finding:
 
 def _offset(node_id: str) -> tuple[float, float]:
     """Measure a node's clock offset from ours, in the fastest of some rounds, and its error, half that round's time."""
-    asked = nodes.task(_time(), node_id)
+
+    def now() -> float:  # within, so that it is pickled by value
+        import time
+
+        return time.time()
+
+    asked = nodes.task(now, node_id)
     rounds = []
     for _ in range(ROUNDS):
         start = time.time()
@@ -91,15 +100,6 @@ def _offset(node_id: str) -> tuple[float, float]:
         rounds.append(((end - start) / 2, there - (start + end) / 2))
     error, offset = min(rounds)
     return offset, error
-
-
-def _time() -> Callable[[], float]:
-    def now() -> float:
-        import time
-
-        return time.time()
-
-    return now
 
 
 def _shared_files(directory: Place) -> Finding:
@@ -147,12 +147,6 @@ def _room(config: RunConfig) -> Finding:
     if idle := capacity.idle(config, [node["Resources"] for node in nodes.living()]):
         return warn("; ".join(idle), "more actors label faster and cost no more")
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
-
-
-def _resources_of(node: JsonView) -> str:
-    resources = node["Resources"]
-    store = f"{resources.get('object_store_memory', 0) / 2**30:.1f} GiB object store"
-    return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"
 
 
 def _vllm(config: RunConfig | None, wanted: bool) -> Finding:

@@ -156,7 +156,10 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
     model, path = student.model, folder.path
     has_base = False
     if merged and model.adapter is not None:
-        _merge(model, path)
+        dtype = getattr(configuration_of(model), "dtype", None) or torch.float32
+        weights: Any = load_model(model)  # in float32, the adapter merged into the base; saved in the base's own type
+        weights.to(dtype).save_pretrained(path)
+        load_tokenizer(model).save_pretrained(path)
         kind: Literal["adapter", "full model", "merged model"] = "merged model"
     else:
         require_enclosed(student.folder)
@@ -165,7 +168,11 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
         kind = "full model" if model.adapter is None else "adapter"
         if model.adapter is not None:
             has_base = place(model.base) == student.folder / "base"
-            _name_base(path, replace_base(model, output) if has_base else model)
+            base = replace_base(model, output) if has_base else model
+            revision = hub_revision(base) if is_on_hub(base) else None
+            file = path / "adapter_config.json"  # peft's own, which names the base
+            settings = json.loads(file.read_text()) | {"base_model_name_or_path": base.base, "revision": revision}
+            file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     files = {name: {"bytes": (path / name).stat().st_size, "sha256": file_sha256(path / name)} for name in _names(path)}
     return ExportedWeights(kind=kind, has_base=has_base, files=files)
 
@@ -173,22 +180,6 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
 def replace_base(model: ModelRef, output: Place) -> ModelRef:
     """Return the model on the base that is exported with it."""
     return ModelRef(base=str(output.absolute() / "base"), adapter=model.adapter)
-
-
-def _merge(model: ModelRef, path: Path) -> None:
-    """Save the model with the adapter merged into the base in float32, in the type of the base's own weights."""
-    dtype = getattr(configuration_of(model), "dtype", None) or torch.float32
-    merged: Any = load_model(model)
-    merged.to(dtype).save_pretrained(path)
-    load_tokenizer(model).save_pretrained(path)
-
-
-def _name_base(path: Path, model: ModelRef) -> None:
-    """Name the base in peft's own file: a hub id with its commit, else where it is."""
-    file = path / "adapter_config.json"
-    settings = json.loads(file.read_text())
-    settings |= {"base_model_name_or_path": model.base, "revision": hub_revision(model) if is_on_hub(model) else None}
-    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def is_on_hub(model: ModelRef) -> bool:

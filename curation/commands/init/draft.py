@@ -82,7 +82,9 @@ def _source(table: TableFiles, folder: Path) -> str:
     given: Json = {"path": _relative(table.path, folder)}
     if table.delimiter != COMMA:
         given["delimiter"] = table.delimiter
-    return f"{_yaml(given)}    # {table.num_rows:,} rows: {_short(table.listed)}"
+    listed = " ".join(table.listed.split())
+    short = listed if len(listed) <= 60 else f"{listed[:57]}..."
+    return f"{_yaml(given)}    # {table.num_rows:,} rows: {short}"
 
 
 def _relative(path: str, folder: Path) -> str:
@@ -115,8 +117,3 @@ def _comment(text: str, begin: str = "# ") -> list[str]:
     return textwrap.wrap(
         text, 120, initial_indent=begin, subsequent_indent="#" + " " * (len(begin) - 1), break_long_words=False
     )
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

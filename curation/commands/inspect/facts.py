@@ -4,7 +4,6 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -105,7 +104,11 @@ def examine(uri: str, question: TableQuery) -> Facts:
     """
     dataset = _open(uri, question.version)
     names = dataset.schema.names
-    _require_columns(uri, question.columns or (), names)
+    for name in question.columns or ():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(names)}"
+            raise TableError(f"{uri}: has no column {name!r}; {hint}")
     try:
         known = [item for item in dataset.versions() if item["version"] <= dataset.version]
         rows = int(dataset.count_rows())
@@ -148,14 +151,6 @@ def _open(uri: str, version: int | None) -> Any:
     if version not in known:
         raise TableError(f"{uri}: has no version {version}; there are {len(known)}, {known[0]} to {known[-1]}")
     return lance.dataset(uri, version=version)
-
-
-def _require_columns(uri: str, wanted: Sequence[str], names: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(names)}"
-            raise TableError(f"{uri}: has no column {name!r}; {hint}")
 
 
 def _matching(dataset: Any, where: str) -> int:

@@ -100,17 +100,14 @@ def _unfinished(directory: Place) -> Iterator[tuple[str, str]]:
         inside = os.path.relpath(str(path.parent), str(directory))
         if (folder := _FOLDER.fullmatch(inside)) is None:
             continue
-        name, written = f"{folder[1]}/{path.stem}", _written(path)
+        name, versions = f"{folder[1]}/{path.stem}", path / _VERSIONS
+        if isinstance(versions, Remote):
+            written = max((entry.modified for entry in versions.entries()), default=0.0)
+        else:
+            written = versions.stat().st_mtime
         if name not in newest or newest[name][0] < written:
             newest[name] = (written, str(path))
     yield from ((name, uri) for name, (_, uri) in newest.items())
-
-
-def _written(table: Place) -> float:
-    """Return when a table was written last, in seconds since 1970."""
-    if isinstance(table, Remote):
-        return max((entry.modified for entry in (table / _VERSIONS).entries()), default=0.0)
-    return (table / _VERSIONS).stat().st_mtime
 
 
 def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:

@@ -210,7 +210,10 @@ class CommandCheck:
                 raise _Failed(f"it printed more than {LINE_BYTES:,} bytes a row")
             if code:
                 raise _Failed(f"it ended with {_ending(code)}{_last_line(folder / 'err')}")
-            return _parsed((folder / "out").read_bytes(), len(items))
+            verdicts = (folder / "out").read_bytes().decode(errors="replace").splitlines()
+            if len(verdicts) != len(items):
+                raise _Failed(f"it printed {len(verdicts):,} lines for {len(items):,} rows; a verdict a line is wanted")
+            return [_verdict(line, place) for place, line in enumerate(verdicts)]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -314,18 +317,6 @@ def _last_line(path: Path) -> str:
         file.seek(max(0, path.stat().st_size - 2_000))
         lines = file.read().decode(errors="replace").strip().splitlines()
     return f" ({escaped(lines[-1][:200])})" if lines else ""
-
-
-def _parsed(output: bytes, num_rows: int) -> list[bool]:
-    """Return the verdicts that a command printed.
-
-    Raises:
-        _Failed: their number differs, or a line is none.
-    """
-    lines = output.decode(errors="replace").splitlines()
-    if len(lines) != num_rows:
-        raise _Failed(f"it printed {len(lines):,} lines for {num_rows:,} rows; a verdict a line is wanted")
-    return [_verdict(line, place) for place, line in enumerate(lines)]
 
 
 def _verdict(line: str, place: int) -> bool:

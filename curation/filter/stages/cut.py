@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from curation.arrays import Bools, Float32s
+from curation.arrays import Bools
 from curation.config.base import rows_in
 from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.domains.class_counts import places
@@ -57,7 +57,9 @@ class ThresholdCut:
 
     def passes(self, labels: pa.RecordBatch) -> Bools:
         """Return which rows pass, bool [N]; never one without a label."""
-        score_N = _scores(labels, self.column)
+        usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
+        usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
+        score_N = np.where(usable_N, floats_of(labels.column(self.column)), np.float32(np.nan))
         passes_N: Bools = np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), score_N))
         if self.by_label is None:
             return passes_N
@@ -283,10 +285,3 @@ def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust
             passing_N = floats_of(batch.column(trust))[threshold.passes(batch)]
             if len(passing_N):
                 yield float(passing_N.min())
-
-
-def _scores(labels: pa.RecordBatch, column: str) -> Float32s:
-    """Return a column of scores, float32 [N]; NaN where it is null, or the row has no label."""
-    usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
-    usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
-    return np.where(usable_N, floats_of(labels.column(column)), np.float32(np.nan))

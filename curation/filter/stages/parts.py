@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from lance.fragment import write_fragments
 from pyroaring import BitMap64
 
-from curation.arrays import Int64s
 from curation.config.filter import Format
 from curation.domains import get_domain
 from curation.errors import CommitError
@@ -200,16 +199,12 @@ def _batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
                 "completion": labels.column("completion"),
                 "label": labels.column("label"),
                 "trust": labels.column(job.trust),
-                "rank": _ranks(places_B, job),
+                "rank": pa.nulls(len(places_B), RANK.type)
+                if job.ranks is None
+                else io.take_offsets(job.ranks, places_B)["rank"].combine_chunks(),
                 "source_file": job.rows.paths(row_ids_B),
             }
             columns = [made[name] if name in made else taken[name].chunk(0) for name in job.schema.names]
             yield pa.RecordBatch.from_arrays(columns, schema=job.schema)
             if seen >= span.skip + span.take:
                 break
-
-
-def _ranks(places_B: Int64s, job: WriteJob) -> pa.Array:
-    if job.ranks is None:
-        return pa.nulls(len(places_B), RANK.type)
-    return io.take_offsets(job.ranks, places_B)["rank"].combine_chunks()
