@@ -84,7 +84,7 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
             flask.abort(400, f"give person, and for {action} what it needs, as JSON")
         try:
             return ACTIONS[action](dealing, asked)
-        except (KeyError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             if isinstance(error, ReviewError):
                 raise
             flask.abort(400, f"{action}: {error}")

@@ -171,6 +171,7 @@ def test_requests_that_make_no_sense_are_refused(review: Review):
     page.ask("verdict", status=400, row_id="5", verdict="right")
     page.ask("verdict", status=400, row_id=row_id, verdict="maybe")
     page.ask("verdict", status=400, row_id="x", verdict="right")
+    page.ask("verdict", status=400, row_id=None, verdict="right")
     page.ask("verdict", status=400, verdict="right")
     page.ask("drop", status=400)
     page.ask("page", status=400, person="  ")
