@@ -5,16 +5,18 @@ entry point of the group ``curation.features``. The core finds all of them here,
 feature's key in the configuration is its name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from curation.errors import ConfigError
 from curation.registry import Registry, code, installed, instance_of
 
+GROUP = "curation.features"
+"""The entry points in which installed packages name features, as ``name = "module:NAME"``."""
 OURS = {"analyze": "curation.extras.analyze:ANALYZE", "tracking": "curation.extras.tracking:TRACKING"}
 """Features of this package by name, each as ``module:NAME``."""
-_FOUND: Registry["Feature"]
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,28 @@ _FOUND = Registry("feature", {}, instance_of(Feature))
 
 @cache
 def features() -> Mapping[str, Feature]:
-    """Return all features by name.
+    """Return all features by name; an installed package takes no name of ours.
 
     Raises:
-        ValueError: an installed package names one that is not there.
+        ConfigError: an installed package names one that is not there.
     """
-    return {name: _FOUND.find(path) for name, path in {**OURS, **installed("curation.features")}.items()}
+    found = {}
+    for name, path in {**installed(GROUP), **OURS}.items():
+        try:
+            found[name] = _FOUND.find(path)
+        except ValueError as error:
+            raise ConfigError(f"entry point {name} of {GROUP}: {error}; mend or uninstall its package") from error
+    return found
 
 
-def sections() -> dict[str, tuple[Any, Any]]:
-    """Return the type and the default of each feature's key in the configuration."""
+def sections(taken: Set[str]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each feature's key in the configuration, which has the keys ``taken``.
+
+    Raises:
+        ConfigError: a feature of an installed package has one of these for its name.
+    """
+    if both := sorted(taken & features().keys()):
+        raise ConfigError(f"entry point {both[0]} of {GROUP}: every run has a key of that name; rename the feature")
     found = {name: (code(feature.section), feature) for name, feature in features().items()}
     return {name: (section | None, section() if feature.is_on else None) for name, (section, feature) in found.items()}
 

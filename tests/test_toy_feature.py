@@ -86,6 +86,16 @@ def test_its_section_is_checked_and_documented(installed: Path, config: Path, tm
     assert wrong.returncode == 2 and "brevity.longst" in wrong.stderr and "longest" in wrong.stderr
     without = call(None, CURATE, "validate", config)
     assert without.returncode == 2 and "brevity" in without.stderr
+    lost = tmp_path / "lost" / "lost-1.dist-info"
+    lost.mkdir(parents=True)
+    (lost / "METADATA").write_text("Metadata-Version: 2.1\nName: lost\nVersion: 1\n")
+    for line, words in (
+        ("gone = no_such_module:GONE", "entry point gone of curation.features: no feature is at 'no_such_module:GONE'"),
+        ("teacher = toy_feature:BREVITY", "entry point teacher of curation.features: every run has a key of that name"),
+    ):
+        (lost / "entry_points.txt").write_text(f"[curation.features]\n{line}\n")
+        told = call(installed, "env", f"PYTHONPATH={lost.parent}:{installed}:{ROOT}", CURATE, "validate", config)
+        assert told.returncode == 2 and words in told.stderr and "Traceback" not in told.stderr
     told = call(
         installed,
         sys.executable,

@@ -248,6 +248,5 @@ class CoreConfig(RowsConfig):
 if TYPE_CHECKING:
     RunConfig: TypeAlias = CoreConfig
 else:
-    RunConfig = create_model(
-        "RunConfig", __base__=CoreConfig, __module__=__name__, __doc__="""A whole run.""", **sections()
-    )
+    _sections = sections(CoreConfig.model_fields.keys())
+    RunConfig = create_model("RunConfig", __base__=CoreConfig, __module__=__name__, __doc__="A whole run.", **_sections)

@@ -13,9 +13,6 @@ from curation.registry import code
 from curation.rundir.graph import Out, Table
 from curation.storage.paths import Place
 
-Outs = Mapping[str, Mapping[str, Out]]
-"""Outputs of a feature's stages by name, by feature."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInputs:
