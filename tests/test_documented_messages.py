@@ -47,8 +47,8 @@ PRODUCED = {
     "both take the rest of source": "curation/sources/test_sources.py::test_impossible_splits",
     "remove repeated rows from the input files": "curation/stages/test_overlap.py::"
     "test_shared_questions_are_refused_dropped_or_reported",
-    "a chain of generations needs a test split": "curation/config/test_config.py::test_rules_across_sections",
-    "needs the pool's gold labels: set splits.audit: true": "curation/config/test_config.py::"
+    "a test split: add splits.test": "curation/config/test_config.py::test_rules_across_sections",
+    "the pool's gold labels: set splits.audit: true": "curation/config/test_config.py::"
     "test_rules_across_sections",
     "are right in the ... part of the source, both right and wrong ones are needed": "train/test_fit_trust.py::"
     "test_a_source_that_teaches_nothing_is_refused",

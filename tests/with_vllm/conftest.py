@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from tests.with_vllm.engines import STARTED, close_all
+
 STATES = ("prompt_last", "output_first", "output_last", "output_mean")
 SHAPE = {
     "hidden_size": 64,
@@ -91,8 +93,15 @@ def start(ref, *, hang_seconds=300, states=STATES, token_logprobs=0, chat_templa
     settings = {"engine": arguments, "hang_seconds": hang_seconds}
     asked = {"token_logprobs": token_logprobs, "chat_template": chat_template}
     config = teacher_config(ref, backend="vllm", vllm=settings, **asked)
-    # Engines of one process share vLLM's groups, which end with the first that is closed: none is.
-    return load_teacher(config.model_copy(update={"states": states}), ref)  # no states at all: as students are tested
+    STARTED.append(load_teacher(config.model_copy(update={"states": states}), ref))  # no states: as students are tested
+    return STARTED[-1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines():
+    """The engines of a file end with it."""
+    yield
+    close_all()
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +112,7 @@ def reference(model):
     return load_teacher(teacher_config(model), model)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def teacher(model):
     """An engine whose steps take fewer tokens than prompts have, and whose prefix cache has small blocks."""
     return start(model, max_num_batched_tokens=32, block_size=32)

@@ -17,6 +17,7 @@ from curation.teachers import load_teacher, vllm_engine
 from curation.teachers.vllm_choice import choose_backend
 from curation.teachers.vllm_versions import missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
+from tests.with_vllm.engines import close_all
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 
 
@@ -192,10 +193,8 @@ def test_a_step_that_hangs_ends_the_process_and_says_so(model):
 @pytest.mark.slow  # test_vllm_layers has two ranks, too
 def test_two_tensor_parallel_ranks(model, reference, requests, monkeypatch):
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    close_all()
     teacher = start(model, tensor_parallel_size=2, max_num_batched_tokens=64)
-    try:
-        both(teacher, reference, requests, DecodingConfig(max_tokens=7))
-        both(teacher, reference, with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
-        assert teacher.engine._rpc("tap_rows") == [0, 0]
-    finally:
-        teacher.close()
+    both(teacher, reference, requests, DecodingConfig(max_tokens=7))
+    both(teacher, reference, with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
+    assert teacher.engine._rpc("tap_rows") == [0, 0]

@@ -9,6 +9,7 @@ from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
 from curation.teachers.vllm_choice import choose_backend
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
+from tests.with_vllm.engines import close_all
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
 pytestmark = pytest.mark.whole_run
@@ -109,9 +110,7 @@ def test_auto_takes_vllm_for_layers_that_it_gives(deep):
 def test_layers_of_two_tensor_parallel_ranks(deep, requests, monkeypatch):
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     reference = load_teacher(teacher_config(deep, states=MANY), deep)
+    close_all()
     teacher = start(deep, states=MANY, tensor_parallel_size=2, max_num_batched_tokens=64)
-    try:
-        both(teacher, reference, requests[:40] + with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
-        assert teacher.engine._rpc("tap_rows") == [0, 0]
-    finally:
-        teacher.close()
+    both(teacher, reference, requests[:40] + with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
+    assert teacher.engine._rpc("tap_rows") == [0, 0]
