@@ -1,9 +1,7 @@
 """The score stages: scores of trust functions, and signals, as columns of the labels or as a table of their own."""
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,10 +61,7 @@ def score(
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         row_ids_N = batch.column("row_id").to_numpy()
-        with ThreadPoolExecutor(1) as thread:  # in its own thread Lance computes this batch, and may not read as well
-            looked_up = [
-                _nullable(values_N) for values_N in thread.map(_looked_up, signals.values(), repeat(row_ids_N))
-            ]
+        looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
         return pa.record_batch([*scores(batch, fitted, of_source=of_source).values(), *looked_up], schema=added)
 
     if not len(added):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import lance
 import pyarrow as pa
@@ -48,7 +49,10 @@ def add_columns(
             if fragment is None:
                 raise CommitError(f"{ref.uri}: fragment {number} is not in version {version}")
             before = {file.path for file in fragment.metadata.files}
-            metadata, schema = fragment.merge_columns(compute, columns=list(columns))
+            with ThreadPoolExecutor(1) as beside:  # Lance calls from a thread of its own, in which no table can be read
+                metadata, schema = fragment.merge_columns(
+                    lambda batch: beside.submit(compute, batch).result(), columns=list(columns)
+                )
             described = metadata.to_json()
             rename_files(ref.uri, [described], old=before)
             return json.dumps(described), schema
