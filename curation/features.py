@@ -5,7 +5,7 @@ entry point of the group ``curation.features``. The core finds all of them here,
 feature's key in the configuration is its name.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -35,7 +35,11 @@ class Feature:
     needs: tuple[str, ...] = ()
     """Names of what a run must have, of ``curation.config.limits.CAPABILITIES``."""
     require: str | None = None
-    """A function of the section that refuses a run before it begins, where this machine lacks something."""
+    """A function of the section, called before a run begins: it raises ``ConfigError`` if this machine lacks something
+    that the feature needs."""
+    dtypes: str | None = None
+    """A function of the configuration and the section that yields ``curation.pipeline.outlook.TypedModels``: settings
+    ``auto`` of a type of numbers, of which `curate validate` says what they come to."""
     columns: str | None = None
     """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by the column of the scored labels
     that they become. An arm ranks by such a column with one line, ``curation.arms.Column``."""
@@ -91,9 +95,15 @@ def sections(taken: Set[str]) -> dict[str, tuple[Any, Any]]:
     return {name: (section | None, section() if feature.is_on else None) for name, (section, feature) in found.items()}
 
 
-def active(config: object, part: str | None = None) -> Iterator[tuple[str, Feature, Any]]:
-    """Yield the features that a run's configuration has, with their sections; with ``part``, those that have it."""
+def active(config: object) -> Iterator[tuple[str, Feature, Any]]:
+    """Yield the features that a run's configuration has, by name, with their sections."""
     for name, feature in features().items():
-        section = getattr(config, name, None)
-        if section is not None and (part is None or getattr(feature, part) is not None):
+        if (section := getattr(config, name, None)) is not None:
             yield name, feature, section
+
+
+def parts(config: object, part: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
+    """Yield the functions that a run's features have for a part, by feature, each with its section."""
+    for name, feature, section in active(config):
+        if (path := getattr(feature, part)) is not None:
+            yield name, code(path), section

@@ -19,7 +19,7 @@ IDIOMS = frozenset({"Made"})
 OPENINGS = frozenset({"Of", "By", "As", "Its", "That", "What", "Those"})
 """First words that no docstring has."""
 NO_VERB = re.compile(
-    "(A|About|All|An|At|Both|Each|Every|Everything|For|From|How|In|It|Itself|None|Nothing|One|Rows|Some|The|Their|There"
+    "(A|About|All|An|At|Both|Each|Every|Everything|For|From|How|In|It|Itself|None|Equal|Nothing|One|Only|Rows|Some|The|Their|There"
     "|These|They|This|Whether|When|Where|Which|Who|Whose|Why|With|Without|[^A-Z].*|[A-Z][a-z]*(ds|kes|des|tes|ns))$"
 )
 """First words that no function's docstring has."""

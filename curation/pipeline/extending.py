@@ -6,12 +6,14 @@ from typing import Any
 
 from curation.config import RunConfig
 from curation.errors import ConfigError
-from curation.features import active, features
+from curation.features import features, parts
 from curation.json_types import JsonView
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.registry import code
 from curation.rundir.graph import Out, Table
 from curation.storage.paths import Place
+
+Outs = Mapping[str, Mapping[str, Out]]
+"""Outputs of stages by name, by feature."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,56 +40,48 @@ def require(config: RunConfig) -> None:
     Raises:
         ConfigError: names the key, and the mend.
     """
-    for _, feature, section in active(config, "require"):
-        code(str(feature.require))(section)
+    for _, check, section in parts(config, "require"):
+        check(section)
 
 
 def publish(config: RunConfig, report: JsonView, directory: Place) -> Iterator[str]:
     """Let features publish a finished run's report; yield a sentence on each thing that failed."""
-    for _, feature, section in active(config, "publish"):
-        yield from code(str(feature.publish))(section, report, directory)
+    for _, publish_report, section in parts(config, "publish"):
+        yield from publish_report(section, report, directory)
 
 
-def columns(generation: GenerationSpec, split: str, labels: Mapping[str, Out]) -> dict[str, dict[str, Out]]:
-    """Return the tables of columns that features add to the labels of a split, by feature."""
-    return _outputs("columns", generation, {"labels": labels}, split)
+def columns(generation: GenerationSpec, split: str, labels: Mapping[str, Out]) -> Outs:
+    """Return the tables of columns that features add to the labels of a split."""
+    return _described("columns", generation.config, generation.tables, {"labels": labels}, generation, split)
 
 
-def after_selection(generation: GenerationSpec, record: JsonView) -> dict[str, dict[str, Out]]:
-    """Return what features add after the selection of a generation, by feature."""
-    return _outputs("selected", generation, record)
+def after_selection(generation: GenerationSpec, record: JsonView, of_pool: Outs) -> Outs:
+    """Return what features add after the selection of a generation, with the columns of its pool."""
+    found = _described("selected", generation.config, generation.tables, record, generation)
+    return {name: {**of_pool.get(name, {}), **found.get(name, {})} for name in {**of_pool, **found}}
 
 
-def _outputs(
-    part: str, generation: GenerationSpec, record: JsonView, split: str | None = None
-) -> dict[str, dict[str, Out]]:
-    found = {}
-    for name, feature, section in active(generation.config, part):
-        inputs = FeatureInputs(
-            section=section,
-            config=generation.config,
-            tables=generation.tables,
-            record=record,
-            generation=generation,
-            split=split,
-        )
-        found[name] = dict(code(getattr(feature, part))(inputs))
-    return found
+def describe_analysis(config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]) -> list[Outs]:
+    """Return the outputs of the analysis of a finished run, an item a generation."""
+    return [_described("analysis", config, tables, record) for record in generations]
 
 
-def describe_analysis(
-    config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]
-) -> list[dict[str, dict[str, Out]]]:
-    """Return the outputs of the analysis of a finished run: an item a generation, by feature and name."""
-    return [
-        {
-            name: dict(
-                code(str(feature.analysis))(FeatureInputs(section=section, config=config, tables=tables, record=record))
+def _described(
+    part: str,
+    config: RunConfig,
+    tables: Mapping[str, Table],
+    record: JsonView,
+    generation: GenerationSpec | None = None,
+    split: str | None = None,
+) -> Outs:
+    return {
+        name: describe(
+            FeatureInputs(
+                section=section, config=config, tables=tables, record=record, generation=generation, split=split
             )
-            for name, feature, section in active(config, "analysis")
-        }
-        for record in generations
-    ]
+        )
+        for name, describe, section in parts(config, part)
+    }
 
 
 def check_analysis(config: RunConfig) -> Iterator[str]:
@@ -96,9 +90,8 @@ def check_analysis(config: RunConfig) -> Iterator[str]:
     Raises:
         ConfigError: the run lacks what an analysis reads, or nothing is left to be measured.
     """
-    found = [*active(config, "analysis")]
-    if not found:
+    if not [*parts(config, "analysis")]:
         named = ", ".join(name for name, feature in features().items() if feature.analysis is not None)
         raise ConfigError(f"there is nothing to measure in this run: set one of {named}")
-    for _, feature, section in found:
-        yield from () if feature.check is None else code(feature.check)(config, section)
+    for _, check, section in parts(config, "check"):
+        yield from check(config, section)

@@ -154,11 +154,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "training": students.training,
         "students": further(tested, teacher, learned),
     }
-    selecting_features = extending.after_selection(generation, record)
-    record["features"] = {
-        name: {**added["pool"].get(name, {}), **selecting_features.get(name, {})}
-        for name in dict.fromkeys([*added["pool"], *selecting_features])
-    }
+    record["features"] = extending.after_selection(generation, record, added["pool"])
     without_a_chain = {
         "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
         "training": shallow.training,

@@ -9,6 +9,7 @@ from curation.config.base import rows_in
 from curation.config.models import EpochsConfig
 from curation.domains import Example, attempt, get_domain
 from curation.domains.given import as_asked
+from curation.features import parts
 from curation.models.dtypes import AUTO, FLAGS, HALF, HALF_TRAINING, bfloat16_flag, taken, takes_bfloat16_on_cpus
 from curation.signals import label_request
 from curation.teachers.prompts import tokenise
@@ -77,7 +78,7 @@ def _selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
     return None
 
 
-class _Typed(NamedTuple):
+class TypedModels(NamedTuple):
     """A key that gives models a type."""
 
     key: str
@@ -119,7 +120,7 @@ def types_taken(config: RunConfig) -> Iterator[str]:
         yield f"{typed.key}: auto is {words}, {why} ({typed.gpus_key}: {typed.gpus:g})"
 
 
-def _typed(config: RunConfig) -> Iterator[_Typed]:
+def _typed(config: RunConfig) -> Iterator[TypedModels]:
     teacher, student = config.teacher, config.student
     bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
     own = {
@@ -127,18 +128,20 @@ def _typed(config: RunConfig) -> Iterator[_Typed]:
         for name, (base, recipe) in config.students.items()
         if isinstance(recipe, LmStudentConfig) and recipe is not student and recipe.gpus_per_worker
     }
-    yield _Typed("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
+    yield TypedModels("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
     if (adapt := teacher.adapt) is not None and adapt.gpus_per_worker:
         adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
         key, gpus = "teacher.adapt.compute_dtype", adapt.gpus_per_worker
-        yield _Typed(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
+        yield TypedModels(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
     if isinstance(student, LmStudentConfig) and student.gpus_per_worker:
         key, gpus = "student.compute_dtype", student.gpus_per_worker
         alike = {role: model for role, model in bases.items() if role not in own}
-        yield _Typed(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)
+        yield TypedModels(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)
     for role, (base, recipe) in own.items():
         key, gpus = f"{role} by its own recipe, compute_dtype", recipe.gpus_per_worker
-        yield _Typed(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
+        yield TypedModels(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
+    for _, dtypes, section in parts(config, "dtypes"):
+        yield from dtypes(config, section)
 
 
 def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:

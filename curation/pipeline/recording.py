@@ -14,7 +14,7 @@ from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redacted_in
 from curation.report.record import MAIN, SHALLOW
-from curation.rundir.graph import Known, Out, Skipped, ordered, present, steps, waited_for
+from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
 from curation.rundir.manifest import StageRecord
 from curation.rundir.status import statuses
 from curation.teachers.endpoint_paid import spending_in
@@ -40,9 +40,12 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         [
             {
                 **fields,
-                "analysis": {name: known_outs for name, out in outs.items() if (known_outs := _of_done(out, known))},
+                "analysis": {
+                    name: {key: out for key, out in outs.items() if out.stage.name in known}
+                    for name, outs in of_features.items()
+                },
             }
-            for fields, outs in zip(opened.chain.generations, analyses, strict=True)
+            for fields, of_features in zip(opened.chain.generations, analyses, strict=True)
         ],
         known,
     )
@@ -80,10 +83,6 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         spent={} if forecast is None else used_since(forecast, manifest),
         used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
-
-
-def _of_done(outs: Mapping[str, Out], known: Known) -> dict[str, Out]:
-    return {name: out for name, out in outs.items() if out.stage.name in known}
 
 
 def _pass(name: str, stage: StageRecord) -> report.PassRecord:

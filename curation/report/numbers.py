@@ -141,9 +141,9 @@ def feature_numbers(made: Mapping[str, JsonView]) -> Json:
     """Return the numbers of features from the outputs of their stages, by feature; those without any left out."""
     found = {}
     for name, outputs in made.items():
-        by = features()[name].numbers
-        numbers = {key: value for key, value in outputs.items() if not isinstance(value, Ref)}
-        if numbers := numbers if by is None else code(by)(outputs):
+        if (by := features()[name].numbers) is not None and outputs:
+            found[name] = code(by)(outputs)
+        elif numbers := {key: value for key, value in outputs.items() if not isinstance(value, Ref)}:
             found[name] = numbers
     return found
 

@@ -13,6 +13,7 @@ from curation.extras.analyze.value_moves import ValueMoves
 from curation.hashing import derive
 from curation.models.dtypes import HALF_TRAINING, taken
 from curation.pipeline.extending import FeatureInputs
+from curation.pipeline.outlook import TypedModels
 from curation.pipeline.roles import checkpoint
 from curation.rundir.graph import Out
 
@@ -26,6 +27,14 @@ def describe(inputs: FeatureInputs) -> dict[str, Out]:
     if section.gradients is not None and inputs.record["student_base"] is not None:
         outs["coherence"] = _coherence(inputs, section.gradients)
     return outs
+
+
+def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
+    """Yield the type of the base students' numbers whose gradients are taken on GPUs."""
+    gradients = section.gradients
+    if gradients is not None and gradients.gpus:
+        bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
+        yield TypedModels("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)
 
 
 def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:

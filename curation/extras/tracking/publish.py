@@ -3,12 +3,11 @@
 A tracker is one file with one class. Its errors are reported, and never fail the run.
 """
 
-import importlib
 import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 
 from curation.errors import ConfigError
 from curation.escaping import message
@@ -16,6 +15,7 @@ from curation.extras.tracking.config import TrackingConfig
 from curation.extras.tracking.entry import TrackedRun, entry_of
 from curation.json_types import JsonView
 from curation.redaction import HIDDEN
+from curation.registry import code
 from curation.storage.paths import Place
 
 TRACKERS = {
@@ -69,8 +69,8 @@ def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
 
 
 def _log(name: str, settings: object, entry: TrackedRun) -> None:
-    module, _, attribute = TRACKERS[name].partition(":")
-    cast(Tracker, getattr(importlib.import_module(module), attribute)(settings)).log(entry)
+    tracker: Tracker = code(TRACKERS[name])(settings)
+    tracker.log(entry)
 
 
 def _problem(work: Callable[[], None]) -> str | None:

@@ -144,6 +144,7 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
         "teacher.adapt.compute_dtype: auto is bfloat16 (teacher), by config.json of each (gpus_per_worker: 1)",
         "student.compute_dtype: auto is float32 (student 0); bfloat16 (student 1), by config.json of each "
         "(gpus_per_worker: 1)",
+        "analyze.gradients.dtype: auto is float32 (student 0); bfloat16 (student 1), by config.json of each (gpus: 1)",
     ]
     lines = [*types_taken(parse_config(configuration(tmp_path, {}, BASES)))]
     roles = "teacher, student 0, student 1, reward model"
