@@ -77,7 +77,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
             "foreseen_purity": None if (found := expected.get(arm)) is None else found.to_json(),
             **{key: record.formats[arm][key] for key in FORMAT},
             "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
-            "num_unread": _unread(record, arm),
+            "num_unread": None if (signal := ARMS[arm].signal) is None else record.unread.get(signal.column),
         }
         for arm, table in tables.items()
     }
@@ -125,7 +125,9 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "purity_curves": measures.purity_curves(pool, curves, record.n)
         if pool is not None and len(pool) and curves
         else None,
-        "difficulty": _difficulty(difficulty, selected),
+        "difficulty": measures.difficulty(
+            *difficulty, {arm: np.isin(difficulty[0], ids) for arm, ids in selected.items()}
+        ),
         "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
         "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
         "risk_curves": risk_curves(run, record, judged, pool),
@@ -194,11 +196,6 @@ def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json |
         "selected": num_selected,
         "selected_checked": None if is_capped(record.budget) else min(num_selected, found["passed"]),
     }
-
-
-def _unread(record: GenerationRecord, arm: str) -> int | None:
-    signal = ARMS[arm].signal
-    return None if signal is None else record.unread.get(signal.column)
 
 
 def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
@@ -273,9 +270,3 @@ def _test_difficulties(run: RunInputs) -> Difficulties:
     ):
         return np.zeros(0, dtype=np.int64), np.zeros(0)
     return difficulties(run.prepared["test"], run.domain)
-
-
-def _difficulty(found: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
-    row_ids_N, values_N = found
-    marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
-    return measures.difficulty(row_ids_N, values_N, marks)
