@@ -125,9 +125,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "purity_curves": measures.purity_curves(pool, curves, record.n)
         if pool is not None and len(pool) and curves
         else None,
-        "difficulty": measures.difficulty(
-            *difficulty, {arm: np.isin(difficulty[0], ids) for arm, ids in selected.items()}
-        ),
+        "difficulty": _difficulty(difficulty, selected),
         "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
         "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
         "risk_curves": risk_curves(run, record, judged, pool),
@@ -270,3 +268,9 @@ def _test_difficulties(run: RunInputs) -> Difficulties:
     ):
         return np.zeros(0, dtype=np.int64), np.zeros(0)
     return difficulties(run.prepared["test"], run.domain)
+
+
+def _difficulty(found: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
+    row_ids_N, values_N = found
+    marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
+    return measures.difficulty(row_ids_N, values_N, marks)
