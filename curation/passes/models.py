@@ -53,7 +53,9 @@ class Models:
             try:
                 self._held = load()
             except RuntimeError as error:
-                if not _is_of_device(error):
+                torch = sys.modules.get("torch")
+                # A GPU has no memory left, or fails: both may be of this process or this node alone.
+                if torch is None or not isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
                     raise
                 words = next(iter(str(error).strip().splitlines()), "")
                 raise StartError(f"the device gave {type(error).__name__}: {words}") from error
@@ -73,9 +75,3 @@ class Models:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _is_of_device(error: RuntimeError) -> bool:
-    """Return whether a GPU has no memory left, or fails: both may be of this process or this node alone."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError)

@@ -61,7 +61,8 @@ class PoisonSearch:
         self.suspect = [piece for piece in self.suspect if piece != lost]
         self.harmless = sorted(set(self.harmless) - set(lost))
         if len(lost) > 1:
-            self.suspect[:0] = _cut(lost)
+            size = -(-len(lost) // PARTS)
+            self.suspect[:0] = [lost[start : start + size] for start in range(0, len(lost), size)]
             return
         (row,) = lost
         self.solo_crashes[row] = self.solo_crashes.get(row, 0) + 1
@@ -139,11 +140,6 @@ def _runs(places: list[int]) -> list[list[int]]:
 
 def _places(runs: list[list[int]]) -> list[int]:
     return [place for start, stop in runs for place in range(start, stop)]
-
-
-def _cut(piece: list[int]) -> list[list[int]]:
-    size = -(-len(piece) // PARTS)
-    return [piece[start : start + size] for start in range(0, len(piece), size)]
 
 
 class Suspect(NamedTuple):

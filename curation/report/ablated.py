@@ -110,6 +110,8 @@ def _line(
     compared = [pair for pair in pairs if pair is not None]
     made_of = record.seeds.values()
     fits = [saved.described(made["fits"][variant])["fit"] for made in made_of if variant in made["fits"]]
+    reduced = [*fits, *(made["projections"].get(variant, {}) for made in made_of)]
+    kept = [found["variance_kept"] for found in reduced if found.get("variance_kept") is not None]
     paper = record.config["paper"]
     return {
         "variant": variant,
@@ -121,7 +123,7 @@ def _line(
         if compared and len(compared) == len(pairs)
         else {},
         "num_fit": [fit["num_fit"] for fit in fits],
-        "variance_kept": _variance([*fits, *(made["projections"].get(variant, {}) for made in made_of)]),
+        "variance_kept": float(np.mean(kept)) if kept else None,
         "paper": {**paper.get(where, {}), **paper.get(variant, {})},
     }
 
@@ -174,11 +176,6 @@ def _differences(found: Sequence[metrics.Estimate]) -> Json:
     values = [difference.value for difference in found]
     seeds = metrics.over_runs(values, ["seeds"] * len(found)) if np.isfinite(values).all() else None
     return {"rows": rows.to_json(), "seeds": None if seeds is None else seeds.to_json()}
-
-
-def _variance(fits: Sequence[JsonView]) -> float | None:
-    kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
-    return float(np.mean(kept)) if kept else None
 
 
 def _students(record: AblationRecord) -> list[Json]:

@@ -151,6 +151,8 @@ def joined(bins: Sequence[JsonView]) -> list[JsonView]:
 
 def histogram_chart(histogram: JsonView, name: str) -> str:
     """Return rows by trust, right and wrong labels stacked."""
+    from matplotlib.ticker import MaxNLocator
+
     with drawing():
         figure, axes = figure_of()
         edges = histogram["edges"]
@@ -168,7 +170,8 @@ def histogram_chart(histogram: JsonView, name: str) -> str:
         for bars in stacked:
             pointed.bars(bars, texts)
         axes.set_xlim(edges[0], edges[-1])
-        _whole(axes.yaxis)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))  # at whole numbers only, so that none is rounded
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         return drawn(figure, axes, name, x="trust", y="rows")
 
 
@@ -324,14 +327,6 @@ def _chance(axes: "Axes", chance: float | None) -> None:
     """Draw the line that a uniform guess reaches."""
     if chance is not None:
         axes.axhline(chance, color="#444444", linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
-
-
-def _whole(axis: "Axis") -> None:
-    """Ticks at whole numbers only, so that none is rounded."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def percents(axis: "Axis") -> None:

@@ -17,7 +17,6 @@ from curation.config.selection import CUTS
 from curation.domains import class_counts
 from curation.domains.grading import graded_among
 from curation.json_types import Json
-from curation.refs import TableRef
 from curation.report.measures import share_among
 from curation.report.record import GenerationRecord, RunInputs
 from curation.report.set_table import by_held_class
@@ -79,7 +78,8 @@ def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json 
     quota = record.budget.get("quota")
     certified = {found["label"]: found for found in (record.budget.get("risk") or {}).get("classes", ())}
     shares = estimated(names, given_T, counts) if quota is None or certified else _quota(quota)
-    ids_n, class_n = _chosen(record.selections[arm], names)
+    table = io.read(record.selections[arm], ["row_id", "label"]).sort_by("row_id").combine_chunks()
+    ids_n, class_n = table["row_id"].to_numpy(), class_counts.places(table["label"].combine_chunks(), names)
     chosen_C = np.bincount(class_n, minlength=len(names) + 1)[: len(names)]
     share_C = chosen_C / max(int(chosen_C.sum()), 1)
     best_C = allocate(shares.shares, np.full(len(names), len(ids_n)), len(ids_n))
@@ -129,12 +129,6 @@ def as_evidence(table: Json | None) -> ClassesChosen | None:
 
 def _quota(found: Any) -> ClassShares:
     return ClassShares(**{**found, "classes": tuple(found["classes"]), "shares": tuple(found["shares"])})
-
-
-def _chosen(selection: TableRef, names: tuple[str, ...]) -> tuple[Int64s, Int64s]:
-    """Return the ids of the selected rows, ascending, and their classes, both int64 [n]."""
-    table = io.read(selection, ["row_id", "label"]).sort_by("row_id").combine_chunks()
-    return table["row_id"].to_numpy(), class_counts.places(table["label"].combine_chunks(), names)
 
 
 def _errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:

@@ -109,15 +109,14 @@ def spent(run: RunRecord, num_selected: int | None, purity: float | None, money:
         "total": total,
         "numbers": numbers,
         "each": each,
-        "by_pass": {name: _of_pass(x) for name, x in run.used.items()},
-    }
-
-
-def _of_pass(item: SpentRecord) -> Json:
-    return {
-        "actor_seconds": item.actor_seconds,
-        "prompt_tokens": item.prompt_tokens,
-        "output_tokens": item.output_tokens,
+        "by_pass": {
+            name: {
+                "actor_seconds": item.actor_seconds,
+                "prompt_tokens": item.prompt_tokens,
+                "output_tokens": item.output_tokens,
+            }
+            for name, item in run.used.items()
+        },
     }
 
 
@@ -133,7 +132,8 @@ def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Jso
     used = [spent[name] for name in stages if name in spent]
     actual = actual_amounts(used, forecast["workforce"], has_requests="puts" in forecast["total"])
     if forecast["prices"] is not None:
-        actual |= {name: item.value for name, item in money(_exact(actual), PricesConfig(**forecast["prices"])).items()}
+        exact = {name: _of(value) for name, value in actual.items()}
+        actual |= {name: item.value for name, item in money(exact, PricesConfig(**forecast["prices"])).items()}
     lines = []
     for name, estimate in forecast["total"].items():
         value = actual.get(name)
@@ -194,7 +194,3 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
 
 def _of(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, n=0)
-
-
-def _exact(values: Mapping[str, float]) -> dict[str, Estimate]:
-    return {name: _of(value) for name, value in values.items()}

@@ -5,11 +5,10 @@ From there on they are counted by the first ``FOLDED_BITS`` bits of their hashes
 one, so perplexity and number are then lower bounds, and are said to be.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.arrays import Int64s, Uint64s
@@ -117,19 +116,15 @@ def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
     parsed = "label IS NOT NULL" if filter is None else f"({filter}) AND label IS NOT NULL"
 
     def read(fragments: Sequence[int] | None) -> _Read:
-        return _counted(scans.batches(ref, columns, parsed, fragments), function)
+        trust, found, total = None if function is None else get_trust(function, 0), LabelFrequencies(), 0.0
+        for batch in scans.batches(ref, columns, parsed, fragments):
+            found.add(hashed(batch.column("label")))
+            if trust is not None:
+                total += float(np.nansum(trust.score(batch).astype(np.float64)))
+        return _Read(labels=found, trust=total)
 
     found, trust = LabelFrequencies(), 0.0
     for part in scans.mapped(ref, read):
         found.add(part.labels.label_G, part.labels.count_G, part.labels.bits)
         trust += part.trust
     return _Read(labels=found, trust=trust)
-
-
-def _counted(batches: Iterable[pa.RecordBatch], function: str | None) -> _Read:
-    trust, found, total = None if function is None else get_trust(function, 0), LabelFrequencies(), 0.0
-    for batch in batches:
-        found.add(hashed(batch.column("label")))
-        if trust is not None:
-            total += float(np.nansum(trust.score(batch).astype(np.float64)))
-    return _Read(labels=found, trust=total)

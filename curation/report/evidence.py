@@ -224,7 +224,8 @@ def weigh(of: Material) -> Evidence:
         if len(rows := of.validation.parsed.of(of.function)):
             expected = foreseen(rows, of.function, num_top, of.selected_trust_M)
             if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
-                trust_C = _means(of.selected_trust_M[: len(of.cluster_M)], of.cluster_M)
+                total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
+                trust_C = total_C / np.bincount(of.cluster_M)
                 expected = foreseen(rows, of.function, num_top, trust_C, are_all=True)
     if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant)):
         num_graded = of.pool.among_selected(of.arm).n
@@ -297,12 +298,6 @@ def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate
         variance * metrics.inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
     )
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
-
-
-def _means(trust_M: Float64s, cluster_M: Int64s) -> Float64s:
-    """Return the mean trust of each cluster, [C]."""
-    means_C: Float64s = np.bincount(cluster_M, trust_M) / np.bincount(cluster_M)
-    return means_C
 
 
 def foreseen(

@@ -77,7 +77,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
             "foreseen_purity": None if (found := expected.get(arm)) is None else found.to_json(),
             **{key: record.formats[arm][key] for key in FORMAT},
             "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
-            "num_unread": _unread(record, arm),
+            "num_unread": None if (signal := ARMS[arm].signal) is None else record.unread.get(signal.column),
         }
         for arm, table in tables.items()
     }
@@ -194,11 +194,6 @@ def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json |
         "selected": num_selected,
         "selected_checked": None if is_capped(record.budget) else min(num_selected, found["passed"]),
     }
-
-
-def _unread(record: GenerationRecord, arm: str) -> int | None:
-    signal = ARMS[arm].signal
-    return None if signal is None else record.unread.get(signal.column)
 
 
 def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:

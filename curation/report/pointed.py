@@ -49,7 +49,7 @@ def bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
 
 def titled(svg: str) -> str:
     """Return a figure as matplotlib writes it, with the texts of its points and bars as titles."""
-    return _POINTS.sub(_as_circles, _BAR.sub(_as_bar, svg))
+    return _POINTS.sub(_as_circles, _BAR.sub(r'<g class="pointed"><title>\1</title>', svg))
 
 
 def _id(texts: Sequence[str]) -> str:
@@ -61,7 +61,3 @@ def _as_circles(found: re.Match[str]) -> str:
     circle = f'<circle class="pointed" r="{RADIUS}" cx="%s" cy="%s"><title>%s</title></circle>'
     places = zip(_PLACE.findall(found[2]), found[1].split(_BETWEEN), strict=True)
     return "\n".join(circle % (*place, text) for place, text in places)
-
-
-def _as_bar(found: re.Match[str]) -> str:
-    return f'<g class="pointed"><title>{found[1]}</title>'

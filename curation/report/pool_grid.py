@@ -240,7 +240,8 @@ class GridView:
         counts_2G, sums_2G = self.rows.counts.cells[function].sum(axis=0), self.rows.counts.trust[function]
         correct, cell = np.nonzero(counts_2G)
         weight, trust = counts_2G[correct, cell], sums_2G[correct, cell] / counts_2G[correct, cell]
-        raw, parsed = _scores(cell), np.ones(len(cell), dtype=np.bool_)
+        raw = scores((cell << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)  # the smallest of each cell
+        parsed = np.ones(len(cell), dtype=np.bool_)
         if self.with_unparsed:
             (more,) = np.nonzero(self.rows.counts.rows_22[0])
             correct, weight = np.append(correct, more), np.append(weight, self.rows.counts.rows_22[0][more])
@@ -316,8 +317,3 @@ def cells_of(raw_N: Scores) -> Int64s:
     """Return the cell of each raw score, int64 [N]; NaN is below all."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return (keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)
-
-
-def _scores(cell_M: Int64s) -> Float64s:
-    """Return the smallest score of each cell, float64 [M]."""
-    return scores((cell_M << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)

@@ -15,7 +15,6 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import free_of, is_free
-from curation.arrays import Float64s, Int64s
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
@@ -56,7 +55,7 @@ def against(
     of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": sample.cluster_N}
     auc = metrics.auc_difference(first_N, second_N, sample.correct_N, **of_rows)
     draw_N = hash_unit(sample.row_ids_N, seed)
-    first_M, second_M = (_first(raw_N, draw_N, num_top) for raw_N in (first_N, second_N))
+    first_M, second_M = (np.lexsort((draw_N, -raw_N))[:num_top] for raw_N in (first_N, second_N))
     return Rival(
         signal=signal,
         where=where,
@@ -145,12 +144,6 @@ def _free(rows: GradedSet) -> list[str]:
     """Return the free signals that the rows have."""
     present = rows.parsed.functions
     return [name for name in free_of(present) if name in present]
-
-
-def _first(raw_N: Float64s, draw_N: Float64s, num_top: int) -> Int64s:
-    """Return the places of the first rows, the highest score first, ties in the order of the draw."""
-    found: Int64s = np.lexsort((draw_N, -raw_N))[:num_top]
-    return found
 
 
 def _number(found: Json) -> str:

@@ -125,7 +125,7 @@ def _rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -
     return {
         row_id: {
             "row_id": row_id,
-            "prompt": _cut(_prompt(run, examples[row_id])),
+            "prompt": _cut(attempt(run.domain.prompt, examples[row_id])[0]),
             "completion": _cut(by_id[row_id]["completion"]),
             "label": by_id[row_id]["label"],
             "trust": None if scores[row_id] is None else float(scores[row_id]),
@@ -135,10 +135,6 @@ def _rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -
         for row_id in dict.fromkeys(ids)
         if row_id in by_id and row_id in examples
     }
-
-
-def _prompt(run: RunInputs, example: Mapping[str, object]) -> str | None:
-    return attempt(run.domain.prompt, example)[0]
 
 
 def _cut(text: str | None) -> str | None:

@@ -149,7 +149,7 @@ class _Scale:
             self.ticks = [(self.height(value), f"{value:.3g}") for value in (min(given), middle, max(given))]
         else:
             self._order = sorted({str(value) for value in given})
-            self.ticks = [(self.height(value), _brief(value)) for value in self._order]
+            self.ticks = [(self.height(text), text if len(text) < 22 else f"{text[:20]}…") for text in self._order]
 
     def height(self, value: Any) -> float:
         """Between 0 and 1; -0.1 of a setting that the trial's kind does not read."""
@@ -161,7 +161,3 @@ class _Scale:
 
     def _at(self, value: float) -> float:
         return math.log(value) if self._log else float(value)
-
-
-def _brief(value: str) -> str:
-    return value if len(value) < 22 else f"{value[:20]}…"

@@ -50,6 +50,7 @@ def collect_search(record: SearchRecord) -> Json:
     )
     board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
     finals = _read(directory / "finals")
+    values = [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in finals]
     num = record.tune["folds"] * record.tune["seeds"]
     names = ["default", *map(str, found["finalists"])]
     return {
@@ -66,7 +67,7 @@ def collect_search(record: SearchRecord) -> Json:
         "trials": board,
         "dimensions": _dimensions(ranked),
         "importance": importance(ranked),
-        "finals": {name: _values(finals[k * num : (k + 1) * num]) for k, name in enumerate(names)},
+        "finals": {name: values[k * num : (k + 1) * num] for k, name in enumerate(names)},
         "choice": found["choice"],
         "kind": found["kind"],
         "best": found["best"],
@@ -152,10 +153,6 @@ def _dimensions(trials: Sequence[JsonView]) -> list[str]:
     """Return the settings that differ between trials, in the order of the space."""
     keys = dict.fromkeys(key for trial in trials for key in trial["drawn"])
     return [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in trials}) > 1]
-
-
-def _values(trials: Sequence[JsonView]) -> list[float | None]:
-    return [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in trials]
 
 
 def _read(directory: Place) -> list[Json]:

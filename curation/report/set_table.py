@@ -14,7 +14,7 @@ from curation.domains.label_sets import LabelSets
 from curation.json_types import Json
 from curation.report.measures import share_among
 from curation.report.record import GenerationRecord, RunInputs
-from curation.selection.class_shares import ClassShares, estimated
+from curation.selection.class_shares import estimated
 from curation.tables import io
 
 
@@ -45,7 +45,9 @@ def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: Labe
     return {
         "arm": arm,
         "is_of_sets": True,
-        **_basis(shares[0]),
+        "basis": shares[0].basis,
+        "why": shares[0].why,
+        "num_labelled": shares[0].num_labelled,
         "is_divided": record.budget.get("quota") is not None and ARMS[arm].takes_top,
         "is_cut": record.budget["rule"] in CUTS,
         "distance": float(np.abs(chosen_C / max(n, 1) - estimated_C).max()),
@@ -68,7 +70,3 @@ def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: Labe
             for place, name in enumerate(names)
         ],
     }
-
-
-def _basis(shares: ClassShares) -> Json:
-    return {"basis": shares.basis, "why": shares.why, "num_labelled": shares.num_labelled}

@@ -70,11 +70,13 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | N
         gain = _gain(tests, arm)
         verdict = metrics.verdict_on_rows(truth, gain=gain, margin=margin, seed=seed).to_json()
     recovery = None if nothing else _recovery(tests, arm, seed)
+    # Infinite where ground truth is not clearly above the base.
+    bounds = [] if recovery is None or arm == GROUND_TRUTH else [recovery.low, recovery.high]
     return {
         "accuracy": accuracy(tests, arm),
         "recovery": None if recovery is None else recovery.value,
         "recovery_withheld": nothing,
-        "recovery_interval": None if arm == GROUND_TRUTH else _interval(recovery),
+        "recovery_interval": bounds if bounds and all(map(math.isfinite, bounds)) else None,
         "p_value_vs_ground_truth": None if verdict is None else verdict["test"]["p_value"],
         "verdict": None if verdict is None else verdict["verdict"],
         "paper_verdict": None if verdict is None else verdict["paper"],
@@ -142,13 +144,6 @@ def _gain(tests: Tests, arm: str) -> float:
     base = accuracy(tests, BASE)
     (_, truth_NJ), _ = by_row(tests, (arm, GROUND_TRUTH))
     return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
-
-
-def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
-    """Return the bounds; ``None`` if they are infinite, because ground truth is not clearly above the base."""
-    if recovery is None or not (math.isfinite(recovery.low) and math.isfinite(recovery.high)):
-        return None
-    return [recovery.low, recovery.high]
 
 
 def nothing_to_recover(tests: Tests, seed: int) -> str | None:

@@ -1,6 +1,6 @@
 """Findings of the verdict on trust: its signal, its rivals, its probabilities, and what a shifted pool does to it."""
 
-from curation.metrics import Estimate, proportion
+from curation.metrics import proportion
 from curation.report.evidence import CONFIDENCE, Evidence, Quality, difference, widened
 from curation.report.headline import in_words, less, number, percent
 from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
@@ -42,7 +42,8 @@ def at_chance(evidence: Evidence) -> Finding | None:
     words = "below" if teacher.high < chance else "not shown to be above"
     return (
         STOP,
-        f"the teacher is {words} chance ({_share(teacher)} of its labels are right, guessing gives {percent(chance)})",
+        f"the teacher is {words} chance ({percent(teacher.value)} of its labels are right, guessing gives "
+        f"{percent(chance)})",
     )
 
 
@@ -68,7 +69,9 @@ def free_signal(evidence: Evidence) -> Finding | None:
 def better_signal(evidence: Evidence) -> Rival | None:
     """Return the free signal that is shown to rank better than trust; of several the one with the highest AUC."""
     better = [rival for rival in evidence.rivals if rival.is_better]
-    return min(better, key=lambda rival: (_value(rival.auc), rival.purity.value), default=None)
+    return min(
+        better, key=lambda rival: (0.0 if rival.auc is None else rival.auc.value, rival.purity.value), default=None
+    )
 
 
 def not_useful(evidence: Evidence) -> Finding | None:
@@ -218,11 +221,3 @@ def sets_of(evidence: Evidence) -> list[tuple[str, Quality]]:
     """Return the sets of rows on which trust was measured, by name."""
     found = (("validation", evidence.validation), ("pool", evidence.pool))
     return [(where, quality) for where, quality in found if quality is not None]
-
-
-def _value(estimate: Estimate | None) -> float:
-    return 0.0 if estimate is None else estimate.value
-
-
-def _share(estimate: Estimate) -> str:
-    return percent(estimate.value)

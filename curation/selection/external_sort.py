@@ -37,7 +37,11 @@ def sorted_by(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int
         for value_B, score_B, tie_B in batches:
             for start in range(0, len(value_B), RUN_ROWS):
                 part = slice(start, start + RUN_ROWS)
-                runs.add(_records(value_B[part], score_B[part], tie_B[part]))
+                key_B = ~keys(score_B[part])  # so that records sort by rank
+                kind = [("key", key_B.dtype), ("tie", np.uint64), ("value", np.int64)]
+                records: Any = np.empty(len(key_B), dtype=kind)
+                records["key"], records["tie"], records["value"] = key_B, tie_B[part], value_B[part]
+                runs.add(records)
         yield from runs.merged()
 
 
@@ -94,14 +98,6 @@ class _Runs:
     def _spill(self) -> None:
         self._sizes.append(self._num_held)
         self._sorted().tofile(self._file)
-
-
-def _records(value_B: Int64s, score_B: Floats, tie_B: Uint64s) -> Records:
-    """Return rows as records that sort by rank: the score's key with all its bits turned, the hash, the number."""
-    key_B = ~keys(score_B)
-    records: Any = np.empty(len(value_B), dtype=[("key", key_B.dtype), ("tie", np.uint64), ("value", np.int64)])
-    records["key"], records["tie"], records["value"] = key_B, tie_B, value_B
-    return records  # type: ignore[no-any-return]
 
 
 def _in_order(records: Records) -> Records:

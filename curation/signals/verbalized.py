@@ -65,7 +65,8 @@ def parse_confidence(text: str) -> float | None:
     """
     text = unicodedata.normalize("NFKC", text).translate(_PLAIN).lower()
     if (found := _STATEMENT.search(text)) is None:
-        return _in_words(text)
+        levels = {0.5 + WORDS[word] * (2 if strong else 1) for strong, word in _WORD.findall(text)}
+        return levels.pop() if len(levels) == 1 and not _NEGATION.search(text) else None
     if found["minus"] or found["range"]:
         return None
     value = _number(found["value"])
@@ -81,8 +82,3 @@ def _number(text: str) -> float:
     """Return a numeral of ``_NUMBER``; a comma before three digits groups thousands, another one is decimal."""
     text = re.sub(r",(?=\d{3}(?!\d))", "", text).replace(",", ".")
     return float(text) if text.count(".") <= 1 else float("inf")
-
-
-def _in_words(text: str) -> float | None:
-    levels = {0.5 + WORDS[word] * (2 if strong else 1) for strong, word in _WORD.findall(text)}
-    return levels.pop() if len(levels) == 1 and not _NEGATION.search(text) else None

@@ -136,6 +136,8 @@ def _find(path: str) -> tuple[list[FoundFile], bool]:
 def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[FoundFile]:
     """Return the visible files under ``root`` whose path from there matches, named under ``shown``, sorted."""
     found: dict[str, FoundFile] = {}
+    # Names as in a URL, %20 for a space: pyarrow decodes its URLs, fsspec does not.
+    is_quoted = "://" in shown and not isinstance(fs, pafs.PyFileSystem)
     for info in fs.get_file_info(pafs.FileSelector(root, recursive=True)):
         inner = info.path.removeprefix(root).lstrip("/")
         table = re.match(r"(?:.*?/)??[^/]*\.lance(?=/|$)", inner)
@@ -144,15 +146,10 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
         elif info.type != pafs.FileType.File:
             continue
         hidden = any(part.startswith((".", "_")) for part in inner.split("/"))
-        name = quote(inner, _PLAIN) if _is_quoted(fs, shown) else inner
+        name = quote(inner, _PLAIN) if is_quoted else inner
         if inner not in found and not hidden and any(re.fullmatch(expression, text) for text in (inner, name)):
             found[inner] = replace(_describe(fs, info, f"{shown.rstrip('/')}/{name}{query}"), inner=inner)
     return [found[inner] for inner in sorted(found)]
-
-
-def _is_quoted(fs: pafs.FileSystem, path: str) -> bool:
-    """Return whether a path has names as in a URL, ``%20`` for a space: pyarrow decodes its URLs, fsspec does not."""
-    return "://" in path and not isinstance(fs, pafs.PyFileSystem)
 
 
 def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> FoundFile:

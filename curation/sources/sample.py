@@ -1,6 +1,6 @@
 """Reads single rows from anywhere in the files of a source, without reading the files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
@@ -55,14 +55,9 @@ def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[
             first += batch.num_rows
         return [SampledRow(file.index, row, raw) for row, raw in found]
 
-    with ThreadPoolExecutor(READERS) as pool:
-        read_all = [row for rows in pool.map(read, _spans(file_N, row_N)) for row in rows]
-    return [read_all[place] for place in np.argsort(order_N).tolist()]
-
-
-def _spans(file_N: Int64s, row_N: Int64s) -> Iterator[slice]:
     breaks = np.flatnonzero((np.diff(file_N) != 0) | (np.diff(row_N) > NEAR_ROWS)) + 1
-    edges = [0, *breaks.tolist(), len(row_N)]
-    for start, stop in pairwise(edges):
-        if stop > start:
-            yield slice(start, stop)
+    edges = pairwise([0, *breaks.tolist(), len(row_N)])
+    spans = [slice(start, stop) for start, stop in edges if stop > start]
+    with ThreadPoolExecutor(READERS) as pool:
+        read_all = [row for rows in pool.map(read, spans) for row in rows]
+    return [read_all[place] for place in np.argsort(order_N).tolist()]

@@ -136,7 +136,11 @@ def recall(job: LabelJob, answers: Answers) -> PassResult:
         RunFailedError: more than ``max_error_rate`` of the rows failed.
     """
     begun = time.monotonic()
-    calls = ((batch, _answered(batch, answers.table), job) for batch in _batches(job.examples))
+    table = answers.table
+    calls = (
+        (batch, table.filter(pc.is_in(table["row_id"], value_set=batch.column("row_id"))), job)
+        for batch in _batches(job.examples)
+    )
     ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recalled, calls)]), job.labels_uri)
     check_errors(ref, job.teacher.max_error_rate, job.examples)
     return PassResult(table=ref, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
@@ -159,11 +163,6 @@ def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConf
                 calibrated = [list(request.content_free)] if request.content_free else []
                 found[request.row_id] = _digest([request.row_id, request.prompt, request.options, *calibrated])
     return found
-
-
-def _answered(batch: pa.RecordBatch, answers: pa.Table) -> pa.Table:
-    """Return the answers to the questions of these rows."""
-    return answers.filter(pc.is_in(answers["row_id"], value_set=batch.column("row_id")))
 
 
 def _recalled(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:

@@ -55,10 +55,12 @@ class Grade(Stage):
 
     def _by_command(self, task: Task, checker: str) -> Done:
         tables = (self.labels, self.gold, self.examples)
+        conditions = ((self.labels, io.answered(self.labels)), (self.gold, "gold IS NOT NULL"))
+        ids = (io.read(table, ["row_id"], condition)["row_id"].to_numpy() for table, condition in conditions)
         with task.progress() as update:
             verdicts = in_chunks(
                 partial(checked_rows, tables=tables, domain=self.domain, checker=checker),
-                _both(self.labels, self.gold),
+                np.intersect1d(*ids),
                 str(task.directory / "verdicts.lance"),
                 _schema(self.examples),
                 chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),
@@ -157,15 +159,6 @@ def _asked_columns(examples: TableRef, rule: Domain) -> list[str]:
 def _columns(labels: TableRef) -> list[str]:
     present = io.open_table(labels).schema.names
     return [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
-
-
-def _both(labels: TableRef, gold: TableRef) -> Int64s:
-    ids = [
-        io.read(table, ["row_id"], condition)["row_id"].to_numpy()
-        for table, condition in ((labels, io.answered(labels)), (gold, "gold IS NOT NULL"))
-    ]
-    both_N: Int64s = np.intersect1d(*ids)
-    return both_N
 
 
 def checked_rows(

@@ -258,7 +258,9 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
     Raises:
         RunFailedError: more than ``max_error_rate`` of the rows that were asked failed.
     """
-    unread = _error_ids(examples)
+    unread = BitMap64()
+    for batch in checked(io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches()):
+        unread |= bitmap(batch.column("row_id").to_numpy())
     rows, failed, kinds = 0, 0, Counter[str]()
     for batch in checked(io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches()):
         asked_N = missing(batch.column("row_id").to_numpy(), unread)
@@ -272,10 +274,3 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
             f'teacher.max_error_rate {max_error_rate}; `curate inspect {labels.uri} --where "error IS NOT NULL"` shows '
             "them; fix the rows or raise the limit, then run the same command"
         )
-
-
-def _error_ids(examples: TableRef) -> BitMap64:
-    found = BitMap64()
-    for batch in checked(io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches()):
-        found |= bitmap(batch.column("row_id").to_numpy())
-    return found

@@ -125,19 +125,15 @@ def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Dom
     errors = examples["error"].to_pylist()
     looked.values = _values(rows)
     looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
-    looked.unread.update(_unread(domain, looked.examples))
+    for example in looked.examples:
+        completion = completion_of(domain, example)
+        if completion is not None and attempt(domain.parse, completion, example)[0] is None:
+            looked.unread[completion.strip()[:VALUE]] += 1
     looked.errors.update(kind_of(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
         if text is not None and (kind := kind_of(text)) not in looked.first:
             looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
     return looked
-
-
-def _unread(domain: Domain, examples: Sequence[Json]) -> Iterator[str]:
-    for example in examples:
-        completion = completion_of(domain, example)
-        if completion is not None and attempt(domain.parse, completion, example)[0] is None:
-            yield completion.strip()[:VALUE]
 
 
 def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[str]:

@@ -107,7 +107,8 @@ class ReadWorker(ChunkWorker[pa.Table]):
                     errors[row_id] = problem
                 else:
                     requests.append(replace(request, given=texts[row_id], content_free=()))
-        parts = [self._without_states(bought.filter(_are_in(bought, {*unread, *errors})), errors)]
+        failed = pa.array(sorted({*unread, *errors}), pa.int64())
+        parts = [self._without_states(bought.filter(pc.is_in(bought["row_id"], value_set=failed)), errors)]
         for batch in self._teacher.label(requests, self._job.decoding, seed=0):
             parts.append(self._joined(bought, pa.Table.from_batches([batch])))
             self.answered(batch.num_rows)
@@ -154,7 +155,3 @@ class ReadWorker(ChunkWorker[pa.Table]):
         num_rows = len(columns["row_id"])
         filled = [columns.get(column.name, pa.nulls(num_rows, column.type)) for column in self._full_schema]
         return pa.table(filled, names=self._full_schema.names).cast(self._full_schema)
-
-
-def _are_in(table: pa.Table, row_ids: set[int]) -> pa.ChunkedArray:
-    return pc.is_in(table["row_id"], value_set=pa.array(sorted(row_ids), pa.int64()))

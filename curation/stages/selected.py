@@ -115,7 +115,11 @@ class SelectedRows:
                 "label": [right.label for right in taught],
                 "completion_source": [right.source for right in taught],
             }
-        return pa.table([_column(values[field.name], field.type) for field in schemas.SELECTION], schemas.SELECTION)
+        columns = [
+            column if isinstance(column := values[field.name], pa.ChunkedArray) else pa.array(column, field.type)
+            for field in schemas.SELECTION
+        ]
+        return pa.table(columns, schemas.SELECTION)
 
     def _scored(self, weak: pa.Table) -> Float32s:
         trust_M = self._trust.score(weak.to_batches()[0])
@@ -206,7 +210,3 @@ def regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
             held = [ids_M[stop:].copy()]
     if held and len(rest_M := np.concatenate(held)):
         yield rest_M
-
-
-def _column(values: object, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    return values if isinstance(values, pa.ChunkedArray) else pa.array(values, kind)

@@ -32,7 +32,8 @@ def parsed(text: str | bytes) -> Any:
         raise _too_deep() from None
     level = [found]
     for _ in range(DEEPEST):
-        level = [item for part in level for item in _items(part)]
+        holders = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list))
+        level = [item for holder in holders for item in holder]
         if not level:
             break
     else:
@@ -40,10 +41,6 @@ def parsed(text: str | bytes) -> Any:
     if "\\ud" in (text if isinstance(text, str) else text.decode(errors="replace")).lower():
         json.dumps(found, ensure_ascii=False).encode()
     return found
-
-
-def _items(value: object) -> Any:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _too_deep() -> ValueError:

@@ -42,7 +42,10 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
         ModelError: there is no safetensors file; a file that the index names is missing; a file is cut, or longer than
             its header says; or the index and a file name other tensors. The message names the file.
     """
-    sizes = _sizes(folder)
+    if isinstance(folder, Remote):
+        sizes = {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
+    else:
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if single in sizes:
         _tensors(folder / single, sizes[single])
@@ -50,13 +53,6 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
         _check_shards(folder, index, sizes)
     else:
         raise ModelError(f"{_no_weights(folder, single, sizes)}; give a folder whose weights are in {single}")
-
-
-def _sizes(folder: Place) -> dict[str, int]:
-    """Return bytes of the files at the top of a folder, by name."""
-    if isinstance(folder, Remote):
-        return {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
-    return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
 
 
 def _no_weights(folder: Place, single: str, sizes: Mapping[str, int]) -> str:

@@ -138,7 +138,10 @@ class EndpointTeacher(BaseTeacher):
         of_row = {"row": request.row_id, "seed": seed} if decoding.temperature else {}
         question = ServerQuestion(path, body, most_of(body, decoding.max_tokens), partial(read_answer, field=field))
         answer = await self._bought(question, of_row)
-        return answer if options is None or answer.text is None else answer._replace(text=_chosen(answer.text, options))
+        if options is None or answer.text is None:
+            return answer
+        text = answer.text.strip()
+        return answer._replace(text=next((option for option in options if option.strip() == text), answer.text))
 
     async def _scored(self, request: Request) -> ServedAnswer:
         """Return the log-probabilities of each option, one question a row."""
@@ -266,11 +269,6 @@ def _schema(choices: Sequence[str]) -> Json:
         "additionalProperties": False,
     }
     return {"type": "json_schema", "json_schema": {"name": FIELD, "strict": True, "schema": schema}}
-
-
-def _chosen(text: str, options: Sequence[str]) -> str:
-    """Return the option that an answer is, up to white space around it; another answer as it is."""
-    return next((option for option in options if option.strip() == text.strip()), text)
 
 
 class _ServersTokens:

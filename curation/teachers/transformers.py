@@ -36,7 +36,8 @@ class TransformersTeacher(BaseTeacher):
         self._ask(config)
         self._forward = Forward(self._model, pad=self._tokenizer.pad_token_id)
         self.state_size = self._forward.state_size
-        stop_ids = _stop_ids(self._tokenizer.eos_token_id, self._model.generation_config.eos_token_id)
+        ends = self._tokenizer.eos_token_id, self._model.generation_config.eos_token_id
+        stop_ids = frozenset(one for ids in ends for one in ([ids] if isinstance(ids, int) else ids or []))
         self._known = OptionTokens()
         self._decoder = Decoder(self._forward, self._tokenizer, stop_ids)
 
@@ -93,10 +94,3 @@ class TransformersTeacher(BaseTeacher):
             yield read_answers(self._forward, batch, config)
         for batch in batches(to_score, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
             yield score_options(self._forward, batch, config, normalise=decoding.normalise_options)
-
-
-def _stop_ids(*sources: int | list[int] | None) -> frozenset[int]:
-    ids: set[int] = set()
-    for source in sources:
-        ids.update([source] if isinstance(source, int) else source or [])
-    return frozenset(ids)

@@ -131,7 +131,8 @@ class Engine:
         is_refused = False
         try:
             turn = start_turn(shared_gpus(config.actors.num_gpus))
-            with _log_to(self._log.fileno()), _weights(config, model) as weights, turn:
+            loaded = contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
+            with _log_to(self._log.fileno()), loaded as weights, turn:
                 is_refused = True  # by what comes before the device, as everywhere
                 settings = self._in_thread(_settings, config, weights, max_positions, ring)
                 is_refused = False
@@ -159,8 +160,9 @@ class Engine:
             "max_running": self.slots,
         }
         """What the engine is, for the report."""
-        if (used := _device_bytes()) is not None:
-            self.facts["device_bytes"] = used
+        if torch.cuda.is_available():
+            free, total = torch.cuda.mem_get_info()
+            self.facts["device_bytes"] = total - free  # of all processes
         threading.Thread(target=self._watch, args=(config.vllm.hang_seconds,), daemon=True).start()
 
     @property
@@ -255,7 +257,8 @@ class Engine:
 
     def _lost(self, reason: str) -> EngineLostError:
         reason = f"{reason}; it logged last:\n{self.tail()}"
-        if _in_actor():
+        ray = sys.modules.get("ray")
+        if ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
             _end_process(reason)
         return EngineLostError(reason)
 
@@ -319,11 +322,6 @@ def _started(settings: object) -> Any:
     return LLMEngine.from_vllm_config(settings, usage_context=UsageContext.LLM_CLASS, disable_log_stats=True)
 
 
-def _weights(config: AskConfig, model: ModelRef) -> contextlib.AbstractContextManager[ModelRef]:
-    """Return the model with its adapter merged into the weights, in files that are there while they are loaded."""
-    return contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
-
-
 @contextlib.contextmanager
 def _log_to(file: int) -> Iterator[None]:
     """Send what this process and the children that it starts write to the terminal to an open file."""
@@ -340,19 +338,6 @@ def _log_to(file: int) -> Iterator[None]:
         for descriptor, old in zip((1, 2), kept, strict=True):
             os.dup2(old, descriptor)
             os.close(old)
-
-
-def _device_bytes() -> int | None:
-    """Return memory in use on the GPU, of all processes; None without one."""
-    if not torch.cuda.is_available():
-        return None
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
-def _in_actor() -> bool:
-    ray = sys.modules.get("ray")
-    return bool(ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id())
 
 
 def _end_process(reason: str) -> None:

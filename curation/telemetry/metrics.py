@@ -149,14 +149,6 @@ def _emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> Non
         getattr(_rays(meter), verb)(value, tags=dict(tags))
 
 
-def _refresh() -> None:
-    """Set all gauges again."""
-    with _lock:
-        for (meter, tags), value in _gauges.items():
-            with suppress(Exception):  # Ray may be ending
-                _emit(meter, "set", value, dict(tags))
-
-
 @cache
 def _refreshing() -> threading.Thread:
     """Return the thread that sets the gauges of this process again, as long as it lives."""
@@ -164,7 +156,10 @@ def _refreshing() -> threading.Thread:
     def refresh() -> None:
         while True:
             time.sleep(REFRESH_SECONDS)
-            _refresh()
+            with _lock:
+                for (meter, tags), value in _gauges.items():
+                    with suppress(Exception):  # Ray may be ending
+                        _emit(meter, "set", value, dict(tags))
 
     thread = threading.Thread(target=refresh, daemon=True, name="gauges")
     thread.start()

@@ -76,8 +76,9 @@ def _numbers(report: JsonView) -> Iterator[tuple[str, float]]:
                     for number in ("auc", "ece", "brier"):
                         yield from _estimate(f"{at}/trust/{function}/{rows}_{view}_{number}", found[number])
                 yield from _estimate(f"{at}/trust/constant/{rows}_{view}_brier", table["constant"]["brier"])
-    if report["chain"] is not None:
-        yield from _of_chain(report["chain"])
+    for line in [] if report["chain"] is None else report["chain"]["lines"]:
+        for index, point in enumerate(line["accuracy"]):
+            yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
 
 
 def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
@@ -87,13 +88,6 @@ def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
         yield f"{place}/recovery", arm["recovery"]
         low_high = arm["recovery_interval"] or ()
         yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
-
-
-def _of_chain(chain: JsonView) -> Iterator[tuple[str, float]]:
-    """Yield the accuracy of each line of a chain by generation."""
-    for line in chain["lines"]:
-        for index, point in enumerate(line["accuracy"]):
-            yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
 
 
 def _curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:

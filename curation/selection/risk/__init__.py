@@ -151,7 +151,15 @@ def _problem(
             f"calibration rows: {int((scores_M < floor).sum()):,} score less than their floor {floor:g}; give only "
             "rows that were drawn above it"
         )
-    pool = _ordered(pool_scores_N, floor)
+    if isinstance(pool_scores_N, Streamed):
+        pool: Ordered = pool_scores_N
+    else:
+        pool_N = np.asarray(pool_scores_N)
+        if pool_N.ndim != 1:
+            raise UserError(
+                f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage"
+            )
+        pool = Sorted(pool_N if floor is None else pool_N[pool_N >= floor])
     if not pool.num_scored:
         raise UserError(f"risk control: no row of the pool has a score (of {pool.num_rows:,}); check the score stage")
     return Problem(
@@ -165,15 +173,6 @@ def _problem(
         seed=seed,
         floor=floor,
     )
-
-
-def _ordered(pool_scores_N: npt.ArrayLike | Streamed, floor: float | None) -> Ordered:
-    if isinstance(pool_scores_N, Streamed):
-        return pool_scores_N
-    pool_N = np.asarray(pool_scores_N)
-    if pool_N.ndim != 1:
-        raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
-    return Sorted(pool_N if floor is None else pool_N[pool_N >= floor])
 
 
 _RULES: Mapping[Rule, Callable[[Problem], RuleResult]] = {

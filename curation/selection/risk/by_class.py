@@ -75,7 +75,11 @@ class ClassCuts:
             "needed": None,
             "needed_basis": None,
             "classes": [
-                {"label": name, "num_pool": None if num_C is None else int(num_C[place]), **_own(cut)}
+                {
+                    "label": name,
+                    "num_pool": None if num_C is None else int(num_C[place]),
+                    **{key: value for key, value in asdict(cut).items() if key != "guarantee"},
+                }
                 for place, (name, cut) in enumerate(zip(self.classes, self.cuts, strict=True))
                 if cut is not None
             ],
@@ -144,7 +148,3 @@ def calibrate_classes(
         own = {**settings, "delta": delta / len(tested), "seed": derive(seed, classes[place])}
         cuts[place] = calibrate(rows.score_N[is_own_M], correct[is_own_M], pool.score_N[pool.class_N == place], **own)
     return ClassCuts(classes=tuple(classes), cuts=tuple(cuts), alpha=settings["alpha"], delta=delta)
-
-
-def _own(cut: RiskCut) -> Json:
-    return {name: value for name, value in asdict(cut).items() if name != "guarantee"}
