@@ -39,7 +39,7 @@ MODEL = HERE / "examples/bases/sums_teacher"
 LOOKS = ("help", "init", "validate", "plan", "status")
 RUNS = ("run", "whole run")
 STATES = ("without", "cold", "warm")
-"""Of the bytecode."""
+"""States of the bytecode."""
 LOOK_SECONDS = 0.1
 """The interval between two looks at the processes of a command: what lives for less and is nobody's child is missed."""
 
@@ -165,10 +165,11 @@ def compare(
             (name, kept): Path(tempfile.mkdtemp(dir=place.folder)) for name in checkouts for kept in (True, False)
         }
         for state in states:
-            cells = []
+            cells: list[float] = []
             for name, checkout in checkouts.items():
                 bytecode = None if state == "warm" and "cold" not in states else folders[name, state != "without"]
-                environment, costs = environment_of(checkout, state, bytecode), []
+                environment = environment_of(checkout, state, bytecode)
+                costs: list[Cost] = []
                 for _ in range(repeats if state == "warm" else 1):
                     command = [sys.executable, "-m", "curation.cli", *arguments(verb, look, run)]
                     ended = (lambda: has_rows(run.parent / "run")) if verb == "run" else None

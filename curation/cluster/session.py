@@ -20,8 +20,8 @@ from curation.telemetry.console import say
 
 RAY_ATTEMPTS = 3
 LOCAL_SETTINGS = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-"""Of a Ray on this machine: its workers have the niceness of this process in place of 15, with which one busy process
-beside them takes nearly all; and it collects and reports no usage, which a run of minutes has no time for."""
+"""Settings of a Ray on this machine: its workers have the niceness of this process in place of 15, with which one busy
+process beside them takes nearly all; and it collects and reports no usage."""
 
 
 @contextmanager
