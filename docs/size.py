@@ -28,7 +28,7 @@ BUDGETS: dict[str, int] = {
     "curation/models": 1_560,
     "curation/passes": 2_050,
     "curation/pipeline": 4_490,
-    "curation/report": 7_545,
+    "curation/report": 7_548,
     "curation/rundir": 2_000,
     "curation/selection": 2_600,
     "curation/signals": 500,

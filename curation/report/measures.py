@@ -28,6 +28,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MOST_THREADS = 4
 """Trust functions that are measured at once: the draws of a bootstrap, which take most of the time, hold no lock of
 Python, and each thread keeps its own."""
+LARGE_POOL = 1 << 19
+"""Rows above which they are measured one after the other, as a thread then holds a grid of tens of megabytes."""
 
 
 def share(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
@@ -52,7 +54,7 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1) if len(rows) <= LARGE_POOL else 1) as pool:
         measured = pool.map(lambda name: _function_metrics(rows, name, num_top, seed), rows.functions)
         functions: Json = dict(zip(rows.functions, measured, strict=True))
     judged = rows.of(rows.functions[0])
