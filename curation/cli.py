@@ -50,9 +50,19 @@ USUAL = (
     "filter",
 )
 
-SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "export-student", "export-trust", "filter"})
-"""Commands that may work long before their first line."""
-LATER, LATER_SECONDS = frozenset({"validate", "status"}), 12.0
+SPOKEN = {
+    "plan": "listing the stages",
+    "run": "preparing the run",
+    "report": "collecting the report",
+    "tune": "preparing the search",
+    "ablate": "preparing the variants",
+    "analyze": "preparing the analysis",
+    "export-student": "copying the student",
+    "export-trust": "writing the trust package",
+    "filter": "preparing the filter",
+}
+"""Commands that may work long before their first line, and what they do where nothing closer is known."""
+LATER, LATER_SECONDS = {"validate": "checking the configuration", "status": "reading the record"}, 12.0
 """Commands that answer in seconds unless files are large or the machine is busy, and when they say that they work."""
 
 RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
@@ -65,12 +75,12 @@ def _heard(ctx: click.Context) -> Iterator[None]:
     begun = time.monotonic()
 
     def look() -> None:
-        verb = ctx.invoked_subcommand  # known once the command begins
+        verb = ctx.invoked_subcommand or ""  # known once the command begins
         seconds = time.monotonic() - begun
         is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
         if is_due and too_quiet(begun, patience=1.35):
-            words = current()
-            say(f"curate {verb}: at work for {seconds:.0f} s{'' if words is None else f' ({words})'}")
+            words = current() or SPOKEN.get(verb) or LATER[verb]
+            say(f"curate {verb}: at work for {seconds:.0f} s ({words})")
 
     with every(0.5, look):
         yield

@@ -207,7 +207,7 @@ class Backend:
 BACKENDS: Registry[Backend] = Registry(
     "backend",
     {
-        "transformers": Backend("curation.teachers.transformers:TransformersTeacher"),
+        "transformers": Backend("curation.teachers.transformers:TransformersTeacher", all_cores=True),
         "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=8, replaceable=False, all_cores=True, fed_twice=16),
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
         "endpoint": Backend("curation.teachers.endpoint:EndpointTeacher", weights=False, calls=2, probe_rows=32),

@@ -19,6 +19,9 @@ from curation.stopping import deferred, stopped_by_signals
 from curation.telemetry.console import say
 
 RAY_ATTEMPTS = 3
+LOCAL_SETTINGS = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Settings of a Ray on this machine: its workers have the niceness of this process in place of 15, with which one busy
+process beside them takes nearly all; and it collects and reports no usage."""
 
 
 @contextmanager
@@ -84,27 +87,40 @@ def _start_ray(settings: RayConfig) -> None:
             if "timed out" not in str(error):
                 raise RunFailedError(f"Ray did not start: {type(error).__name__}: {error}") from error
             if attempt == RAY_ATTEMPTS:
-                raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
-            say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
+                raise RunFailedError(
+                    f"Ray did not start: {error}; the machine has {_pressure()}: end other programs or wait until they "
+                    "have ended, then give the same command again; or lower ray.num_cpus"
+                ) from error
+            say(
+                f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; the machine has {_pressure()}; "
+                "trying again, which is faster where other programs end"
+            )
+
+
+def _pressure() -> str:
+    """Return what may slow a start on this machine, in words: its load average, and its free memory."""
+    words = f"a load average of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    with suppress(OSError):
+        usable = memory.usable()
+        words += f" and {usable.free / 2**30:.1f} of {usable.total / 2**30:.1f} GiB of memory free"
+    return words
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
     """Within the context a Ray that starts on this machine is this user's and this process's alone.
 
-    Its workers have the niceness of this process in place of 15, with which one busy process beside them takes nearly
-    all, unless the user set ``RAY_worker_niceness``. A token that it makes is closed to others.
+    Its settings are those of ``LOCAL_SETTINGS``, unless the user set them. A token that it makes is closed to others.
     """
-    token, niceness = Path.home() / ".ray" / "auth_token", "RAY_worker_niceness"
-    had_token, is_ours = token.exists(), niceness not in os.environ
-    if is_ours:
-        os.environ[niceness] = "0"
+    token = Path.home() / ".ray" / "auth_token"
+    had_token, ours = token.exists(), LOCAL_SETTINGS.keys() - os.environ.keys()
+    os.environ.update({name: LOCAL_SETTINGS[name] for name in ours})
     try:
         with ray_private.alone():
             yield
     finally:
-        if is_ours:
-            del os.environ[niceness]
+        for name in ours:
+            del os.environ[name]
     if not had_token and token.exists():
         token.chmod(0o600)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from curation.activity import doing
 from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
 from curation.commands.plan_verb import plan_options, show_plan
 from curation.errors import ConfigError
@@ -70,8 +71,9 @@ def filter_pool(
 
     With --plan it labels only a sample; --probe, --no-probe, --save, --graph and --json are those of `curate plan`.
     """
-    from curation.commands.filter import config_of, summary
-    from curation.filter.run import run_filter
+    with doing("importing curation.filter.run"):
+        from curation.commands.filter import config_of, summary
+        from curation.filter.run import run_filter
 
     how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "gpu", "as_json")}
     if not plan and any(how.values()):

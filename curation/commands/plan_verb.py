@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from curation.activity import doing
 from curation.commands.options import CONFIG, SET
 from curation.commands.tables import forecast_table
 from curation.errors import ConfigError
@@ -44,7 +45,8 @@ def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
     CONFIG is that of a run or of a filter; `curate filter --plan` takes PACKAGE POOL too. The forecast rests on a
     probe: a random sample of the rows is labelled by the actors that the command itself would start.
     """
-    from curation.config.load import is_filter, load_config, load_filter
+    with doing("importing curation.config.load"):
+        from curation.config.load import is_filter, load_config, load_filter
 
     show_plan((load_filter if is_filter(config) else load_config)(config, overrides), **how)
 
@@ -65,8 +67,9 @@ def show_plan(
     Raises:
         ConfigError: options that exclude each other, or a process of a run cannot fit on the card.
     """
-    from curation.commands.plan import make_plan
-    from curation.pipeline import kept_forecast
+    with doing("importing curation.commands.plan"):
+        from curation.commands.plan import make_plan
+        from curation.pipeline import kept_forecast
 
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")

@@ -4,6 +4,7 @@ import json
 
 import click
 
+from curation.activity import doing
 from curation.commands.options import SET, Overrides, called, of_run, with_own_modules
 from curation.commands.tables import arms_table, verdict_lines
 from curation.errors import ConfigError
@@ -69,9 +70,10 @@ def _several(way: str, directories: tuple[str, ...], output: str | None, *, as_j
 
 
 def _one(config: str, overrides: Overrides, *, as_json: bool) -> None:
-    from curation.config.load import load_config
-    from curation.pipeline.running import rewrite_report
-    from curation.rundir.manifest import Manifest
+    with doing("importing curation.pipeline.running"):
+        from curation.config.load import load_config
+        from curation.pipeline.running import rewrite_report
+        from curation.rundir.manifest import Manifest
 
     settings = load_config(config, overrides)
     if Manifest.load(settings.directory).is_current:

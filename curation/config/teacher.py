@@ -86,8 +86,10 @@ class ActorsConfig(Section):
     """How many are asked for at first, though no more than the first pass has chunks; ``min`` where not set. On a
     cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
     num_cpus: Annotated[float, Field(gt=0)] | None = None
-    """CPUs of an actor, and threads of its model. Unset: 1; for vLLM without a GPU, whose engine uses every core it
-    is given, an equal share of all cores for each of ``max`` actors."""
+    """CPUs of an actor, and threads of its model. Unset: 1; of a model without a GPU an equal share of all cores for
+    each of ``max`` actors, no more than a node has, so that one actor takes all cores of its machine. Several small
+    models may be faster than one with more threads: ``max: 4`` gives each a quarter of the cores. Where the variable
+    ``OMP_NUM_THREADS`` is set, it is the number of threads."""
     num_gpus: NotNegative = 0
     """GPUs of an actor; a fraction shares one."""
     memory_gib: NotNegative = 0
@@ -116,9 +118,9 @@ class ActorsConfig(Section):
         return ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
 
     def takes_all_cores(self, backend: str) -> bool:
-        """Return whether an actor takes all the cores that its node has for it; not known of ``auto``."""
+        """Return whether an actor takes all the cores that its node has for it; of ``auto`` both backends do."""
         known = BACKENDS.get(backend)
-        return self.num_cpus is None and not self.num_gpus and known is not None and known.all_cores
+        return self.num_cpus is None and not self.num_gpus and (known is None or known.all_cores)
 
     def cpus(self, backend: str, nodes: Sequence[float]) -> float:
         """Return CPUs of an actor on ``nodes`` with so many CPUs each."""

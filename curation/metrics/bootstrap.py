@@ -5,11 +5,12 @@ those of ten thousand. Resampling cannot show variation that the sample does not
 of identical rows, is too narrow, and that of a single row is a point.
 """
 
+import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s
 from curation.metrics.estimates import TAIL, Estimate
@@ -46,12 +47,26 @@ def resample(
     return np.concatenate(values)
 
 
-@lru_cache(maxsize=1)
-def _drawn(counts: bytes, seed: int, resamples: int) -> Int64s:
+class _Draws(threading.local):
+    """The last draws of a thread, in the smallest type that holds them, and what they were drawn from."""
+
+    source: tuple[bytes, int, int] | None = None
+    drawn_RF: npt.NDArray[Any]
+
+
+_last = _Draws()
+
+
+def _drawn(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
     """Draws from the F cells that have rows, [R, F]; kept for the next statistic, as drawing takes most of the time."""
-    counts_F = np.frombuffer(counts, dtype=np.int64)
-    num_rows = int(counts_F.sum())
-    return np.random.default_rng(seed).multinomial(num_rows, counts_F / num_rows, size=resamples)
+    if _last.source != (counts, seed, resamples):
+        counts_F = np.frombuffer(counts, dtype=np.int64)
+        num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
+        drawn_RF = np.empty((resamples, len(counts_F)), np.min_scalar_type(num_rows))
+        for part_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
+            part_RF[:] = rng.multinomial(num_rows, counts_F / num_rows, size=len(part_RF))
+        _last.source, _last.drawn_RF = (counts, seed, resamples), drawn_RF
+    return _last.drawn_RF
 
 
 def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from curation.activity import doing
 from curation.config import ModelConfig
 from curation.config.states import beyond
 from curation.errors import ModelError, is_panic
@@ -103,7 +104,8 @@ def named(model: ModelConfig) -> ModelRef:
     """
     base = str(model.path)
     code = allowed_code(base, model.revision) if model.allow_remote_code else None
-    return resolve(base, model.revision, model.adapter, code=code)
+    with doing(f"reading the files of the model {base}"):
+        return resolve(base, model.revision, model.adapter, code=code)
 
 
 def create(
@@ -189,8 +191,9 @@ def read_tokenizer(ref: ModelRef) -> Any:
         ModelError: as :func:`load_tokenizer`.
     """
     check_code(ref)
-    found = from_json.tokenizer(ref)
-    return load_tokenizer(ref) if found is None else found
+    with doing(f"reading the tokenizer of the model {ref.base}"):
+        found = from_json.tokenizer(ref)
+        return load_tokenizer(ref) if found is None else found
 
 
 def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> None:

@@ -6,6 +6,7 @@ those that idle, restarts what dies, holds back what would overflow, and shows t
 """
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ UPSCALING = 1.25
 """Calls under way for each one that the actors can do at once, from which on Ray Data adds actors; the work queue asks
 for ``AHEAD`` of them as long as there are rows."""
 
+THREADS = "OMP_NUM_THREADS"
 CLOSING_SECONDS = 30.0
 """How long the end of a dataset is awaited; its thread ends with the process in any case."""
 REST_SECONDS = 5.0
@@ -177,7 +179,6 @@ class ModelDataset:
         context.autoscaling_config.actor_pool_util_upscaling_threshold = UPSCALING
         config = self._actors
         held = nodes.held({**config.each, "CPU": self._num_cpus if self._hold_cpus else 0})
-        threads = {"env_vars": {"OMP_NUM_THREADS": str(int(self._num_cpus))}}  # Ray sets it by the CPUs that are held
         with ray.data.DataContext.current(context):
             chunks = ray.data.read_datasource(
                 Calls(self._queue),
@@ -197,11 +198,19 @@ class ModelDataset:
                     max_concurrent_calls_per_actor=self._num_calls,
                     enable_true_multi_threading=True,
                 ),
-                runtime_env=None if self._hold_cpus or self._num_cpus < 2 else threads,
+                runtime_env=None if self._hold_cpus else threads_of(self._num_cpus),  # of held ones Ray sets them
                 **{name: amount for name, amount in held.items() if amount is not None},
             )
         dataset.set_name(self._name)
         return dataset
+
+
+def threads_of(num_cpus: float) -> dict[str, dict[str, str]] | None:
+    """Return the environment of an actor's process with a thread for each of its CPUs; None if it is that already.
+
+    Who sets the number of threads knows better, and Ray leaves it as it is, too.
+    """
+    return None if num_cpus < 2 or THREADS in os.environ else {"env_vars": {THREADS: str(int(num_cpus))}}
 
 
 def _here() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from curation import report
+from curation.activity import doing
 from curation.errors import RunDirError, SourceError
 from curation.json_types import Json, JsonView
 from curation.pipeline import reviews
@@ -67,7 +68,8 @@ def compute(opened: OpenedRun, record: report.RunRecord) -> report.RunRecord:
 
 def current(record: report.RunRecord, directory: Place) -> Json:
     """Return the report's content; write it in ``directory`` unless the one there says the same."""
-    content = report.collect(record)
+    with doing("collecting the report"):
+        content = report.collect(record)
     page, numbers = directory / "report.html", directory / "report.json"
     try:
         known = read_json(numbers) if page.is_file() and numbers.is_file() else None
@@ -76,7 +78,9 @@ def current(record: report.RunRecord, directory: Place) -> Json:
     if isinstance(known, dict) and {**known, **dict.fromkeys(UNSHOWN)} == {**content, **dict.fromkeys(UNSHOWN)}:
         say(f"report: {page}, as it was: nothing that it shows has changed (`curate report` writes it again)")
         return known
-    say(f"report: {report.write(content, directory)[0]}")
+    with doing("writing the report"):
+        page, _ = report.write(content, directory)
+    say(f"report: {page}")
     return content
 
 

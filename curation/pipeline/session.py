@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 
+from curation.activity import doing
 from curation.cluster import capacity
 from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig
@@ -68,7 +69,8 @@ def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hos
             hosts = current.hosts
         _require_room(needs)
         for module in IMPORTED_ONCE:
-            import_module(module)
+            with doing(f"importing {module}"):
+                import_module(module)
         yield hosts
 
 

@@ -1,7 +1,9 @@
 """Numbers about trust and selection, as JSON: metrics, reliability, histogram, purity against n, difficulty."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,11 @@ PROFILE_ROWS = 10
 """Rows of a bin, on average, of the arm that has the fewest: with fewer the profile shows chance alone."""
 CURVE_POINTS = 120
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+MOST_THREADS = 4
+"""Trust functions that are measured at once: the draws of a bootstrap, which take most of the time, hold no lock of
+Python, and each thread keeps its own."""
+LARGE_POOL = 1 << 19
+"""Rows above which they are measured one after the other, as a thread then holds a grid of tens of megabytes."""
 
 
 def share(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
@@ -47,19 +54,9 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
-    functions: Json = {}
-    for name in rows.functions:
-        judged, ranked = rows.of(name), rows.ranked(name)
-        trust_N = judged.scores[name].trust_N
-        parts = metrics.brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, **_of(judged, seed))
-        points = metrics.coverage_points(len(rows))
-        purities = ranked.purities(points)
-        functions[name] = {
-            **_calibration(judged, name, seed),
-            "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
-            "purity_at_n": purity_at(ranked, num_top),
-            "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
-        }
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1) if len(rows) <= LARGE_POOL else 1) as pool:
+        measured = pool.map(lambda name: _function_metrics(rows, name, num_top, seed), rows.functions)
+        functions: Json = dict(zip(rows.functions, measured, strict=True))
     judged = rows.of(rows.functions[0])
     return {
         "num_rows": len(rows),
@@ -68,6 +65,18 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
         "functions": functions,
         "constant": constant_metrics(judged, constant, seed),
         "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged)},
+    }
+
+
+def _function_metrics(rows: View, name: str, num_top: int, seed: int) -> Json:
+    judged, ranked = rows.of(name), rows.ranked(name)
+    parts = metrics.brier_parts(judged.scores[name].trust_N, judged.correct_N, bins=ECE_BINS, **_of(judged, seed))
+    purities = ranked.purities(metrics.coverage_points(len(rows)))
+    return {
+        **_calibration(judged, name, seed),
+        "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
+        "purity_at_n": purity_at(ranked, num_top),
+        "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
     }
 
 

@@ -1,5 +1,6 @@
 """Loads of stages on the cluster, and whether there is room for one more."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,9 +24,10 @@ def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
     """Return whether a cluster with so much in all has room for a load beside others; one that takes all fits alone."""
     with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
     others = [other for other in beside if other not in with_it]
+    all_there_is = {name: room.get(name, 0.0) for name, amount in load.takes.items() if math.isinf(amount)}
     return all(
         amount <= _taken(name, with_it, room) or amount + _taken(name, others, room) <= room.get(name, 0.0)
-        for name, amount in load.takes.items()
+        for name, amount in {**load.takes, **all_there_is}.items()
         if amount
     )
 

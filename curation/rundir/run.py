@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from curation.activity import doing
 from curation.cluster import full_store
 from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_lance
 from curation.json_types import Json
@@ -311,7 +312,7 @@ class Run:
                 standings=self._standings,
             )
             self.manifest.event("started", stage=name, why=status.words)
-            with stopped_by(self._stop):
+            with stopped_by(self._stop), doing(f"stage {name}"):
                 done = stage.do(task, known)
                 sealed = self.manifest.seal(name, key, done.outputs)
         except Stopped:

@@ -70,8 +70,7 @@ class TeacherUse(Inputs):
         actors = self.ask.actors
         chunks = actors.max if rows is None else math.ceil(rows / self.ask.first_chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
-        # An open backend may turn out to be one that takes all cores.
-        all_cores = actors.takes_all_cores("vllm" if isinstance(self.backend, Out) else self.backend)
+        all_cores = actors.takes_all_cores("auto" if isinstance(self.backend, Out) else self.backend)
         takes = {kind: num * amount for kind, amount in actors.each.items()}
         return takes | ({"CPU": math.inf} if all_cores else {})
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,15 @@ def test_every_verb_of_a_review_explains_itself_and_has_few_options(verb: str):
     assert curate("review", "-h").stdout.count(f"\n  {verb} ") == 1
 
 
-@pytest.mark.parametrize("verb", ["run", "validate"])
-def test_a_command_that_says_nothing_for_long_is_heard(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("named", [None, "reading 2 files"])
+@pytest.mark.parametrize(
+    ("verb", "otherwise"), [("run", "preparing the run"), ("validate", "checking the configuration")]
+)
+def test_a_command_that_says_nothing_for_long_is_heard(
+    verb: str, otherwise: str, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def slow(*given: object) -> None:
-        with doing("reading 2 files"):
+        with nullcontext() if named is None else doing(named):
             time.sleep(2.5)
         raise ConfigError("read at last")
 
@@ -122,8 +128,8 @@ def test_a_command_that_says_nothing_for_long_is_heard(verb: str, tmp_path: Path
     lines = curate(verb, tmp_path / "x.yaml").stderr.splitlines()
     others = [line for line in lines if line != "curate: read at last"]  # one may come as the command ends
     assert len(others) == len(lines) - 1 >= 1
-    assert all(re.search(rf"curate {verb}: at work for \d+ s( \(.+\))?$", line) for line in others)
-    assert any(line.endswith(" s (reading 2 files)") for line in others)
+    assert all(re.search(rf"curate {verb}: at work for \d+ s \(.+\)$", line) for line in others)
+    assert any(line.endswith(f" s ({named or otherwise})") for line in others)
 
 
 def test_help_answers_at_once():
@@ -143,11 +149,20 @@ def test_the_command_line_imports_nothing_heavy():
     assert not {name.partition(".")[0] for name in done.stdout.split()} & set(HEAVY)
 
 
-@pytest.mark.parametrize("command", ["validate", "status"])
-def test_a_look_at_a_run_without_a_model_of_its_own_imports_nothing_heavy(config: Path, command: str):
-    code = f"import sys; from curation.cli import main; main([{command!r}, sys.argv[1]], standalone_mode=False)"
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["validate", "tiny.yaml"],
+        ["status", "tiny.yaml"],
+        ["plan", "--no-probe", "tiny.yaml"],
+        ["init", "--data", "labelled.csv", "--model", "a/model"],
+    ],
+)
+def test_a_look_at_a_run_without_a_model_of_its_own_imports_nothing_heavy(config: Path, command: list[str]):
+    config.with_name("labelled.csv").write_text("text,label\n" + "a word,good\nanother,bad\n" * 30)
+    code = "import sys; from curation.cli import main; main(sys.argv[1:], standalone_mode=False)"
     code = f"{code}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", code, str(config)], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)
     assert not set(done.stdout.splitlines()[-1].split()) & {"ray", "torch", "transformers", "tokenizers", "sklearn"}
 
 
@@ -166,7 +181,9 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     raw = yaml.safe_load(config.read_text())
     raw["teacher"] = {"model": {"path": tiny_model.base}}
     config.write_text(yaml.safe_dump(raw))
-    idle = curate("validate", config, "--set", "ray.num_cpus=2").stdout.splitlines()
+    two = ("--set", "ray.num_cpus=2")
+    assert "idle" not in curate("validate", config, *two).stdout  # one actor has all cores
+    idle = curate("validate", config, *two, "--set", "teacher.actors.num_cpus=1").stdout.splitlines()
     assert any("1 actor of 1 CPU leaves 1 of 2 CPUs idle in every pass" in line for line in idle)
     result = curate("validate", config, "--set", "ray.num_cpus=1")
     assert result.exit_code == 0 and result.stderr == ""

@@ -6,14 +6,18 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
-
-import chess
-import chess.engine
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from curation.errors import ConfigError, RowError
 from curation.escaping import quoted
 from curation.extras.analyze.config import EngineConfig
+from curation.heavy import Lazy
+
+if TYPE_CHECKING:
+    import chess
+    from chess import engine
+else:  # its tables take half a second, which looks at runs without chess do not pay
+    chess, engine = Lazy("chess"), Lazy("chess.engine")
 
 GAMES = "/usr/games"
 """Where Debian and Ubuntu install ``stockfish``; it is not in every ``PATH``."""
@@ -58,7 +62,7 @@ class UciEngine:
             ConfigError: it is not there, does not answer as a UCI engine in time, or lacks an option.
         """
         self._config, self._path, self._failures = config, find_engine(config.path), 0
-        self._process: chess.engine.SimpleEngine | None = self._start()
+        self._process: engine.SimpleEngine | None = self._start()
         self.name = str(self._process.id.get("name", Path(self._path).name))
         """The name and version that it gives itself."""
 
@@ -87,12 +91,12 @@ class UciEngine:
         score = self._searched(board).pov(mover)
         return Value(score.score(), score.mate())
 
-    def _searched(self, board: chess.Board) -> chess.engine.PovScore:
+    def _searched(self, board: "chess.Board") -> "engine.PovScore":
         if self._failures >= MOST_FAILURES:
             raise RowError(f"engine_given_up: it failed at the {MOST_FAILURES} rows before")
         try:
             process = self._process = self._process or self._start()
-            searched = process.protocol.analyse(board, chess.engine.Limit(nodes=self._config.nodes), game=object())
+            searched = process.protocol.analyse(board, engine.Limit(nodes=self._config.nodes), game=object())
             # Not asyncio's own timeout: it would wait for a hung engine to say that it has stopped.
             found = asyncio.run_coroutine_threadsafe(searched, process.protocol.loop).result(
                 self._config.timeout_seconds
@@ -102,22 +106,22 @@ class UciEngine:
             self._kill()
             self._failures += 1
             raise RowError(f"engine_timeout: no answer within {self._config.timeout_seconds:g} s") from error
-        except (chess.engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:
+        except (engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:
             self._kill()
             self._failures += 1
             raise RowError(f"engine_failed: {type(error).__name__}: {str(error)[:200]}") from error
         self._failures = 0
         return score
 
-    def _start(self) -> chess.engine.SimpleEngine:
+    def _start(self) -> "engine.SimpleEngine":
         config = self._config
-        process: chess.engine.SimpleEngine | None = None
+        process: engine.SimpleEngine | None = None
         try:
-            process = chess.engine.SimpleEngine.popen_uci(self._path, timeout=START_SECONDS)
+            process = engine.SimpleEngine.popen_uci(self._path, timeout=START_SECONDS)
             fixed = {"Threads": 1, "Hash": config.hash_mb}
             known = {name: value for name, value in fixed.items() if name in process.options}
             process.configure({**config.options, **known})
-        except (TimeoutError, chess.engine.EngineError, OSError) as error:
+        except (TimeoutError, engine.EngineError, OSError) as error:
             if process is not None:
                 process.close()
             late = isinstance(error, TimeoutError)
@@ -131,6 +135,6 @@ class UciEngine:
     def _kill(self) -> None:
         """End the process at once; it may hang."""
         if self._process is not None:
-            with suppress(chess.engine.EngineError):
+            with suppress(engine.EngineError):
                 self._process.close()
             self._process = None

@@ -194,7 +194,7 @@ def test_published_tokenizers_count_as_transformers_does(tmp_path: Path, name: s
 LOOK = """
 import sys
 from curation.cli import main
-HEAVY = {"torch", "transformers.models", "transformers.generation", "ray", "sklearn"}
+HEAVY = {"torch", "transformers.models", "transformers.generation", "ray", "sklearn", "chess"}
 try:
     main(sys.argv[1:], standalone_mode=False)
 finally:

@@ -67,7 +67,7 @@ def write_config(folder: Path, puzzles: list[dict], teacher: dict, student: Path
     return folder / "own.yaml"
 
 
-AT_WORK = r"(?m)^\d\d:\d\d:\d\d curate run: at work for \d+ s( \(.*\))?\n"
+AT_WORK = r"(?m)^\d\d:\d\d:\d\d curate run: at work for \d+ s \(.*\)\n"
 """The line of a command that has said nothing for 7 s, which it may on a busy machine before its imports are done."""
 
 

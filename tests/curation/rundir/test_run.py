@@ -93,6 +93,10 @@ def test_loads_fit_beside_each_other_where_there_is_room_and_one_that_is_too_lar
     assert not fits(load(4, 1, "model"), [load(3, 1, "model"), load(1)], room)
     assert fits(load(1), [load(2, 0, "model"), load(3, 0, "model")], room), "together they take what the larger takes"
     assert not fits(load(3), [load(1, 0, "model"), load(1, 0, "other")], room)
+    all_cores = load(math.inf, 0, "model")
+    assert fits(all_cores, [all_cores], room), "its actors serve a second pass as well"
+    assert fits(all_cores, [load(0, 1)], room) and not fits(all_cores, [load(1)], room)
+    assert not fits(load(1), [all_cores], room)
 
 
 @pytest.mark.parametrize(

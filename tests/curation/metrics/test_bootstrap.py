@@ -1,0 +1,56 @@
+"""Bootstraps at once: each thread has draws of its own, and they are those of one thread."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from curation.metrics.bootstrap import resample
+from curation.report.measured import InMemoryView
+from curation.report.measures import trust_metrics
+from curation.report.rows import FunctionScores, Judged
+
+
+@pytest.mark.parametrize("num_rows", [0, 200, 70_000])
+def test_draws_are_those_of_one_multinomial(num_rows: int) -> None:
+    counts = np.random.default_rng(5).multinomial(num_rows, np.full(30, 1 / 30)) + np.array([0, 0, 1] * 10)
+    filled = counts[counts > 0]
+    whole_RF = np.random.default_rng(9).multinomial(counts.sum(), filled / counts.sum(), size=1000)
+    drawn_RC = resample(counts, lambda drawn_RC: drawn_RC, seed=9)
+    assert drawn_RC.dtype == np.int64 and np.array_equal(drawn_RC[:, counts > 0], whole_RF)
+    assert not drawn_RC[:, counts == 0].any()
+
+
+def test_threads_draw_what_one_thread_draws() -> None:
+    rng = np.random.default_rng(0)
+    tables = [rng.integers(0, 4, 200) for _ in range(12)]
+
+    def drawn(place: int) -> list[bytes]:
+        """Two statistics of one table: the second one reads the draws that were kept."""
+        weights = [np.arange(200.0), np.arange(200.0) ** 2]
+        return [resample(tables[place], of_C.__rmatmul__, seed=3).tobytes() for of_C in weights]
+
+    one_by_one = [drawn(place) for place in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(drawn, range(12))) == one_by_one
+    assert len({values for pair in one_by_one for values in pair}) == 24
+
+
+def test_a_function_has_the_same_metrics_beside_others_and_alone() -> None:
+    rng = np.random.default_rng(1)
+    num_rows, names = 400, ["trust", "internal_confidence", "last_logprob", "linear_probe", "ensemble"]
+    trust = {name: rng.random(num_rows) for name in names}
+
+    def view(shown: list[str]) -> InMemoryView:
+        rows = Judged(
+            row_ids_N=np.arange(num_rows),
+            correct_N=np.random.default_rng(2).random(num_rows) < trust["trust"],
+            parsed_N=np.ones(num_rows, dtype=np.bool_),
+            scores={name: FunctionScores(raw_N=trust[name], trust_N=trust[name]) for name in shown},
+        )
+        return InMemoryView(rows, {}, 0)
+
+    together = trust_metrics(view(names), 50, 0.5, seed=7)["functions"]
+    assert list(together) == names
+    for name in names:
+        assert trust_metrics(view([name]), 50, 0.5, seed=7)["functions"] == {name: together[name]}
