@@ -57,7 +57,7 @@ def as_asked(domain: Domain, decoding: DecodingConfig) -> Domain:
 RIGHT, WRONG = "grade: right", "grade: wrong"
 """The gold labels of rows that are graded: they say whether the given label is right, and not which one is."""
 GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
-"""What a column of grades may say, in small letters."""
+"""Values of a column of grades, in small letters."""
 
 
 class GivenLabels(_Around):
