@@ -7,17 +7,18 @@ and a wrong answer to each of the others: trust cannot be learned where all labe
 made elsewhere need none.
 
 A line of the table says what ``init`` wrote (the domain), whether ``validate`` accepted it and ``run`` ended in a
-report; whether the run's own table has the right answers that the generator made; seconds of the three commands in this
-process, which has imported everything and started Ray; and how many lines were edited. What a command that failed said
-is printed below.
+report; whether the domain and the run's own table have the right answers that the generator made; seconds of the three
+commands in this process, which has imported everything and started Ray; and how many lines were edited. What a command
+that failed said is printed below its line. With ``--no-run`` nothing is run.
 """
 
 import argparse
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from click.testing import CliRunner
 from curation.cli import main as curate
 from curation.config import RayConfig, RunConfig
 from curation.config.load import load_config
-from tests.tasks.reading import domain_of, examples, golds_of_run
+from tests.tasks.reading import domain_of, examples, golds, golds_of_run
 from tests.tasks.shapes import SHAPES, Shape, make
 
 CONFIG, TEACHER = "curation.yaml", "teacher"
@@ -49,28 +50,28 @@ class Contact(NamedTuple):
     """How far a task came, with no edit."""
 
     name: str
-    wrote: str
-    is_valid: bool
-    ran: bool
-    is_right: bool
-    seconds: float
-    said: str
+    wrote: str = "no"
+    validated: str = "no"
+    ran: str = "no"
+    right: str = "no"
+    seconds: float = 0.0
+    edits: int = 0
+    said: str = ""
     """The end of what the command that failed said; empty where none did."""
 
     @property
     def line(self) -> str:
         """The task's line of the table."""
-        marks = ("yes" if done else "no" for done in (self.is_valid, self.ran, self.is_right))
-        edits = "0" if self.ran else "not tried"
-        return f"| {self.name} | {self.wrote} | {' | '.join(marks)} | {self.seconds:.0f} | {edits} |"
+        cells = (self.name, self.wrote, self.validated, self.ran, self.right, f"{self.seconds:.0f}", str(self.edits))
+        return f"| {' | '.join(cells)} |"
 
 
 HEAD = "| task | wrote | validated | ran | right | seconds | edits |\n| --- | --- | --- | --- | --- | ---: | ---: |"
 
 
-def meet(name: str, folder: Path) -> Contact:
-    """Give the three commands for a shape in an empty folder."""
-    shape = make(name)
+def meet(name: str, folder: Path, *, runs: bool = True) -> Contact:
+    """Give the commands for a shape in an empty folder, ``run`` only if told so."""
+    shape, contact = make(name), Contact(name)
     labelled, unlabelled = shape.write(folder)
     with _inside(folder):
         words = ["init", "--data", labelled.name, unlabelled.name]
@@ -79,17 +80,24 @@ def meet(name: str, folder: Path) -> Contact:
             words += ["--model", TEACHER]
         code, seconds, said = _give(*words)
         if code:
-            return Contact(name, "no", False, False, False, seconds, said)
+            return contact._replace(seconds=seconds, said=said)
         config = load_config(CONFIG)
-        wrote = config.domain.name
+        is_right = golds(config) == shape.golds
+        contact = contact._replace(wrote=config.domain.name, right="yes" if is_right else "no")
         if not shape.is_given:
-            make_teacher(config, Path(TEACHER), shape)
-        for done, command in enumerate(("validate", "run")):
-            code, more, said = _give(command, CONFIG)
-            seconds += more
-            if code:
-                return Contact(name, wrote, done > 0, False, False, seconds, said)
-        return Contact(name, wrote, True, True, golds_of_run(Path("runs/curation")) == shape.golds, seconds, "")
+            make_teacher(config, Path(TEACHER), shape, learns=runs)
+        code, more, said = _give("validate", CONFIG)
+        contact = contact._replace(seconds=seconds + more, validated="no" if code else "yes")
+        if code:
+            return contact._replace(said=said)
+        if not runs:
+            return contact._replace(ran="not tried")
+        code, more, said = _give("run", CONFIG)
+        contact = contact._replace(seconds=contact.seconds + more)
+        if code:
+            return contact._replace(said=said)
+        is_right &= golds_of_run(Path("runs/curation")) == shape.golds
+        return contact._replace(ran="yes", right="yes" if is_right else "no")
 
 
 def _give(*words: str) -> tuple[int, float, str]:
@@ -121,12 +129,10 @@ def make_teacher(config: RunConfig, path: Path, shape: Shape, *, learns: bool = 
     words = tuple(dict.fromkeys([*letters, "\n", *shown, *(word for text in rows for word in _split(text))]))
     ref = create(path, family="qwen3", shape=SHAPE, words=words, pattern=WORDS, seed=1)
     if learns:
-        _learn(ref.path, lessons)
+        _learn(ref.base, lessons)
 
 
 def _split(text: str) -> list[str]:
-    import re
-
     return re.findall(WORDS, text)
 
 
@@ -179,18 +185,20 @@ def main() -> None:
     """Do the tasks and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(SHAPES)} (default: all)")
+    parser.add_argument("--no-run", action="store_true", help="only init and validate")
     options = parser.parse_args()
     from curation import session
     from curation.cluster.session import local_or_cluster
 
     found = []
-    with local_or_cluster(RayConfig(num_cpus=2)), session():
+    with ExitStack() as stack:
+        if not options.no_run:
+            stack.enter_context(local_or_cluster(RayConfig(num_cpus=2)))
+            stack.enter_context(session())
         for name in options.names or SHAPES:
             with tempfile.TemporaryDirectory() as folder:
-                found.append(meet(name, Path(folder)))
-            print(found[-1].line, flush=True)
-            if found[-1].said:
-                print(found[-1].said, flush=True)
+                found.append(meet(name, Path(folder), runs=not options.no_run))
+            print(found[-1].line, *filter(None, [found[-1].said]), sep="\n", flush=True)
     print("", HEAD, *(contact.line for contact in found), sep="\n")
 
 

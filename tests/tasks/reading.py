@@ -34,7 +34,7 @@ def golds(config: RunConfig) -> list[str]:
 
 def golds_of_run(directory: Path) -> list[str]:
     """Return what is right of each labelled row by the table of a run."""
-    (table,) = directory.glob("prepare*/source.lance")
+    (table,) = directory.glob("prepare-*/source.lance")
     rows = lance.dataset(str(table)).to_table().sort_by("row_id").to_pylist()
     return [right(row, row["gold"]) for row in rows]
 

@@ -12,7 +12,14 @@ from curation.errors import RowError
 
 NUMBER_SHARE = 0.8
 """The share of answers that are numbers from which on they are compared as such."""
-_KINDS = ((bool, "true or false"), (int | float, "number"), (str, "text"), (list, "list"), (Mapping, "object"))
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "number"),
+    (str, "text"),
+    (list, "list"),
+    (dict, "object"),
+)
+"""Values of an object in words, by their types; the first one that fits is taken."""
 
 
 def holds_objects(table: TableFiles, column: str) -> bool:

@@ -234,7 +234,7 @@ def check_readable(task: DetectedTask) -> None:
 
 def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """Return a task whose columns are those of a published format, if they are."""
-    options = pair_columns(tables, TEXTS) if name == "pair" else {}
+    options: dict[str, Any] = {**pair_columns(tables, TEXTS)} if name == "pair" else {}
     domain = get_domain(DomainConfig(name=name, **options))
     found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
     has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
