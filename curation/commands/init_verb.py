@@ -18,7 +18,9 @@ MODEL = "Qwen/Qwen3-0.6B"
 @click.argument("paths", nargs=-1, metavar="[CONFIG] | --data LABELLED [UNLABELLED]")
 @click.option("--data", is_flag=True, help="Look at these files, and write a configuration for them.")
 @click.option("-o", "--output", metavar="CONFIG", help="With --data: the file to write (default: curation.yaml).")
-@click.option("--domain", metavar="NAME", help="The task: classification, mcqa, math or chess (default: guessed).")
+@click.option(
+    "--domain", metavar="NAME", help="The task: classification, mcqa, math, text, pair or chess (default: guessed)."
+)
 @click.option("--answer", metavar="COLUMN", help="The column with the right answer.")
 @click.option("--text", metavar="A,B", help="The column or columns that the teacher reads.")
 @click.option("--choices", metavar="A,B", help="The columns with the options of a question.")
@@ -67,7 +69,8 @@ def init(
     check_readable(task)
     _write(path, draft(task, path, model or MODEL, guessed_model=model is None))
     load_config(str(path))
-    teacher = f"; the teacher is {MODEL}, a guess: --model names another" if model is None else ""
+    is_guess = model is None and task.given is None
+    teacher = f"; the teacher is {MODEL}, a guess: --model names another" if is_guess else ""
     echo(f"wrote {path}{teacher}; next: look at it, then `curate validate {path}`")
 
 

@@ -56,7 +56,8 @@ def as_asked(domain: Domain, decoding: DecodingConfig) -> Domain:
 
 RIGHT, WRONG = "grade: right", "grade: wrong"
 """The gold labels of rows that are graded: they say whether the given label is right, and not which one is."""
-_GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
+GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
+"""Values of a column of grades, in small letters."""
 
 
 class GivenLabels(_Around):
@@ -112,8 +113,8 @@ class GivenLabels(_Around):
         name = self._given.grade
         if name is None or (value := raw.get(name)) is None:
             return self._domain.gold(raw)
-        if (grade := _GRADES.get(cell(value).lower())) is None:
-            raise RowError(f"bad_grade: {name} is {quoted(cell(value))}, not one of {', '.join(_GRADES)}")
+        if (grade := GRADES.get(cell(value).lower())) is None:
+            raise RowError(f"bad_grade: {name} is {quoted(cell(value))}, not one of {', '.join(GRADES)}")
         return grade
 
     def is_correct(self, label: str | None, gold: str) -> bool:

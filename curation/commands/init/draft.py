@@ -11,6 +11,7 @@ from curation.commands.init.task import DetectedTask
 from curation.config.inputs import COMMA
 from curation.config.selection import COLUMNS
 from curation.json_types import Json
+from curation.label_columns import given_column
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
@@ -19,10 +20,6 @@ FEW_ROWS, MOST_ROWS = 0.4, 2_000
 def draft(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
     """Return the text of a configuration file at ``config``; paths in it are relative to its folder."""
     folder = config.absolute().parent
-    guessed = "    # guessed: a small one; --model names yours" if guessed_model else ""
-    long = "  # decoding: {max_tokens: 512}    # answers of reasoning models are long\n" * (
-        task.domain["name"] == "math"
-    )
     head = [
         *_comment(f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"),
         *_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
@@ -49,19 +46,36 @@ splits:
 {_splits(task)}
 
 teacher:
-  model: {{path: {_yaml(_relative(model, folder))}}}{guessed}
-  states: [prompt_last, output_last]
-{long}  # actors: {{num_gpus: 1}}    # on GPUs
-
-trust:
-  states: [prompt_last, output_last]
-
+{_teacher(task, _yaml(_relative(model, folder)), is_guessed=guessed_model)}
 selection:
   budget: {{n: {max(1, num_pool // 5)}}}    # rows to keep: a fifth of the pool
-  arms: [naive, internal_confidence, trust]
+  arms: {_yaml(_arms(task))}
 {keep}
 generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
 """
+
+
+def _teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
+    """Return the lines of ``teacher`` and the section ``trust``; labels made elsewhere are read by a model if named."""
+    states = "  states: [prompt_last, output_last]\n"
+    guessed = "    # guessed: a small one; --model names yours" if is_guessed else ""
+    given = task.given
+    if given is None:
+        long = "  # decoding: {max_tokens: 512}    # answers of reasoning models are long\n"
+        more = (long if task.domain["name"] == "math" else "") + "  # actors: {num_gpus: 1}    # on GPUs\n"
+        return f"  model: {{path: {model}}}{guessed}\n{states}{more}\ntrust:\n{states}"
+    lines = f"  backend: given\n  completion: {_yaml(given.completion)}    # the label that came with each row\n"
+    lines += f"  confidence: {_yaml(list(given.confidence))}    # larger is surer\n"
+    if given.grade is not None:
+        lines += f"  grade: {_yaml(given.grade)}    # is it right\n"
+    if is_guessed:
+        return f"{lines}  # reader: {{model: {{path: {model}}}}}    # reads each label, so that trust has its states\n"
+    return f"{lines}  reader: {{model: {{path: {model}}}}}    # reads each label\n{states}\ntrust:\n{states}"
+
+
+def _arms(task: DetectedTask) -> list[str]:
+    numbers = ["internal_confidence"] if task.given is None else [*map(given_column, task.given.confidence)]
+    return ["naive", *numbers, "trust"]
 
 
 def _splits(task: DetectedTask) -> str:

@@ -1,7 +1,7 @@
 """Columns whose cells hold several labels: lists, or texts in which a sign stands between labels that come again."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +62,14 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
 
 
 def holds_lists(table: TableFiles, column: str) -> bool:
-    """Return whether all cells of a column that have a value are lists, or texts that are lists in JSON."""
+    """Return whether all cells of a column that have a value are lists, or texts that are lists in JSON, of labels.
+
+    Objects are no labels: turns of a conversation, say.
+    """
     sample = [row[column] for row in table.sample if row.get(column) is not None]
-    return bool(sample) and all(
-        isinstance(value, list) or (isinstance(value, str) and listed(value) is not None) for value in sample
+    lists = [listed(value) if isinstance(value, str) else value for value in sample]
+    return bool(lists) and all(
+        isinstance(items, list) and not any(isinstance(item, Mapping) for item in items) for items in lists
     )
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from curation.config import SourceConfig
 from curation.config.inputs import COMMA
+from curation.domains import attempt
+from curation.domains.turns import text_of_cell
 from curation.errors import SourceError
 from curation.json_types import Json
 from curation.sources import SourceFile, discover, nearest, raw_rows, read_rows, rows_at
@@ -56,10 +58,16 @@ class TableFiles:
                     return found
         return found
 
+    def has_numbers(self, column: str) -> bool:
+        """Return whether all sampled rows that have a value there have a number, or a text that is one."""
+        values = [row[column] for row in self.sample if row.get(column) is not None]
+        return bool(values) and all(attempt(float, value)[0] is not None for value in values)
+
     def length(self, column: str) -> float:
-        """Return the mean number of characters of the texts in a column; 0 of a column that holds anything else."""
+        """Return the mean number of characters of a column's texts or chat messages; 0 where it holds anything else."""
         values = [row[column] for row in self.sample if row[column] is not None]
-        texts = [value for value in values if isinstance(value, str)]
+        read = (attempt(text_of_cell, value)[0] for value in values if isinstance(value, str | list))
+        texts = [text for text in read if text is not None]
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
 
     def require(self, column: str, option: str) -> str:

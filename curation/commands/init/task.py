@@ -6,11 +6,15 @@ What decides is said in words, which become comments of the configuration.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from curation.commands.init.free_text import free_text, holds_objects
+from curation.commands.init.given_columns import given_columns
 from curation.commands.init.label_columns import LabelColumn, holds_lists, label_column
+from curation.commands.init.pairs import has_preferences, pair_columns
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
+from curation.config.given import GivenConfig
 from curation.config.inputs import LimitedSplits
 from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
@@ -56,7 +60,13 @@ TEXTS = (
     "input",
     "document",
     "description",
+    "messages",
+    "conversation",
+    "conversations",
+    "dialogue",
 )
+PUBLISHED = ("chess", "mcqa", "pair")
+"""Domains that are known by the names of columns alone."""
 PROBLEMS = ("problem", "question", "exercise", "task")
 _OPTION = re.compile(r"(?i)(?:option|choice|opt|answer|ans|distractor)?[ _-]?(?:[a-h]|\d{1,2})")
 _NUMBER = re.compile(r"[-+$\s]*\d[\d\s.,/:^*%]*|.*\\(?:boxed|frac|sqrt)\b.*|.*####.*", re.DOTALL)
@@ -88,6 +98,8 @@ class DetectedTask(NamedTuple):
     audited: bool
     """Whether the pool has the right answers too."""
     why: tuple[str, ...]
+    given: GivenConfig | None = None
+    """The columns with labels made elsewhere; None where the teacher is a model."""
 
 
 class _Roles(NamedTuple):
@@ -110,14 +122,13 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
     if not 1 <= len(tables) <= 2:
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
     if not (wishes.text or wishes.choices or wishes.answer):
-        for name in ("chess", "mcqa"):
+        for name in PUBLISHED:
             if wishes.domain in (None, name) and (found := _published(name, tables)) is not None:
                 return found
-    if wishes.domain == "chess":
-        raise ConfigError(
-            f"--domain chess: {tables[0].path} has the columns {tables[0].listed}; chess reads fen and moves, or FEN "
-            "and Moves: rename the columns"
-        )
+        if wishes.domain is None and any(map(has_preferences, tables)):
+            _refuse_columns("pair", tables)
+    if wishes.domain in ("chess", "pair"):
+        _refuse_columns(wishes.domain, tables)
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
     choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _options(tables, common)
     if choices and wishes.domain in (None, "mcqa"):
@@ -128,31 +139,70 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
             "them by --choices A,B,C"
         )
     roles = _roles(tables, wishes, ask)
-    domain, why, sets = _kind(roles, wishes, ask, common)
-    names = PROBLEMS if domain == "math" else TEXTS
-    texts, why_text = _text(roles, wishes, ask, common, names)
+    given = given_columns(roles.labelled, roles.answer, common, ANSWERS)
+    made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
+    domain, why, sets = _kind(made, wishes, ask, common)
+    left = [name for name in common if given is None or name not in (given.completion, *given.confidence)]
+    texts, why_text = _text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
     if domain == "classification":
-        counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
-        classes = sorted(counts)
-        numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
-        section: dict[str, Any] = {"name": domain, "text": list(texts) if len(texts) > 1 else texts[0]}
-        section["label"] = roles.answer
-        if sets is not None:
-            section["multi"] = sets.multi
-        all_drawn = roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS
-        if len(classes) <= MOST_LISTED or numbers or not all_drawn:
-            section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
-        else:
-            why = f"{why}; classes are left out: they are the labels of the labelled split"
-        if numbers:
-            why = f"{why}; put each class's name after its number: the teacher scores these words"
+        section, why = _classes(made, roles.answer, texts, sets, why)
     elif domain == "math":
         section = {"name": domain}
         if not (texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")):
             section |= {"problem": texts[0], "answer": roles.answer}
+    elif domain == "text":
+        section, how = free_text(roles.labelled, texts, roles.answer)
+        why = f"{why}; {how}"
     else:
         section = {"name": domain}
-    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
+    return _detected(section, roles, (why, why_text), given)
+
+
+def _classes(
+    roles: _Roles, label: str, texts: Sequence[str], sets: LabelColumn | None, why: str
+) -> tuple[dict[str, Any], str]:
+    """Return the section of a classification, and why; ``label`` is a grade where the classes are of other labels."""
+    counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
+    is_gold = label == roles.answer
+    if not is_gold and roles.unlabelled is not None and sets is None:
+        counts = counts + roles.unlabelled.counts(roles.answer)
+    classes = sorted(counts)
+    numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
+    section: dict[str, Any] = {"name": "classification", "text": list(texts) if len(texts) > 1 else texts[0]}
+    section["label"] = label
+    if sets is not None:
+        section["multi"] = sets.multi
+    all_drawn = is_gold and (roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS)
+    if len(classes) <= MOST_LISTED or numbers or not all_drawn:
+        section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
+    else:
+        why = f"{why}; classes are left out: they are the labels of the labelled split"
+    if numbers:
+        why = f"{why}; put each class's name after its number: the teacher scores these words"
+    return section, why
+
+
+def _detected(section: dict[str, Any], roles: _Roles, why: Sequence[str], given: GivenConfig | None) -> DetectedTask:
+    """Return the task, with the reason for labels made elsewhere."""
+    reasons = [roles.why, *why]
+    if given is not None:
+        sure = ", ".join(map(quoted, given.confidence))
+        reasons.append(
+            f"every row has a label that was made elsewhere, {quoted(given.completion)}, and a number that says how "
+            f"sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model instead"
+        )
+    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, tuple(reasons), given)
+
+
+def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
+    """Refuse files whose columns a domain with published formats does not read.
+
+    Raises:
+        ConfigError: always.
+    """
+    has = "; ".join(f"{table.path} has the columns {table.listed}" for table in tables)
+    forms = ", or ".join(" and ".join(form) for form in get_domain(DomainConfig(name=name)).forms)
+    raise ConfigError(f"--data: {has}; {name} reads {forms}: rename the columns, or say what it is by --domain")
 
 
 def check_readable(task: DetectedTask) -> None:
@@ -161,7 +211,7 @@ def check_readable(task: DetectedTask) -> None:
     Raises:
         ConfigError: with the first such row and the reason.
     """
-    options = dict(task.domain)
+    options = {**task.domain, "given_labels": task.given}
     if options["name"] == "classification" and "classes" not in options:
         counts = task.labelled.counts(options["label"])
         options["classes"] = list(counts)
@@ -184,11 +234,11 @@ def check_readable(task: DetectedTask) -> None:
 
 def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """Return a task whose columns are those of a published format, if they are."""
-    config = DomainConfig(name=name)
-    domain = get_domain(config)
-    form = next((form for form in domain.forms if all({*form} <= {*table.columns} for table in tables)), None)
+    options: dict[str, Any] = {**pair_columns(tables, TEXTS)} if name == "pair" else {}
+    domain = get_domain(DomainConfig(name=name, **options))
+    found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
     has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
-    if form is None or (name == "mcqa" and "choices" in form and not has_lists):
+    if None in found or (name == "mcqa" and any("choices" in (form or ()) for form in found) and not has_lists):
         return None
     shares = [
         sum(attempt(domain.gold, row)[0] is not None for row in table.sample) / len(table.sample) for table in tables
@@ -196,11 +246,12 @@ def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     labelled = tables[shares.index(max(shares))]
     others = [table for table in tables if table is not labelled]
     audited = not others or shares[tables.index(others[0])] == 1
+    forms = dict.fromkeys(form for form in found if form is not None)
     why = (
-        f"the columns {', '.join(form)} are those that the domain {name} reads",
+        f"the columns {'; '.join(', '.join(form) for form in forms)} are those that the domain {name} reads",
         f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
     )
-    return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
+    return DetectedTask({"name": name, **options}, labelled, others[0] if others else None, audited, why)
 
 
 def _options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
@@ -212,12 +263,14 @@ def _options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
 def _multiple_choice(
     tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, common: Sequence[str], choices: Sequence[str]
 ) -> DetectedTask:
-    left = [name for name in common if name not in choices]
     roles = _roles(tables, wishes, ask, without=choices)
+    rest = [name for name in common if name not in choices]
+    given = given_columns(roles.labelled, roles.answer, rest, ANSWERS)
+    left = [name for name in rest if given is None or name not in (given.completion, *given.confidence)]
     question, why_text = _text(roles, wishes, ask, left, ("question", *TEXTS))
     section = {"name": "mcqa", "question": question[0], "choices": list(choices), "answer": roles.answer}
     why = f"the columns {', '.join(choices)} look like the options of a question"
-    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, (roles.why, why, why_text))
+    return _detected(section, roles, (why, why_text), given)
 
 
 def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
@@ -236,8 +289,11 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
         answer = next((found[0] for found in (apart, chosen or named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
-            held = [name for name in apart or names if holds_lists(first if name in first.columns else second, name)]
-            answer, why = (held[0], "the only column of lists") if len(held) == 1 else ("", why)
+            for what, holds in (("lists", holds_lists), ("JSON objects", holds_objects)):
+                held = [name for name in apart or names if holds(first if name in first.columns else second, name)]
+                if len(held) == 1:
+                    answer, why = held[0], f"the only column of {what}"
+                    break
         if not answer:
             about = "Which column has the right answer?"
             options = [name for name in named or apart or names if not is_id(name)] or names
@@ -263,6 +319,8 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
 
 def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]) -> tuple[str, str, LabelColumn | None]:
     """Return the domain of texts with an answer (classes, or numbers and formulas), why, and any label-set column."""
+    if wishes.domain is None and holds_objects(roles.labelled, roles.answer):
+        return "text", "the task is text: the right answers are JSON objects", None
     counts = roles.labelled.counts(roles.answer)
     num_rows = sum(counts.values())
     numbers = sum(num for value, num in counts.items() if _NUMBER.fullmatch(value)) / max(1, num_rows)
@@ -291,8 +349,11 @@ def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str])
             "column by --answer"
         )
     some = ", ".join(quoted(value, 20) for value in list(counts)[:3])
-    about = f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math or classification?"
-    domain = _asked([roles.labelled], ask, about, ("math", "classification"), "--domain, or a class of your own")
+    about = (
+        f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math, classification or text?"
+    )
+    option = "--domain (text: free answers, which a rule or a program checks), or a class of your own"
+    domain = _asked([roles.labelled], ask, about, ("math", "classification", "text"), option)
     return domain, f"the task is {domain}: as you said", None
 
 

@@ -200,6 +200,90 @@ def test_a_sign_within_names_is_no_separator() -> None:
     assert "the task is math: 100% of the answers are numbers" in init(write("c.csv", pairs))
 
 
+PAIRS = [{"prompt": f"Name a number above {n}.", "chosen": str(n + 1), "rejected": str(n - 1)} for n in range(40)]
+OPEN = [{"prompt": f"Name a number below {n}.", "response_a": str(n + 1), "response_b": str(n - 1)} for n in range(40)]
+
+
+def test_pairs_of_answers_whatever_the_columns_of_those_not_compared_are_called() -> None:
+    told = init(write("open.csv", OPEN), write("pairs.jsonl", PAIRS))
+    assert "those that the domain pair reads" in told and "pairs.jsonl has the right answers" in told
+    config = load_config("curation.yaml")
+    assert config.domain.name == "pair" and not config.splits.audit
+    assert config.domain.options == {"first": "response_a", "second": "response_b"}
+    assert {"split source: 40 rows", "split pool: 40 rows"} <= set(valid())
+    renamed = [{"question": row["prompt"], "chosen": row["chosen"], "rejected": row["rejected"]} for row in PAIRS]
+    init(write("one.csv", renamed), "-o", "one.yaml")
+    assert load_config("one.yaml").domain.options == {"prompt": "question"} and load_config("one.yaml").splits.audit
+
+
+def test_preferences_without_a_prompt_say_which_columns_are_read() -> None:
+    line = refused(write("pairs.jsonl", without(PAIRS, "prompt")))
+    assert "has the columns chosen, rejected; pair reads prompt and chosen and rejected, or prompt and first" in line
+
+
+@pytest.mark.parametrize("name", ["notes.jsonl", "notes.csv"])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_answers_that_are_objects_are_asked_for_by_their_keys(name: str, is_list: bool) -> None:
+    found = [{"who": f"customer {n}", "total": n / 2, "paid": n % 2 == 0} for n in range(40)]
+    held: list[Any] = [[one, one | {"total": 1}] for one in found] if is_list else found
+    notes = [
+        {"note": f"a note of {n}", "data": json.dumps(one) if ".csv" in name else one} for n, one in enumerate(held)
+    ]
+    told = init(write(name, notes))
+    assert "the task is text: the right answers are JSON objects" in told
+    options = load_config("curation.yaml").domain.options
+    what = "a list of JSON objects" if is_list else "a JSON object"
+    assert options["prompt"].startswith("{{ note }}\n") and options["prompt"].endswith("\nJSON:")
+    assert f"{what} with the keys who (text), total (number), paid (true or false)." in options["prompt"]
+    assert options["reference"] == "data" and options["check"] == "json" and valid()
+
+
+def test_free_answers_by_domain() -> None:
+    rows = [{"the question": f"Who wrote book {n}?", "answer": f"author {n} of somewhere"} for n in range(40)]
+    assert "an answer is right if it has the same words" in init(write("a.csv", rows), "--domain", "text")
+    expected = {"prompt": '{{ row["the question"] }}\nAnswer:', "reference": "answer", "check": "normalised"}
+    assert load_config("curation.yaml").domain.options == expected and valid()
+    numbers = [{"text": f"A box of {n} and {n} apples", "answer": f"{2 * n:,}"} for n in range(990, 1030)]
+    init(write("b.csv", numbers), "--domain", "text", "-o", "b.yaml")
+    assert load_config("b.yaml").domain.options["check"] == "number"
+
+
+def test_labels_made_elsewhere_are_known_by_their_confidence() -> None:
+    made = [row | {"api_says": CLASSES[n % 3], "api_score": n / 60} for n, row in enumerate(TEXTS)]
+    labelled = write("a.csv", [row | {"label": CLASSES[(n + n % 2) % 3]} for n, row in enumerate(made)])
+    done = CliRunner().invoke(main, ["init", "--data", labelled, write("b.csv", made)], catch_exceptions=False)
+    assert done.exit_code == 0 and "the teacher is" not in done.output
+    teacher = load_config("curation.yaml").teacher
+    assert (teacher.backend, teacher.completion, teacher.confidence) == ("given", "api_says", ("api_score",))
+    assert load_config("curation.yaml").selection.arms == ("naive", "given_api_score", "trust") and valid()
+    init(labelled, "b.csv", "-o", "read.yaml")  # a model is named: it reads the labels
+    read = load_config("read.yaml").teacher
+    assert read.backend == "given" and read.reader is not None and read.reader.model.path == str(MODEL)
+
+
+def test_labels_made_elsewhere_with_grades_in_place_of_right_answers() -> None:
+    made = [{"text": row["text"], "answer": CLASSES[n % 3], "confidence": n / 60} for n, row in enumerate(TEXTS)]
+    labelled = write("a.csv", [row | {"ok": n % 2} for n, row in enumerate(made) if n % 3 < 2])
+    init(labelled, write("b.csv", made), "-o", "a.yaml")
+    config = load_config("a.yaml")
+    assert (config.teacher.completion, config.teacher.grade) == ("answer", "ok")
+    assert config.domain.options["classes"] == sorted(CLASSES)  # one is in the second file alone
+    without_grades = [row | {"label": CLASSES[n % 3]} for n, row in enumerate(TEXTS)]
+    init(write("c.csv", without_grades), "-o", "c.yaml")
+    assert load_config("c.yaml").teacher.backend == "transformers"
+
+
+def test_conversations_are_the_text_and_no_labels() -> None:
+    rows = [
+        {"tags": f"t{n}", "dialog": [{"role": "user", "content": f"hello, number {n}"}], "ended": CLASSES[n % 3]}
+        for n in range(40)
+    ]
+    line = refused(write("a.jsonl", rows))
+    assert "Which column has the right answer?" in line  # the column of lists is none of labels
+    init("a.jsonl", "--answer", "ended")
+    assert load_config("curation.yaml").domain.options["text"] == "dialog" and valid()
+
+
 def test_options_say_what_columns_do_not() -> None:
     rows = [
         {"title": f"a title, {n}", "notes": f"some notes, number {n}", "one": CLASSES[n % 3], "two": n % 2}
@@ -219,8 +303,8 @@ def test_options_say_what_columns_do_not() -> None:
 def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
     rows = [{"question": f"Who wrote book {n}?", "answer": f"an author called {n} of somewhere"} for n in range(40)]
     line = refused(write("a.csv", rows))
-    assert "40 different answers in 40 rows" in line and "is the task math or classification?" in line
-    assert "give --domain, or a class of your own" in line
+    assert "40 different answers in 40 rows" in line and "is the task math, classification or text?" in line
+    assert "give --domain (text: free answers, which a rule or a program checks), or a class of your own" in line
     line = refused(write("c.csv", [row | {"answer": "yes"} for row in rows]))
     assert "column 'answer' has one answer, 'yes', in all 40 rows" in line and "--answer" in line
     half = [row | {"answer": row["answer"] if n % 2 else ""} for n, row in enumerate(SUMS)]

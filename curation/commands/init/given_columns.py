@@ -1,0 +1,40 @@
+"""Columns with labels that were made elsewhere: a label that every row has, and how sure its maker was."""
+
+from collections.abc import Sequence
+
+from curation.commands.init.table import TableFiles, is_id
+from curation.config.given import GivenConfig
+from curation.domains.given import GRADES
+
+CONFIDENCES = ("confidence", "conf", "score", "probability", "prob", "certainty", "logprob")
+"""Last words of the names of columns that say how sure a label is."""
+COMPLETIONS = ("prediction", "predicted", "pred", "completion", "output", "response", "generated", "guess")
+"""Words in the names of columns with a model's answer."""
+GRADINGS = ("ok", "right", "correct", "grade", "is_right", "is_correct")
+"""Names of columns that say whether such an answer is right."""
+
+
+def given_columns(
+    labelled: TableFiles, answer: str, common: Sequence[str], answers: Sequence[str]
+) -> GivenConfig | None:
+    """Return the columns that hold labels made elsewhere; ``None`` where not one column alone can be theirs.
+
+    They are beside a number that says how sure they are, and have the values of the right answers, or a name of a
+    model's answer. ``answers`` are names of theirs where the column ``answer`` is a grade.
+    """
+    sure = [name for name in common if _words(name)[-1] in CONFIDENCES and labelled.has_numbers(name)]
+    others = [name for name in common if name not in (answer, *sure) and not is_id(name)]
+    if not sure:
+        return None
+    golds = {*labelled.counts(answer)}
+    is_grade = answer.casefold() in GRADINGS and {gold.lower() for gold in golds} <= {*GRADES}
+    alike = [] if is_grade else [name for name in others if {*labelled.counts(name)} <= golds]
+    known = [*COMPLETIONS, *(answers if is_grade else ())]
+    found = alike or [name for name in others if name.casefold() in known or {*_words(name)} & {*COMPLETIONS}]
+    if len(found) != 1:
+        return None
+    return GivenConfig(completion=found[0], confidence=tuple(sure), grade=answer if is_grade else None)
+
+
+def _words(name: str) -> list[str]:
+    return name.replace("-", "_").casefold().split("_")

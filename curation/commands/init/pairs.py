@@ -1,0 +1,30 @@
+"""Columns of pairs of answers, one of which is better, as preference data have them."""
+
+from collections.abc import Sequence
+
+from curation.commands.init.table import TableFiles, is_id
+
+ORDERED, OPEN = ("chosen", "rejected"), ("first", "second")
+
+
+def has_preferences(table: TableFiles) -> bool:
+    """Return whether a file has a column with the better answer and one with the worse."""
+    return {*ORDERED} <= {*table.columns}
+
+
+def pair_columns(tables: Sequence[TableFiles], texts: Sequence[str]) -> dict[str, str]:
+    """Return the options by which the domain ``pair`` reads columns of other names than its own, as far as they tell.
+
+    ``texts`` are names of prompts. The two answers of a file that does not say which is better are the only two columns
+    that it has beside those of both files.
+    """
+    if not any(map(has_preferences, tables)):
+        return {}
+    common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
+    named = [name for name in common if name.casefold() in (*texts, "instruction")]
+    options = {"prompt": named[0]} if "prompt" not in common and len(named) == 1 else {}
+    for table in tables:
+        own = [name for name in table.columns if name not in common and not is_id(name)]
+        if not has_preferences(table) and not {*OPEN} <= {*own} and len(own) == 2:
+            options |= dict(zip(OPEN, own, strict=True))
+    return options
