@@ -14,7 +14,7 @@ import click
 
 from curation.activity import current, doing
 from curation.commands.explain_verb import explain
-from curation.commands.export_verbs import export_student, export_trust
+from curation.commands.export_verbs import export_rows, export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.init_verb import init
 from curation.commands.options import CONFIG, SET, with_own_modules
@@ -45,12 +45,15 @@ USUAL = (
     "inspect",
     "review",
     "tune",
+    "export",
     "export-student",
     "export-trust",
     "filter",
 )
 
-SPOKEN = frozenset({"plan", "run", "report", "tune", "ablate", "analyze", "export-student", "export-trust", "filter"})
+SPOKEN = frozenset(
+    {"plan", "run", "report", "tune", "ablate", "analyze", "export", "export-student", "export-trust", "filter"}
+)
 """Commands that may work long before their first line."""
 LATER, LATER_SECONDS = frozenset({"validate", "status"}), 12.0
 """Commands that answer in seconds unless files are large or the machine is busy, and when they say that they work."""
@@ -249,7 +252,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None
 
 for verb in (init, run, plan, status, report, analyze, explain, tune, ablate):
     main.add_command(verb)
-for verb in (export_student, export_trust, filter_pool, review, verify):
+for verb in (export_rows, export_student, export_trust, filter_pool, review, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ PRODUCT = ("curation", "train", "tune")
 MOST_PARAMETERS, MOST_LINES = 8, 60
 SHORT_FILE, SHORT_FUNCTION = 60, 6
 BUDGETS: dict[str, int] = {
-    "curation": 2_270,
+    "curation": 2_300,
     "curation/cluster": 950,
-    "curation/commands": 7_770,
+    "curation/commands": 8_250,
     "curation/config": 4_860,
     "curation/domains": 5_240,
     "curation/extras": 1_560,
