@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.dataset
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
 
 from curation.commands.export.card import PAPER, template
 from curation.commands.export.files import describe_files, write_folder
