@@ -7,10 +7,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from curation.commands.results import Results
     from curation.config import RunConfig
     from curation.filter import Filter
 
-__all__ = ["Filter", "run", "session"]
+__all__ = ["Filter", "open", "run", "session"]
 
 
 def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[str, Any]:
@@ -31,6 +32,24 @@ def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[s
     from curation.pipeline.running import run_chain
 
     return run_chain(config_of(config))
+
+
+def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Results":
+    """Return the results of a run as objects, from its directory or its URL in an object store.
+
+    They have ``report``, ``metrics`` and ``verdict``; ``selected(arm)``, ``labels(split)``, ``grades(split)`` and
+    ``rows(split)``, each ``.to_arrow()``, ``.to_pandas()``, ``.to_polars()`` or ``.to_dataset()``; and ``sql(query)``.
+    ``generation``: unset, the last one.
+
+    Raises:
+        UserError: it is no run directory, has no rows yet, or no such generation.
+    """
+    from curation.namesakes import claim
+
+    claim()
+    from curation.commands.results import Results
+
+    return Results.of(run, generation)
 
 
 def session() -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ import click
 
 from curation.activity import current, doing
 from curation.commands.explain_verb import explain
-from curation.commands.export_verbs import export_student, export_trust
+from curation.commands.export_verbs import export_rows, export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.init_verb import init
 from curation.commands.options import CONFIG, SET, with_own_modules
@@ -45,6 +45,7 @@ USUAL = (
     "inspect",
     "review",
     "tune",
+    "export",
     "export-student",
     "export-trust",
     "filter",
@@ -57,6 +58,7 @@ SPOKEN = {
     "tune": "preparing the search",
     "ablate": "preparing the variants",
     "analyze": "preparing the analysis",
+    "export": "reading the arm's rows",
     "export-student": "copying the student",
     "export-trust": "writing the trust package",
     "filter": "preparing the filter",
@@ -259,7 +261,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None
 
 for verb in (init, run, plan, status, report, analyze, explain, tune, ablate):
     main.add_command(verb)
-for verb in (export_student, export_trust, filter_pool, review, verify):
+for verb in (export_rows, export_student, export_trust, filter_pool, review, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ _OWN = """
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
+    curate export RUN_DIR -o DIR | curate export runs/my-run --format hf -o rows
     curate filter PACKAGE POOL -o OUT --keep 0.1
     curate filter packages/chess pool/ -o filtered --keep 50000
     curate filter packages/chess pool/ -o filtered --threshold 0.9 | curate filter filter.yaml
@@ -149,6 +150,8 @@ OFFLINE: dict[str, str] = {
 
 STAND_IN: dict[str, str] = {
     **dict.fromkeys(_listed(_STORE), STORE),
+    "curate export runs/my-run -o rows --push me/my-rows": "curation/commands/test_results.py::"
+    "test_the_folder_is_pushed_as_it_is",
     "serve run deploy.serve:app package=s3://my-bucket/trust/mine replicas=2 num_gpus=1": "test_serve.py::"
     "test_rows_of_concurrent_requests_come_back_with_their_trust",  # by serve.run, on a CPU
 }

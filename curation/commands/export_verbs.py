@@ -1,4 +1,4 @@
-"""The options of ``curate export-student`` and ``export-trust``. As in ``curation.cli``, heavy imports are inside."""
+"""The options of the three exports. As in ``curation.cli``, heavy imports are inside."""
 
 from typing import Any
 
@@ -6,6 +6,28 @@ import click
 
 from curation.escaping import echo
 from curation.storage.paths import place
+
+
+@click.command("export")
+@click.argument("run_dir")
+@click.option("--format", "form", type=click.Choice(["hf"]), default="hf", show_default=True, help="Hugging Face.")
+@click.option("--arm", metavar="ARM", help="The arm that selected the rows (default: trust, or the only one).")
+@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@click.option("--push", metavar="REPO", help="Upload it, too: a dataset repository of the hub, made private if new.")
+@click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
+def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
+    """Write the selected rows of the run in RUN_DIR as a data set: a folder that `datasets.load_dataset` reads.
+
+    It holds Parquet files, a card (README.md) with the run's numbers, and rows.json.
+    """
+    from curation.commands.export.dataset import export_rows
+
+    given = [(name, asked[name]) for name in ("arm", "generation", "push")]
+    options = [f"--{name} {value}" for name, value in given if value is not None]
+    command = " ".join([f"curate export {run_dir} --format {form}", *options, f"-o {output}"])
+    for line in export_rows(place(run_dir), place(output), command=command, **asked):
+        echo(line, err=line.startswith("warning: "))
 
 
 @click.command("export-student")

@@ -31,12 +31,13 @@ from curation.telemetry.standing import Actors, ProgressJournal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
-OTHERS = ("export-student", "export-trust", "filter", "inspect", "review")
+OTHERS = ("export", "export-student", "export-trust", "filter", "inspect", "review")
 RARE = ("ablate", "explain", "verify", "clean", "doctor")
 """The others that only a few runs need, beside ``analyze``."""
 REVIEW = ("draw", "serve", "export", "import", "result")
 ARGUMENTS = {
     "ablate": "ABLATION",
+    "export": "RUN_DIR",
     "export-student": "RUN_DIR",
     "export-trust": "RUN_DIR",
     "filter": "PACKAGE POOL",

@@ -15,7 +15,7 @@ from curation.pipeline import running
 def test_dir_lists_what_is_there_and_nothing_from_elsewhere() -> None:
     public = {name for name in dir(curation) if not name.startswith("_")}
     modules = {name for name in public if f"curation.{name}" in sys.modules}
-    assert "config" in modules and public - modules == {"Filter", "run", "session"}
+    assert "config" in modules and public - modules == {"Filter", "open", "run", "session"}
     assert all(getattr(curation, name) is not None for name in curation.__all__)
 
 

@@ -2,9 +2,8 @@
 
 from curation.commands.export.card import card_of
 from curation.commands.export.files import write_folder, write_model
-from curation.commands.export.lineage import lineage_of
+from curation.commands.export.lineage import lineage_of, stop_lines
 from curation.commands.export.student import find_student
-from curation.report.levels import STOP
 from curation.storage.paths import Place
 
 __all__ = ["export_student"]
@@ -48,8 +47,4 @@ def export_student(
             f"warning: {run} has no numbers of this student, so the card has no test accuracy, purity or "
             "trust metrics; when `curate run` has ended, export again with --force"
         )
-    elif (verdict := lineage["verdict"]) is not None and verdict["level"] == STOP:
-        words.append(
-            f"warning: the run's verdict on the rows of {verdict['arm']}: {verdict['sentence']} The card says so"
-        )
-    return words
+    return words + stop_lines(lineage)

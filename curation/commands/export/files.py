@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from curation.commands.export.student import Student
 from curation.errors import ExportError
 from curation.heavy import torch
-from curation.json_types import JsonView
+from curation.json_types import Json, JsonView
 from curation.models import configuration_of, load_model, load_tokenizer
 from curation.models.own_code import hub_revision
 from curation.refs import ModelRef
@@ -54,7 +54,7 @@ class ExportFolder:
     def describe(self, lineage: Mapping[str, object], card: str) -> None:
         """Write the card and the lineage."""
         (self.path / CARD).write_text(card)
-        (self.path / LINEAGE).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
+        (self.path / self.marker).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
 
 
 @contextmanager
@@ -173,8 +173,13 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
             file = path / "adapter_config.json"  # peft's own, which names the base
             settings = json.loads(file.read_text()) | {"base_model_name_or_path": base.base, "revision": revision}
             file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
-    files = {name: {"bytes": (path / name).stat().st_size, "sha256": file_sha256(path / name)} for name in _names(path)}
-    return ExportedWeights(kind=kind, has_base=has_base, files=files)
+    return ExportedWeights(kind=kind, has_base=has_base, files=describe_files(path))
+
+
+def describe_files(folder: Path) -> Json:
+    """Return ``bytes`` and ``sha256`` of every file in a folder, by its path in it."""
+    paths = {name: folder / name for name in _names(folder)}
+    return {name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for name, path in paths.items()}
 
 
 def replace_base(model: ModelRef, output: Place) -> ModelRef:

@@ -1,4 +1,4 @@
-"""Where an exported student comes from, as JSON: model, teacher, trust function, selection, data, recipe, results."""
+"""Where an exported student, or an arm's rows, come from: model, teacher, trust, selection, data, recipe, results."""
 
 from datetime import UTC, datetime
 
@@ -13,6 +13,7 @@ from curation.pipeline.growth import prepared_by
 from curation.pipeline.selecting import verifying_stage
 from curation.refs import ModelRef
 from curation.report.decodings import in_words
+from curation.report.levels import STOP
 from curation.report.trained import trainings
 from curation.stages.chooser import is_verified
 from curation.stages.label import Label
@@ -25,18 +26,71 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 
 def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json:
     """Return everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
-    arm, measured = ARMS[student.arm], student.measured
-    # The card has results of the main chain alone.
-    generation = None if measured is None or student.branch else measured["numbers"]
+    generation = _generation(student, student.measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
     results = further.get(student.name, generation)
-    made_with = versions() if measured is None else measured["made_by"]["versions"]
     own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
-    selected = student.selecting
-    assert selected is not None, "find_student compares the digest of its rows"
     recipe = student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
     settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
+    return {
+        **_origin(student, student.measured, own, command),
+        "student": {
+            "stage": student.stage,
+            "arm": student.arm,
+            "words": ARMS[student.arm].words,
+            "generation": student.generation,
+            "name": student.name or None,
+            "kind": written.kind,
+            "has_base": written.has_base,
+            "files": written.files,
+        },
+        "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
+        "recipe": {**settings, "seed": student.record.inputs["seed"]},
+        "training": _training(student),
+        "evaluation": None if own is None else _evaluation(student, generation, results, own),
+    }
+
+
+def lineage_of_rows(student: Student, measured: JsonView | None, num_rows: int, files: Json, command: str) -> Json:
+    """Return everything that the card of an arm's rows tells, by the ``metrics.json`` that tells of them, if any.
+
+    ``student`` stands for the arm, trained or not; ``num_rows`` and ``files`` were written.
+    """
+    generation = _generation(student, measured)
+    own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
+    return {
+        **_origin(student, measured, own, command),
+        "rows": {
+            "arm": student.arm,
+            "words": ARMS[student.arm].words,
+            "generation": student.generation,
+            "num_rows": num_rows,
+            "num_pool": None if generation is None else generation["num_pool"],
+            "right_in_pool": None if generation is None else generation["teacher"]["pool"],
+            "files": files,
+        },
+    }
+
+
+def stop_lines(lineage: JsonView) -> list[str]:
+    """Return a warning where the run's verdict is not to use its rows."""
+    verdict = lineage["verdict"]
+    if verdict is None or verdict["level"] != STOP:
+        return []
+    return [f"warning: the run's verdict on the rows of {verdict['arm']}: {verdict['sentence']} The card says so"]
+
+
+def _generation(student: Student, measured: JsonView | None) -> Json | None:
+    """Return the numbers of a student's generation; the card has results of the main chain alone."""
+    return None if measured is None or student.branch else measured["numbers"]
+
+
+def _origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
+    """Return where the rows of a student's arm come from; ``own`` are the numbers of the arm."""
+    generation = _generation(student, measured)
+    selected = student.selecting
+    assert selected is not None, "rows that are exported were selected"
     return {
         "format": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -47,28 +101,14 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
             "command": None if measured is None else measured["made_by"]["command"],
             "seed": student.config.seed,
         },
-        "student": {
-            "stage": student.stage,
-            "arm": student.arm,
-            "words": arm.words,
-            "generation": student.generation,
-            "name": student.name or None,
-            "kind": written.kind,
-            "has_base": written.has_base,
-            "files": written.files,
-        },
-        "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
         "teacher": _teacher(student, selected.inputs["teacher"]),
         "trust_function": _trust(student, generation),
         "selection": _selection(student, selected.outputs, own),
         "guarantee": _guarantee(student, selected.outputs["budget"], generation),
         "data": _data(student),
-        "recipe": {**settings, "seed": student.record.inputs["seed"]},
-        "training": _training(student),
         "verdict": None if generation is None else _verdict(generation),
-        "evaluation": None if own is None else _evaluation(student, generation, results, own),
         "versions": {
-            "run": dict(made_with),
+            "run": dict(versions() if measured is None else measured["made_by"]["versions"]),
             "export": dict(versions()),
         },
     }

@@ -35,8 +35,23 @@ def chosen_generation(config: RunConfig, generation: int | None, there: str) -> 
     """
     last = max(0, len(config.generations) - 1)
     if generation is not None and not 0 <= generation <= last:
-        raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {there}")
+        raise ExportError(f"generation {generation}: the run's generations are 0 to {last}; {there}")
     return last if generation is None else generation
+
+
+def chosen_arm(config: RunConfig, arm: str | None, there: str) -> str:
+    """Return the arm that is asked for; unset, ``trust`` or the only one.
+
+    Raises:
+        ExportError: the run has no such arm, or several and none is named; ``there`` says what it has.
+    """
+    arms = config.selection.arms
+    if arm is None and REFERENCE_ARM not in arms and len(arms) > 1:
+        raise ExportError(f"arm: name one of the run's arms ({', '.join(arms)}); {there}")
+    found = arm or (REFERENCE_ARM if REFERENCE_ARM in arms else arms[0])
+    if found not in arms:
+        raise ExportError(f"arm {found}: the run's arms are {', '.join(arms)}; {there}")
+    return found
 
 
 def fitting_stage(config: RunConfig, trust: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
-from curation.commands.export.run import chosen_generation, fitted_by, read_run
+from curation.arms import ARMS, TRUST, Configured, Fitted
+from curation.commands.export.run import chosen_arm, chosen_generation, fitted_by, read_run
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
@@ -142,7 +142,6 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     config, manifest = read_run(run)
     if not config.generations:
         raise ExportError(f"{run}: the run only curates (it has no generations), so there is no student to export")
-    arms = config.selection.arms
     done = [
         name
         for name, record in manifest.stages.items()
@@ -150,12 +149,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     ]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
     generation = chosen_generation(config, generation, trained)
-    if arm is None:
-        if REFERENCE_ARM not in arms and len(arms) > 1:
-            raise ExportError(f"--arm: name one of the run's arms ({', '.join(arms)}); {trained}")
-        arm = REFERENCE_ARM if REFERENCE_ARM in arms else arms[0]
-    if arm not in arms:
-        raise ExportError(f"--arm {arm}: the run's arms are {', '.join(arms)}; {trained}")
+    arm = chosen_arm(config, arm, trained)
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name or "")
     if name is not None and name not in (further := config.generations[generation].students):
         raise ExportError(

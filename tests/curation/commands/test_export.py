@@ -19,10 +19,11 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from huggingface_hub import ModelCard
+from huggingface_hub import DatasetCard, ModelCard
 from object_store import ObjectStore, object_store
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import curation
 from benchmarks.recorded import recorded
 from curation import run
 from curation.cli import main
@@ -535,3 +536,41 @@ def read(ref: dict[str, Any]) -> pd.DataFrame:
 def batch() -> pa.RecordBatch:
     states = pa.FixedSizeListArray.from_arrays(pa.array(np.linspace(-1, 1, 10 * 96).astype(np.float16)), 96)
     return pa.record_batch({"state_output_last": states})
+
+
+def test_results_as_objects_are_those_of_report_and_tables(finished):
+    directory, report = finished
+    found = curation.open(directory)
+    assert found.report == json.loads((directory / "report.json").read_text())
+    assert found.verdict == report["verdict"]
+    assert found.metrics["numbers"]["arms"] == report["generations"][0]["arms"]
+    labels = found.labels()
+    assert "state_output_last" in labels.schema.names and not any("state_" in name for name in labels.columns)
+    assert len(labels) == len(found.rows()) == 200 and {"trust_raw", "trust_trust"} <= set(labels.columns)
+    assert len(found.labels("source").to_arrow(columns=["state_output_last"])) == len(found.labels("source"))
+    selected = found.selected("trust").to_pandas().merge(found.grades().to_pandas(), on="row_id")
+    (own,) = [arm for arm in report["arms"] if arm["name"] == "trust"]
+    assert len(selected) == own["purity"]["n"] and selected["correct"].mean() == pytest.approx(own["purity"]["value"])
+
+
+def test_the_rows_of_an_arm_are_a_data_set_that_trl_trains_on(finished, tmp_path: Path):
+    from datasets import load_dataset
+
+    directory, report = finished
+    assert "20 rows of the arm trust in 1 Parquet file" in export(directory, "-o", tmp_path / "rows", verb="export")
+    rows = load_dataset(str(tmp_path / "rows"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert rows.to_list() == curation.open(directory).selected("trust").to_arrow().to_pylist()
+    card = DatasetCard.load(tmp_path / "rows/README.md")
+    (own,) = [arm for arm in report["arms"] if arm["name"] == "trust"]
+    trust = report["generations"][0]["trust"]["pool"]["parsed"]["functions"]["trust"]
+    value, low, high = (100 * own["purity"][name] for name in ("value", "low", "high"))
+    for words in (
+        f"| purity: right labels among them | {value:.1f} % ({low:.1f} to {high:.1f}, n = 20) |",
+        f"AUC {trust['auc']['value']:.3f} (",
+        f"| weak teacher | `{ROOT / 'examples/bases/teacher'}`",
+    ):
+        assert words in card.text, words
+    (file,) = (tmp_path / "rows/data").iterdir()
+    script = [sys.executable, str(ROOT / "examples/plain_trl.py"), str(file), BASE, "-o", str(tmp_path / "student")]
+    done = subprocess.run([*script, "--batch", "4"], capture_output=True, text=True)
+    assert done.returncode == 0 and "sft: 20 rows, 5 steps" in done.stdout, done.stderr

@@ -1,0 +1,241 @@
+"""A run directory as objects (``curation.open``): report, numbers, and tables that are read when they are asked for."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from curation.commands.explain.recorded import RecordedRun
+from curation.commands.export.fit import labels_stage
+from curation.commands.export.run import chosen_generation
+from curation.commands.export.selection import find_selection
+from curation.errors import REFUSALS, TableError, of_lance
+from curation.json_types import Json
+from curation.pipeline.grading import grading_stage
+from curation.pipeline.numbers import verdict_of
+from curation.refs import TableRef
+from curation.rundir.graph import Stage
+from curation.stages.numbers import read_numbers
+from curation.stages.score import Score
+from curation.storage.json_files import read_json
+from curation.storage.paths import place
+from curation.tables import io, schemas
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+    import polars
+
+
+class ScannedColumns(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """Columns of a table as a pyarrow dataset that reads no others, for DuckDB, which knows no 16-bit numbers.
+
+    Lance refuses most of the filters that DuckDB asks for, since it has no casts, so pyarrow filters what Lance reads.
+    """
+
+    def __init__(self, dataset: pyarrow.dataset.Dataset, columns: Sequence[str]) -> None:
+        self._dataset, self._columns = dataset, list(columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types."""
+        return pa.schema([self._dataset.schema.field(name) for name in self._columns])
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:
+        """Return a scan of the named columns, all by default, over the rows that match."""
+        columns = self._columns if columns is None else list(columns)
+        read = [name for name in self._columns if name in columns or re.search(rf"\b{name}\b", str(filter))]
+        reader = self._dataset.scanner(columns=read or self._columns[:1]).to_reader()
+        return pyarrow.dataset.Scanner.from_batches(reader, columns=columns, filter=filter)
+
+
+class ResultTable:
+    """A table of a run. Each ``to_...`` reads the columns that are named, into memory.
+
+    Without ``columns`` these are all but hidden states (``state_...``), most of a table's bytes. ``filter`` is an SQL
+    expression (``"label IS NOT NULL AND trust_trust > 0.9"``); what ``sql`` gave takes none. Unknown columns, and a
+    table that cannot be read, are a ``TableError``.
+    """
+
+    def __init__(self, name: str, dataset: pyarrow.dataset.Dataset) -> None:
+        self.name = name
+        self.dataset = dataset
+        """The pyarrow dataset (Lance's own, ``lance.LanceDataset``), for scans that do not fit into memory."""
+
+    def __len__(self) -> int:
+        return int(self.dataset.count_rows())
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {len(self):,} rows of {', '.join(self.schema.names)}"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns, hidden states too."""
+        return self.dataset.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read by default."""
+        return [name for name in self.schema.names if not schemas.is_state(name)]
+
+    def to_arrow(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
+        """Return the rows as an Arrow table, in the table's own order: of selected rows that is by rank."""
+        names = self.columns if columns is None else list(columns)
+        if missing := [name for name in names if name not in self.schema.names]:
+            raise TableError(f"{self.name}: has no column {missing[0]!r}; it has {', '.join(self.schema.names)}")
+        try:
+            return self.dataset.to_table(columns=names, filter=filter)
+        except REFUSALS as error:
+            raise TableError(f"{self.name}: cannot be read ({of_lance(error) or error})") from error
+
+    def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "pandas.DataFrame":
+        """Return the rows as a pandas DataFrame (:meth:`to_arrow`)."""
+        _package("pandas")
+        return self.to_arrow(columns, filter).to_pandas()
+
+    def to_polars(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "polars.DataFrame":
+        """Return the rows as a Polars DataFrame (:meth:`to_arrow`)."""
+        return _package("polars").from_arrow(self.to_arrow(columns, filter))
+
+    def to_dataset(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "datasets.Dataset":
+        """Return the rows as a Hugging Face ``datasets.Dataset``, as TRL's trainers take it (:meth:`to_arrow`).
+
+        A pyarrow dataset, read as it is scanned, is :attr:`dataset`.
+        """
+        return _package("datasets").Dataset(self.to_arrow(columns, filter))
+
+
+class Results:
+    """The results of a run, of one of its generations.
+
+    What is not there is refused by a ``UserError``: an unknown arm or split with those that there are, and what is not
+    done yet with the stage that makes it.
+    """
+
+    def __init__(self, run: RecordedRun, generation: int) -> None:
+        self._run = run
+        self.directory = run.place
+        self.generation = generation
+
+    @classmethod
+    def of(cls, run: str | os.PathLike[str], generation: int | None = None) -> Self:
+        """Return the results in a run directory or at a URL; of its last generation, unless another one is named."""
+        found = RecordedRun.of(place(os.fspath(run)))
+        return cls(found, chosen_generation(found.config, generation, "leave it out for the last one"))
+
+    def __repr__(self) -> str:
+        return f"{self.directory}, generation {self.generation}, with the tables {', '.join(self.tables)}"
+
+    @cached_property
+    def report(self) -> Json:
+        """The content of ``report.json``, which a run writes when its last stage is done."""
+        path = self.directory / "report.json"
+        if not path.is_file():
+            raise TableError(f"{path}: is not there yet; `curate run {self.directory}` writes it at its end")
+        return dict(read_json(path))
+
+    @cached_property
+    def metrics(self) -> Json:
+        """The content of the generation's ``metrics.json``: its ``numbers``, and what they were ``made_by``."""
+        found = read_numbers(self._run.manifest, self.generation)
+        if found is None:
+            raise self._missing("numbers")
+        return found
+
+    @property
+    def verdict(self) -> Json | None:
+        """The verdict on the run, of all its generations; ``None`` where no arm ranks by trust."""
+        return verdict_of(self._run.manifest) if self.metrics else None
+
+    def selected(self, arm: str) -> ResultTable:
+        """Return the rows that an arm selected, by rank, in TRL's format (``schemas.SELECTION``).
+
+        Of a domain of pairs they have ``prompt``, ``chosen`` and ``rejected`` (``schemas.PREFERENCES``).
+        """
+        _, ref = find_selection(self._run.config, self._run.manifest, arm, self.generation)
+        return self._table(f"selected_{arm}", ref)
+
+    def labels(self, split: str = "pool") -> ResultTable:
+        """Return the teacher's labels of a split, with scores of trust and signals once these are computed."""
+        return self._made("labels", split, "label", Score, labels_stage(self._run.config))
+
+    def grades(self, split: str = "pool") -> ResultTable:
+        """Return which labels of a split are right (``schemas.GRADES``); of the pool where ``splits.audit`` is set."""
+        return self._made("grades", split, "grade", grading_stage(self._run.config, split))
+
+    def rows(self, split: str = "pool") -> ResultTable:
+        """Return the prepared rows of a split, in the domain's columns; ``audit`` has the pool's gold labels."""
+        if split not in self._run.splits:
+            raise TableError(f"{self.directory}: has no split {split!r}; it has {', '.join(self._run.splits)}")
+        return self._table(f"rows of {split}", self._run.splits[split])
+
+    @property
+    def tables(self) -> Mapping[str, Callable[[], ResultTable]]:
+        """The tables that :meth:`sql` knows, by name: those of the pool, of other splits, and an arm's each."""
+        found: dict[str, Callable[[], ResultTable]] = {}
+        for split in sorted(self._run.config.splits.labelled(), key=lambda name: name != "pool"):
+            for name, of in (("labels", self.labels), ("grades", self.grades), ("rows", self.rows)):
+                found[name if split == "pool" else f"{name}_{split}"] = partial(of, split)
+        found |= {f"selected_{arm}": partial(self.selected, arm) for arm in self._run.config.selection.arms}
+        return {re.sub(r"\W", "_", name): of for name, of in found.items()}
+
+    def sql(self, query: str) -> ResultTable:
+        """Return what a query by DuckDB gives; of the run's :attr:`tables` those that it names are opened.
+
+        Hidden states and other columns of 16-bit numbers are no part of them.
+        """
+        duckdb = _package("duckdb")
+        with duckdb.connect() as connection:
+            for name, of in self.tables.items():
+                if re.search(rf"\b{name}\b", query):
+                    table = of()
+                    types = {column: str(table.schema.field(column).type) for column in table.columns}
+                    shown = [column for column, kind in types.items() if "halffloat" not in kind]
+                    connection.register(name, ScannedColumns(table.dataset, shown))
+            try:
+                found = connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise TableError(f"sql: {error}; the run's tables are {', '.join(self.tables)}") from error
+        return ResultTable("sql", pyarrow.dataset.dataset(found))
+
+    def _made(self, output: str, split: str, verb: str, *classes: type[Stage]) -> ResultTable:
+        """Return a table of a labelled split, of the first class of stages that is done."""
+        if split not in (labelled := self._run.config.splits.labelled()):
+            raise TableError(f"{self.directory}: has no {output} of {split!r}, but of {', '.join(labelled)}")
+        record = self._run.stage(self.generation, split, *classes)
+        if record is None:
+            raise self._missing(f"{verb}-{split}")
+        return self._table(f"{output} of {split}", TableRef.from_json(record.outputs[output]))
+
+    def _missing(self, stage: str) -> TableError:
+        return TableError(
+            f"{self.directory}: stage gen-{self.generation}/{stage} is not done; `curate run {self.directory}` goes on "
+            f"with it{' where splits.audit is set' if stage == 'grade-pool' else ''}"
+        )
+
+    def _table(self, name: str, ref: TableRef) -> ResultTable:
+        try:
+            return ResultTable(name, io.open_table(ref))
+        except REFUSALS as error:
+            raise TableError(
+                f"{ref.uri}: cannot be read ({of_lance(error) or error}); "
+                f"`curate verify {self.directory}` says what is damaged"
+            ) from error
+
+
+def _package(name: str) -> Any:
+    """Return a package that only some results need.
+
+    Raises:
+        TableError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise TableError(f'{name}: is not installed; pip install {name}, or "trust-curation[results]"') from error
